@@ -1,0 +1,203 @@
+"""Tiny random models of every family, dense and pruned by hand, for all tests.
+
+Heads are 32 wide because vLLM's CPU build takes nothing narrower. Qwen2 knows no `head_dim`, so
+its hidden size is four heads wide instead of the 64 of the others.
+"""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from grasp_deploy.checkpoint import configuration_grasp, modeling_grasp
+from grasp_deploy.checkpoint.families import FAMILIES
+
+STEMS = {family.model_type: family.stem for family in FAMILIES}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+# What the equivalence tests must cover: keyword arguments of `tiny_model`.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "llama": {"family": "llama"},
+    "llama-mha": {"family": "llama", "num_key_value_heads": 4},
+    "llama-tied": {"family": "llama", "tie_word_embeddings": True},
+    "llama-biases": {"family": "llama", "attention_bias": True, "mlp_bias": True},
+    "llama-3-rope": {"family": "llama", "rope_parameters": LLAMA3_ROPE},
+    "mistral": {"family": "mistral", "sliding_window": None},
+    "mistral-sliding": {"family": "mistral", "sliding_window": 8},
+    "qwen2": {"family": "qwen2"},
+    "qwen2-tied": {"family": "qwen2", "tie_word_embeddings": True},
+    "qwen2-mha": {"family": "qwen2", "num_key_value_heads": 4},
+    "qwen2-sliding": {
+        "family": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 8,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"family": "qwen3"},
+    "qwen3-tied": {"family": "qwen3", "tie_word_embeddings": True},
+    "qwen3-biases": {"family": "qwen3", "attention_bias": True},
+}
+# One layer's kept KV groups and kept FFN channels; every layer is different.
+Kept = Sequence[tuple[Sequence[int], Sequence[int]]]
+
+
+def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
+    """The config of a dense model of 3 layers, 4 query heads on 2 KV heads, 96 FFN channels."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 128 if family == "qwen2" else 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 96,
+        "vocab_size": 256,
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "architectures": [f"{STEMS[family]}ForCausalLM"],
+    }
+    if family != "qwen2":
+        sizes["head_dim"] = 32
+    return AutoConfig.for_model(family, **{**sizes, **overrides})
+
+
+def tiny_model(
+    family: str, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any
+) -> PreTrainedModel:
+    """A dense model in eval mode whose layers matter and whose logits are well spread."""
+    model = AutoModelForCausalLM.from_config(tiny_config(family, **overrides))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                weight.copy_(1 + 0.2 * noise)
+            elif name.endswith(".bias"):
+                weight.copy_(0.3 * noise)
+            elif "embed_tokens" in name or "lm_head" in name:
+                weight.copy_(0.5 * noise)
+            else:
+                weight.copy_(1.5 * noise / weight.shape[1] ** 0.5)
+    return model.to(dtype).eval()
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of 256 tokens, one for each byte; byte 0 ends a sequence."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), key=byte_of)
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=alphabet[0])
+
+
+def byte_of(character: str) -> int:
+    """The byte that a character of the byte-level alphabet stands for."""
+    # Printable bytes stand for themselves; the others, in order, are moved up behind 255.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    moved = [byte for byte in range(256) if byte not in printable]
+    return ord(character) if ord(character) < 256 else moved[ord(character) - 256]
+
+
+def save_tiny(
+    family: str,
+    directory: Path,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    **overrides: Any,
+) -> PreTrainedModel:
+    """Write a dense model with its tokenizer, as a folder that loads; returns the model."""
+    model = tiny_model(family, seed, dtype, **overrides)
+    model.save_pretrained(directory)
+    tiny_tokenizer().save_pretrained(directory)
+    return model
+
+
+def pruned_config(
+    dense: PreTrainedConfig, layers: Sequence[tuple[int, int]]
+) -> configuration_grasp.LayerSizesMixin:
+    """The config of a pruned model whose layers keep so many (KV heads, FFN channels)."""
+    group = dense.num_attention_heads // dense.num_key_value_heads
+    config_class = getattr(configuration_grasp, f"Grasp{STEMS[dense.model_type]}Config")
+    per_layer = {
+        index: {
+            "num_attention_heads": kv_heads * group,
+            "num_key_value_heads": kv_heads,
+            "intermediate_size": channels,
+        }
+        for index, (kv_heads, channels) in enumerate(layers)
+    }
+    return config_class(**{**dense.to_dict(), "per_layer_config": per_layer})
+
+
+def random_kept(config: PreTrainedConfig, seed: int = 0) -> Kept:
+    """Units for every layer to keep: all of the first layer, fewer in each layer after it."""
+    generator = torch.Generator().manual_seed(seed)
+    kept = []
+    for layer in range(config.num_hidden_layers):
+        kinds = (config.num_key_value_heads, config.intermediate_size)
+        counts = [max(1, kind - layer * (kind // 3 + 1)) for kind in kinds]
+        picks = [
+            sorted(torch.randperm(kind, generator=generator)[:count].tolist())
+            for kind, count in zip(kinds, counts, strict=True)
+        ]
+        kept.append((picks[0], picks[1]))
+    return kept
+
+
+def rows_of(heads: Sequence[int], width: int) -> list[int]:
+    """The rows (or columns) that heads, each `width` wide, take up in a projection."""
+    return [head * width + offset for head in heads for offset in range(width)]
+
+
+def slice_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
+    """The pruned model that keeps these units; an independent reference for the product's."""
+    config, head_dim = dense.config, dense.model.layers[0].self_attn.head_dim
+    group_rows = head_dim * config.num_attention_heads // config.num_key_value_heads
+    counts = [(len(groups), len(channels)) for groups, channels in kept]
+    state = dense.state_dict()
+    for index, (groups, channels) in enumerate(kept):
+        query, key = rows_of(groups, group_rows), rows_of(groups, head_dim)
+        rows = {"q_proj": query, "k_proj": key, "v_proj": key}
+        rows |= {"gate_proj": channels, "up_proj": channels}
+        columns = {"o_proj": query, "down_proj": channels}
+        for name in [name for name in state if name.startswith(f"model.layers.{index}.")]:
+            module, kind = name.split(".")[-2:]
+            if module in rows:
+                state[name] = state[name][list(rows[module])]
+            elif module in columns and kind == "weight":
+                state[name] = state[name][:, list(columns[module])]
+    model_class = getattr(modeling_grasp, f"Grasp{STEMS[config.model_type]}ForCausalLM")
+    pruned = model_class(pruned_config(config, counts)).to(dense.dtype).eval()
+    pruned.load_state_dict(state)
+    return pruned
+
+
+def mask_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
+    """A copy of the dense model in which removed units reach no further layer."""
+    masked = copy.deepcopy(dense)
+    config = dense.config
+    for (groups, channels), layer in zip(kept, masked.model.layers, strict=True):
+        width = layer.self_attn.head_dim * config.num_attention_heads // config.num_key_value_heads
+        for linear, columns in (
+            (layer.self_attn.o_proj, rows_of(groups, width)),
+            (layer.mlp.down_proj, list(channels)),
+        ):
+            removed = torch.ones(linear.in_features, dtype=torch.bool)
+            removed[columns] = False
+            linear.weight.data[:, removed] = 0
+    return masked
