@@ -1,0 +1,41 @@
+"""Structured pruning for Llama- and Qwen-style language models, served by vLLM.
+
+The public names load on first use, so that importing the package costs nothing; after it,
+transformers loads pruned checkpoints by `from_pretrained` without remote code.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from grasp_deploy.checkpoint.registration import register_with_transformers
+from grasp_deploy.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from grasp_deploy.checkpoint.export import export as export
+    from grasp_deploy.checkpoint.loading import load as load
+    from grasp_deploy.checkpoint.plan import load_plan as load_plan
+    from grasp_deploy.compression import compress as compress
+    from grasp_deploy.config import CompressConfig as CompressConfig
+
+_PUBLIC = {
+    "CompressConfig": "grasp_deploy.config",
+    "compress": "grasp_deploy.compression",
+    "export": "grasp_deploy.checkpoint.export",
+    "load": "grasp_deploy.checkpoint.loading",
+    "load_plan": "grasp_deploy.checkpoint.plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])
+
+
+register_with_transformers()
