@@ -1,0 +1,78 @@
+"""Cutting removed units out of weights and folding scales in: tensors to tensors (section 3.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.pruning.units import UnitTable
+
+
+@dataclass(frozen=True)
+class LayerCut:
+    """What one layer keeps: indices into its dense weights, and the scales to fold."""
+
+    channels: Tensor  # (F',) int64 kept FFN channels
+    channel_scales: Tensor  # (F',) float32
+    query_rows: Tensor  # (K'·G·D,) int64 kept rows of q_proj, columns of o_proj
+    query_scales: Tensor  # (K'·G·D,) float32
+    kv_rows: Tensor  # (K'·D,) int64 kept rows of k_proj and v_proj
+
+
+def layer_cut(
+    units: UnitTable, layer: int, mask: Tensor, scales: Tensor, group_size: int, head_dim: int
+) -> LayerCut:
+    """The cut of one layer under `(N,)` mask and scales; `G` query heads of `D` to a KV group."""
+    channels = mask[units.ffn(layer)].nonzero().flatten()
+    groups = mask[units.kv(layer)].nonzero().flatten()
+    group_scales = scales[units.kv(layer)][groups]
+    width = group_size * head_dim
+    return LayerCut(
+        channels=channels,
+        channel_scales=scales[units.ffn(layer)][channels],
+        query_rows=_rows(groups, width),
+        query_scales=group_scales.repeat_interleave(width),
+        kv_rows=_rows(groups, head_dim),
+    )
+
+
+def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
+    """One tensor of a layer after the cut, by its name within the layer.
+
+    The scales go into the columns of `down_proj` and `o_proj`, the linear layers that the gates
+    stand before, so biases and q/k norms stay as they are. Folding multiplies in float32 and rounds
+    once to the tensor's dtype. Norms and the biases of the two output layers pass through.
+    """
+    match name:
+        case (
+            "mlp.gate_proj.weight"
+            | "mlp.up_proj.weight"
+            | "mlp.gate_proj.bias"
+            | "mlp.up_proj.bias"
+        ):
+            return tensor[cut.channels]
+        case "self_attn.q_proj.weight" | "self_attn.q_proj.bias":
+            return tensor[cut.query_rows]
+        case (
+            "self_attn.k_proj.weight"
+            | "self_attn.k_proj.bias"
+            | "self_attn.v_proj.weight"
+            | "self_attn.v_proj.bias"
+        ):
+            return tensor[cut.kv_rows]
+        case "mlp.down_proj.weight":
+            return _fold(tensor[:, cut.channels], cut.channel_scales)
+        case "self_attn.o_proj.weight":
+            return _fold(tensor[:, cut.query_rows], cut.query_scales)
+    return tensor
+
+
+def _rows(groups: Tensor, width: int) -> Tensor:
+    """Rows of whole groups, `width` rows each, in order."""
+    return (groups[:, None] * width + torch.arange(width)).flatten()
+
+
+def _fold(weight: Tensor, scales: Tensor) -> Tensor:
+    return (weight.float() * scales).to(weight.dtype)

@@ -1,0 +1,235 @@
+"""The learning loop: budget at every step, repeatable, resumable, and it learns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from grasp_deploy.budgets import unit_table
+from grasp_deploy.checkpoint.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.pruning.costs import Widths, parameters_cost
+from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.projection import make_budget
+from grasp_deploy.pruning.scales import learn_scales
+from grasp_deploy.pruning.training import (
+    CalibrationBlocks,
+    LearningState,
+    LossError,
+    Schedule,
+    StepRecord,
+    freeze,
+    keep_mask,
+    language_loss,
+    learn_scores,
+    mean_loss,
+)
+from grasp_deploy.pruning.units import UnitTable
+from tests.tiny import tiny_model
+
+UNITS = UnitTable.of_layers([(96, 2)] * 3)
+GROUP_WIDTH = 64
+COSTS = parameters_cost(UNITS, Widths(64, 32, 2, False, False, 4, 4))
+BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
+BLOCKS = CalibrationBlocks.split(
+    torch.randint(256, (16, 16), generator=torch.Generator().manual_seed(0)), 1 / 4
+)
+SCHEDULE = Schedule(epochs=2, batch_size=3, learning_rate=0.05, seed=0, select_best=True)
+STEPS = 8  # 2 epochs of 12 blocks, three at a time
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    model = tiny_model("llama")
+    freeze(model)
+    return model
+
+
+def fresh(stage: str, schedule: Schedule = SCHEDULE) -> LearningState:
+    start = torch.zeros(UNITS.size) if stage == "gates" else torch.ones(UNITS.size)
+    return LearningState(start, schedule.learning_rate)
+
+
+def learn(
+    stage: str, model: PreTrainedModel, state: LearningState, schedule: Schedule = SCHEDULE
+) -> Iterator[StepRecord]:
+    if stage == "gates":
+        return learn_scores(model, BUDGET, GROUP_WIDTH, BLOCKS, schedule, state, temperature=1.5)
+    mask = keep_mask(torch.zeros(UNITS.size), BUDGET, 1.5, per_cost=False)
+    return learn_scales(model, UNITS, GROUP_WIDTH, mask, BLOCKS, schedule, state)
+
+
+def test_the_budget_holds_at_every_step(model: PreTrainedModel) -> None:
+    masks = [record.mask for record in learn("gates", model, fresh("gates"))]
+    assert len(masks) == STEPS
+    assert all(BUDGET.cost_of(mask) <= BUDGET.limit for mask in masks)
+    assert len({tuple(mask.tolist()) for mask in masks}) > STEPS / 2  # and it does learn
+
+
+@pytest.mark.parametrize("stage", ["gates", "scales"])
+def test_two_runs_are_the_same_bit_for_bit(stage: str, model: PreTrainedModel) -> None:
+    states = [fresh(stage), fresh(stage)]
+    losses = [[record.loss for record in learn(stage, model, state)] for state in states]
+    assert losses[0] == losses[1]
+    assert torch.equal(states[0].values, states[1].values)
+
+
+@pytest.mark.parametrize("stage", ["gates", "scales"])
+def test_a_run_goes_on_from_any_saved_step_bit_for_bit(stage: str, model: PreTrainedModel) -> None:
+    whole = fresh(stage)
+    saved = [safetensors.torch.save(whole.tensors())]
+    losses = []
+    for record in learn(stage, model, whole):
+        losses.append((record.step, record.loss, record.heldout_loss))
+        saved.append(safetensors.torch.save(whole.tensors()))
+    assert len(saved) == STEPS + 1
+    for step, state_bytes in enumerate(saved):
+        resumed = fresh(stage)
+        resumed.restore(safetensors.torch.load(state_bytes))
+        rest = [(r.step, r.loss, r.heldout_loss) for r in learn(stage, model, resumed)]
+        assert rest == losses[step:]
+        assert resumed.best_loss == whole.best_loss
+        assert torch.equal(resumed.values, whole.values)
+        assert torch.equal(resumed.best_values, whole.best_values)
+
+
+@pytest.mark.parametrize("stage", ["gates", "scales"])
+def test_best_is_the_lowest_on_held_out_text_and_last_is_the_last(
+    stage: str, model: PreTrainedModel
+) -> None:
+    state = fresh(stage)
+    values = [state.values.detach().clone()]
+    told = []
+    for record in learn(stage, model, state):
+        values.append(state.values.detach().clone())
+        told.append(record.heldout_loss)
+    measured = [heldout_loss(stage, model, v) for v in values]
+    assert told == measured[:-1]  # so few steps that every one is checked
+    best = min(range(len(values)), key=measured.__getitem__)
+    assert torch.equal(state.chosen(select_best=True), values[best])
+    assert state.best_loss == measured[best]
+    assert torch.equal(state.chosen(select_best=False), values[-1])
+    assert not torch.equal(values[best], values[-1])  # on random text the last is not the best
+
+
+def test_the_last_values_are_measured_too(model: PreTrainedModel) -> None:
+    same = CalibrationBlocks(BLOCKS.train, BLOCKS.train)  # measured on what is learnt from
+    schedule = Schedule(epochs=2, batch_size=12, learning_rate=0.01, seed=0, select_best=True)
+    state = fresh("scales", schedule)
+    everything = torch.ones(UNITS.size, dtype=torch.bool)
+    list(learn_scales(model, UNITS, GROUP_WIDTH, everything, same, schedule, state))
+    assert torch.equal(state.chosen(select_best=True), state.values)
+    assert state.best_loss < mean_loss(model, BLOCKS.train, 12)
+
+
+def heldout_loss(stage: str, model: PreTrainedModel, values: Tensor) -> float:
+    scores = values if stage == "gates" else torch.zeros(UNITS.size)
+    gate = keep_mask(scores, BUDGET, 1.5, per_cost=False) * (1 if stage == "gates" else values)
+    with gated(model, UNITS, GROUP_WIDTH) as gates:
+        gates.assign(gate.float())
+        return mean_loss(model, BLOCKS.heldout, SCHEDULE.batch_size)
+
+
+def test_the_last_values_cost_no_held_out_passes(model: PreTrainedModel) -> None:
+    last = Schedule(epochs=1, batch_size=6, learning_rate=0.05, seed=0, select_best=False)
+    state = fresh("gates", last)
+    assert [record.heldout_loss for record in learn("gates", model, state, last)] == [None] * 2
+    assert torch.equal(state.chosen(select_best=True), state.values)  # nothing was measured
+
+
+def test_weights_that_are_no_numbers_stop_the_run_at_the_step() -> None:
+    broken = tiny_model("llama")
+    freeze(broken)
+    state = fresh("gates")
+    steps = learn("gates", broken, state)
+    next(steps)
+    before = state.values.detach().clone()
+    broken.model.norm.weight.fill_(torch.nan)
+    with pytest.raises(LossError, match=r"the gates stage is nan at step 2: .* --dtype float32"):
+        list(steps)
+    assert torch.equal(state.values, before)  # no step was taken on it
+
+
+def test_learning_finds_a_better_mask_than_the_one_it_starts_from(
+    demo_model: Path, demo_text: tuple[Path, Path]
+) -> None:
+    model = load(demo_model)
+    freeze(model)
+    shape = model_shape(read_config(demo_model))
+    units = unit_table(shape)
+    costs = parameters_cost(units, Widths(192, 32, 2, False, False, 2, 2))
+    budget = make_budget(units, costs, 0.6 * float(costs.sum()))
+    blocks = CalibrationBlocks.split(demo_blocks(demo_model, demo_text[0]), 1 / 8)
+    schedule = Schedule(epochs=2, batch_size=4, learning_rate=0.1, seed=0, select_best=True)
+    state = LearningState(torch.zeros(units.size), schedule.learning_rate)
+    records = list(learn_scores(model, budget, 64, blocks, schedule, state, temperature=1.5))
+    assert records[0].heldout_loss is not None
+    assert state.best_loss < records[0].heldout_loss - 0.5  # nats; 1.0 when this was written
+
+
+def demo_blocks(folder: Path, text: Path) -> Tensor:
+    lines = text.read_text().splitlines()[:100]
+    joined = "\n\n".join(json.loads(line)["text"] for line in lines)
+    ids = torch.tensor(load_tokenizer(folder)(joined, verbose=False)["input_ids"])
+    return ids[: 32 * 96].view(32, 96)
+
+
+def test_a_share_is_held_out_evenly_and_nothing_is_lost() -> None:
+    blocks = torch.arange(64).view(64, 1)
+    split = CalibrationBlocks.split(blocks)
+    assert split.heldout.flatten().tolist() == [0, 21, 42, 63]
+    assert sorted([*split.train.flatten().tolist(), 0, 21, 42, 63]) == list(range(64))
+    assert [len(CalibrationBlocks.split(blocks[:n]).heldout) for n in (1, 2, 16, 512)] == [
+        *(0, 1, 1, 4)
+    ]
+
+
+def test_an_epoch_takes_every_block_once_in_an_order_of_its_own() -> None:
+    blocks = CalibrationBlocks(torch.arange(10).view(10, 1), torch.empty(0, 1))
+    schedule = Schedule(epochs=3, batch_size=4, learning_rate=1, seed=5, select_best=False)
+    assert (schedule.steps_per_epoch(blocks), schedule.steps(blocks)) == (3, 9)
+    epochs = []
+    for epoch in range(3):
+        batches = [schedule.batch(blocks, 3 * epoch + step) for step in range(3)]
+        assert [len(batch) for batch in batches] == [4, 4, 2]
+        epochs.append(torch.cat(batches).flatten().tolist())
+    assert all(sorted(order) == list(range(10)) for order in epochs)
+    assert len({tuple(order) for order in epochs}) == 3
+    other = Schedule(epochs=3, batch_size=10, learning_rate=1, seed=6, select_best=False)
+    assert other.batch(blocks, 0).flatten().tolist() != epochs[0]
+
+
+@pytest.mark.parametrize(("steps", "checks"), [(8, 9), (16, 17), (100, 17), (1920, 17)])
+def test_masks_are_checked_at_both_ends_and_evenly_between(steps: int, checks: int) -> None:
+    blocks = CalibrationBlocks(torch.zeros(steps, 1), torch.zeros(1, 1))
+    schedule = Schedule(epochs=1, batch_size=1, learning_rate=1, seed=0, select_best=True)
+    at = [step for step in range(steps + 1) if schedule.is_check(blocks, step)]
+    assert at[0] == 0 and at[-1] == steps
+    assert checks <= len(at) <= checks + 2
+    nothing = CalibrationBlocks(blocks.train, blocks.heldout[:0])
+    assert not any(schedule.is_check(nothing, step) for step in range(steps + 1))
+
+
+def test_ranking_by_cost_divides_the_probability_by_the_cost() -> None:
+    units = UnitTable.of_layers([(3, 2)])
+    budget = make_budget(units, torch.tensor([2.0, 2, 2, 1, 4]), 7)
+    scores = torch.tensor([0.0, 3, 2, -1, 1])  # p: 0.5, 0.95, 0.88, 0.27, 0.73 at temperature 1
+    assert keep_mask(scores, budget, 1.0, per_cost=False).tolist() == [0, 1, 0, 0, 1]
+    assert keep_mask(scores, budget, 1.0, per_cost=True).tolist() == [1, 1, 1, 1, 0]
+
+
+def test_the_loss_is_that_of_transformers(model: PreTrainedModel) -> None:
+    expected = model(input_ids=BLOCKS.train, labels=BLOCKS.train).loss
+    assert float(language_loss(model, BLOCKS.train)) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_every_block_counts_the_same_in_the_mean(model: PreTrainedModel) -> None:
+    whole = mean_loss(model, BLOCKS.train[:5], 5)
+    assert mean_loss(model, BLOCKS.train[:5], 2) == pytest.approx(whole, rel=1e-6)
