@@ -1,0 +1,161 @@
+"""From a source of text to the token blocks that learning and evaluation see."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grasp_deploy.data.corpora import find_corpus, remote_documents
+from grasp_deploy.data.files import local_documents
+from grasp_deploy.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+JOIN = "\n\n"
+CHARACTERS_PER_TOKEN = 6  # a first guess on the high side; too low only costs a second look
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Token blocks `token_ids` (sequences, sequence_length) int64, and where they come from."""
+
+    token_ids: torch.Tensor
+    source: str
+    split: str | None
+    column: str | None
+    documents: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Provenance for records; the hash tells whether two results saw the same tokens."""
+        sequences, sequence_length = self.token_ids.shape
+        return {
+            "source": self.source,
+            "split": self.split,
+            "column": self.column,
+            "documents": self.documents,
+            "sequence_length": sequence_length,
+            "sequences": sequences,
+            "token_ids_sha256": hashlib.sha256(self.token_ids.numpy().tobytes()).hexdigest(),
+        }
+
+
+def read_blocks(
+    tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    split: str | None,
+    column: str | None,
+    sequence_length: int,
+    sequences: int | None,
+) -> Blocks:
+    """Read a source and cut it into blocks: `read_documents`, then `token_blocks`."""
+    documents = read_documents(source, split, column)
+    token_ids = token_blocks(tokenizer, documents, sequence_length, sequences)
+    return Blocks(token_ids, source, split, column, len(documents))
+
+
+def calibration_split(source: str, split: str | None) -> str | None:
+    """The split to calibrate on: `train` where a hub source's `split` names none."""
+    return _with_name(split, "train") if find_corpus(source) else split
+
+
+def evaluation_split(source: str, split: str | None) -> str | None:
+    """The split to evaluate on: `test` (C4: `validation`) where a hub source's names none."""
+    corpus = find_corpus(source)
+    return _with_name(split, corpus.evaluation_split) if corpus else split
+
+
+def _with_name(split: str | None, name: str) -> str:
+    return name + (split or "") if not split or split.startswith("[") else split
+
+
+def read_documents(source: str, split: str | None = None, column: str | None = None) -> list[str]:
+    """The documents of `wikitext2 | ptb | c4 | hf:NAME[:CONFIG] | PATH`.
+
+    Local `.jsonl`, `.json`, `.csv` and `.parquet`: a row is a document; any other file is plain
+    text: one document, read whole. `split` is written as in `datasets`: `train`, `train[:900]`,
+    `[10%:20%]`; a local file is its own `train`. `column` is `text` if not given, else the only
+    one that holds strings. Errors: InputError for a source that is missing, unreadable, not
+    text, empty or out of reach, and for a split or column that it does not have.
+    """
+    corpus = find_corpus(source)
+    if corpus:
+        split = _with_name(split, "train")
+        documents = remote_documents(corpus, source, split, column)
+    else:
+        documents = local_documents(Path(source), split, column)
+    if not any(document.strip() for document in documents):
+        where = f"split {split!r} of {source}" if split else source
+        raise InputError(f"{where} is empty: it holds no text; give another file or split")
+    return documents
+
+
+def token_blocks(
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Sequence[str],
+    sequence_length: int,
+    sequences: int | None = None,
+) -> torch.Tensor:
+    """The first `sequences` (None: all) blocks of the joined text, (n, sequence_length) int64.
+
+    Documents are joined by a blank line, tokenised without special tokens and cut without
+    overlap; the rest is dropped. Errors: InputError where there are fewer than `sequences`.
+    """
+    if sequence_length < 2 or (sequences is not None and sequences < 1):
+        raise InputError(
+            f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
+            "use --sequences of 1 or more and --sequence-length of 2 or more"
+        )
+    ids = _first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
+    available = len(ids) // sequence_length
+    if available < (sequences or 1):
+        raise InputError(_too_short(len(ids), available, sequence_length, sequences or 1))
+    count = sequences or available
+    return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)
+
+
+def _too_short(tokens: int, available: int, sequence_length: int, needed: int) -> str:
+    remedy = f"--sequences {available} at most, " if available else ""
+    return (
+        f"the text is too short: its {tokens} tokens give {available} blocks of {sequence_length} "
+        f"tokens, and {needed} are needed; use {remedy}more text or a shorter --sequence-length"
+    )
+
+
+def _first_tokens(
+    tokenizer: PreTrainedTokenizerBase, documents: Sequence[str], needed: int | None
+) -> list[int]:
+    """Token ids of the joined text: all of them, or at least its first `needed`.
+
+    Tokenizers of these families split at blank lines (no merge crosses one, or a pattern cuts
+    there after a look at one more character), so a last document with visible text shields all
+    before it from whatever follows: those tokens are the whole text's. With enough of them the
+    rest is left alone; 100 MB of text would cost minutes and many GiB.
+    """
+    end = len(documents)
+    if needed is not None:
+        end = _documents_within(documents, CHARACTERS_PER_TOKEN * needed)
+    while True:
+        text = JOIN.join(documents[:end])
+        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        if needed is None or end == len(documents):
+            return ids
+        # A token takes at least one byte, and Unicode's normal forms at most triple the bytes.
+        if len(ids) - 3 * len(documents[end - 1].encode()) >= needed:
+            return ids
+        end = _documents_within(documents, 2 * len(text + JOIN))
+
+
+def _documents_within(documents: Sequence[str], characters: int) -> int:
+    """How many documents it takes to exceed `characters` and end with one of visible text."""
+    total = 0
+    for index, document in enumerate(documents):
+        total += len(document) + len(JOIN)
+        if total > characters and document.strip():
+            return index + 1
+    return len(documents)

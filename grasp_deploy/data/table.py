@@ -1,0 +1,88 @@
+"""Rows, columns and slices: what local files and corpora of the hub have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from grasp_deploy.errors import InputError
+
+Columns = Mapping[str, Sequence[object]]
+
+SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+COLUMN_OPTION = "--calibration-column (to evaluate: --column)"
+
+
+def parse_split(split: str) -> tuple[str, str, str]:
+    """Name and bounds of `NAME[START:STOP]`, each possibly empty; bounds as written."""
+    match = SPLIT.fullmatch(split)
+    if not match:
+        raise InputError(
+            f"split {split!r} is not understood; write it as train, train[:900], train[900:] "
+            "or train[10%:20%]"
+        )
+    return match["name"], match["start"] or "", match["stop"] or ""
+
+
+def slice_bound(bound: str, rows: int) -> int | None:
+    """A bound such as `900`, `-100` or `10%` (rounded to a row, as `datasets` does) as an index."""
+    if bound.endswith("%"):
+        return round(int(bound[:-1]) * rows / 100)
+    return int(bound) if bound else None
+
+
+def as_columns(rows: object, source: object) -> Columns:
+    """Columns of a list of objects (a key that a row lacks is None there), or of strings."""
+    if isinstance(rows, list):
+        if all(isinstance(row, str) for row in rows):
+            return {"text": rows}
+        if all(isinstance(row, dict) for row in rows):
+            names = dict.fromkeys(name for row in rows for name in row)
+            return {name: [row.get(name) for row in rows] for name in names}
+    raise InputError(
+        f"{source} holds no list of documents; each must be an object such as "
+        '{"text": "…"}, or each a string'
+    )
+
+
+def texts_of(columns: Columns, column: str | None, source: object) -> list[str]:
+    """The strings of `column`, or of the one that is the text where none is named."""
+    if column is None:
+        column = _default_column(columns, source)
+    if column not in columns:
+        raise InputError(
+            f"{source} has no column {column!r}; its columns are: {', '.join(columns)}; "
+            f"name one of them with {COLUMN_OPTION}"
+        )
+    texts: list[str] = []
+    for row, value in enumerate(columns[column]):
+        if not isinstance(value, str):
+            raise InputError(
+                f"column {column!r} of {source} must hold strings, but row {row} (counted from 0) "
+                f"holds {value!r:.40}; mend that row or name another column with {COLUMN_OPTION}"
+            )
+        texts.append(_encodable(value))
+    return texts
+
+
+def _encodable(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can spell and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _default_column(columns: Columns, source: object) -> str:
+    if "text" in columns or not columns:
+        return "text"
+    strings = [
+        name for name, values in columns.items() if all(isinstance(value, str) for value in values)
+    ]
+    if len(strings) != 1:
+        raise InputError(
+            f"{source} has no column 'text' and {len(strings)} others of strings; its columns "
+            f"are: {', '.join(columns)}; name the one to read with {COLUMN_OPTION}"
+        )
+    return strings[0]
