@@ -1,0 +1,51 @@
+"""A config.json named by itself, under whatever name, or by its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.shapes import read_config
+from grasp_deploy.checkpoint.source import resolve_model
+from grasp_deploy.errors import InputError
+
+
+def resolve_config(name: str, revision: str | None = None) -> Path:
+    """A config file, or the folder of a model that is named by its path or its hub id.
+
+    Raises InputError if there is no such file, folder or model.
+    """
+    path = Path(name).expanduser()
+    if is_file(path):
+        return path
+    if path.suffix == ".json" and not path.is_dir():
+        raise InputError(f"there is no file {name}: name a model's folder or its config.json")
+    return resolve_model(name, revision, weights=False).directory
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name too long for one is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def read_config_at(path: Path) -> dict[str, Any]:
+    """The parsed config of a file or of a model folder; InputError if it is missing or broken."""
+    if path.is_dir():
+        return read_config(path)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"there is no file {path}: name a model's folder or its config.json"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}): name a model's folder or its config.json"
+        ) from None
+    if not isinstance(config, dict):
+        raise InputError(f"{path} is not a JSON object: name a model's folder or its config.json")
+    return config

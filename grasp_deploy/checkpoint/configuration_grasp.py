@@ -1,0 +1,73 @@
+"""Configurations of pruned checkpoints: a stock family whose layers differ in width.
+
+This file is part of grasp-deploy and also travels inside every checkpoint that it writes, so it
+imports nothing but transformers. The global sizes are the dense model's; what each layer kept
+stands in `per_layer_config`, transformers' own field for layers that differ.
+"""
+
+from typing import Any, ClassVar
+
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.mistral.configuration_mistral import MistralConfig
+from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
+from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+
+LAYER_SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+
+
+class LayerSizesMixin:
+    """Lets global sizes be read although layers differ, and names the code that travels along.
+
+    transformers refuses such reads (with an error that even `getattr` with a default lets
+    through) because a caller might take the global value for every layer's. Tokenizers, trainers
+    and servers read these fields for what they are good for here: the widest a layer can be.
+    """
+
+    allow_global_per_layer_attribute_access: ClassVar[bool] = True
+    # Saving copies this file and writes `auto_map`, so that a saved model stays loadable.
+    _auto_class: ClassVar[str | None] = "AutoConfig"
+
+    def __getattribute__(self, key: str) -> Any:
+        if key in LAYER_SIZES:  # past the warning that transformers would log at the first read
+            return object.__getattribute__(self, key)
+        return super().__getattribute__(key)
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        family = type(self).__name__.removesuffix("Config")
+        kwargs["auto_map"] = {
+            "AutoConfig": f"configuration_grasp.{family}Config",
+            "AutoModel": f"modeling_grasp.{family}Model",
+            "AutoModelForCausalLM": f"modeling_grasp.{family}ForCausalLM",
+        }
+        super().__post_init__(**kwargs)  # type: ignore[misc]
+
+
+class GraspLlamaConfig(LayerSizesMixin, LlamaConfig):
+    """A pruned Llama, Vicuna or any other checkpoint of `model_type` "llama"."""
+
+    model_type = "grasp_llama"
+
+
+class GraspMistralConfig(LayerSizesMixin, MistralConfig):
+    """A pruned Mistral."""
+
+    model_type = "grasp_mistral"
+
+
+class GraspQwen2Config(LayerSizesMixin, Qwen2Config):
+    """A pruned Qwen2 or Qwen2.5."""
+
+    model_type = "grasp_qwen2"
+
+    head_dim: int | None = None  # unknown to the stock class, which divides by the number of heads
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.head_dim is None:
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        super().__post_init__(**kwargs)
+
+
+class GraspQwen3Config(LayerSizesMixin, Qwen3Config):
+    """A pruned Qwen3."""
+
+    model_type = "grasp_qwen3"

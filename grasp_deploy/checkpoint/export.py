@@ -1,0 +1,194 @@
+"""Plan + base weights -> the pruned checkpoint: a dense Hugging Face folder, stock tensor names.
+
+The export streams: a tensor is read from the base model, cut, and written before the next is read.
+The same plan and the same base weights give the same bytes, whoever exports.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import grasp_deploy.checkpoint as package
+from grasp_deploy.checkpoint.card import model_card
+from grasp_deploy.checkpoint.files import (
+    MANIFEST_FILE,
+    refuse_existing,
+    sha256,
+    staged_directory,
+)
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits, pruned_layers
+from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.shards import CODES, TensorLayout, read_tensor, write_shards
+from grasp_deploy.checkpoint.source import file_hashes, resolve_model
+from grasp_deploy.checkpoint.validate import TensorEntry, check_weights, stored_dtype
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
+from grasp_deploy.pruning.units import UnitTable
+
+SHARD_BYTES = 4_000_000_000
+TRAVELLING_FILES = ("configuration_grasp.py", "modeling_grasp.py")
+CARRIED_OVER = (  # from the base model's folder, as they are
+    "tokenizer*",
+    "vocab.*",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+    "generation_config.json",
+    "LICENSE*",
+    "NOTICE*",
+    "USE_POLICY*",
+)
+
+
+def export(
+    plan: Plan,
+    model: str | Path,
+    output: str | Path,
+    *,
+    revision: str | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+    beside: Mapping[str, str] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ModelShape:
+    """Write the checkpoint that a plan makes of its base model; returns its shape.
+
+    `model` is the base model's folder or hub id, by default at the plan's revision. Memory stays
+    near the largest tensor (section 3.5). `beside` maps names of more text files to their contents;
+    `on_progress` hears tensors written and tensors in all. The output appears whole or not at all.
+
+    Raises InputError if the plan is another model's, weights are damaged, or the output exists.
+    """
+    output = Path(output)
+    refuse_existing(output, overwrite=overwrite)
+    base = resolve_base(plan, str(model), revision)
+    if output.exists() and output.resolve() == base.resolve():
+        raise InputError(f"the output {output} is the base model's folder: name another one")
+    config = read_config(base)
+    dense = model_shape(config)
+    entries = check_weights(base, dense)
+    dense = replace(dense, dtype=stored_dtype(entries))
+    check_plan_fits(plan, dense, file_hashes(base))
+    units = UnitTable.of_layers(plan.dense_layers)
+    kept = units.kept_per_layer(plan.mask)
+    pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
+    layouts = {
+        name: TensorLayout(_torch_dtype(entries[name]), shape)
+        for name, shape in pruned.tensor_shapes().items()
+    }
+    with staged_directory(output, overwrite=overwrite) as staging:
+        hashes = {}
+        tensors = cut_tensors(plan, dense, entries, list(layouts))
+        written = 0
+        for file, digest in write_shards(staging, layouts, tensors, shard_bytes):
+            if digest is not None:
+                hashes[file] = digest
+                continue
+            written += 1
+            if on_progress is not None:
+                on_progress(written, len(layouts))
+        _write_companions(staging, base, plan, pruned_config(config, pruned), beside or {})
+        (staging / "README.md").write_text(model_card(plan, dense, pruned), encoding="utf-8")
+        _write_manifest(staging, hashes)
+    return pruned
+
+
+def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
+    """The folder of a plan's base model; from the hub at the plan's own revision by default."""
+    if not Path(model).is_dir():
+        revision = revision or plan.provenance["revision"]
+    return resolve_model(model, revision).directory
+
+
+def cut_tensors(
+    plan: Plan,
+    dense: ModelShape,
+    entries: Mapping[str, TensorEntry],
+    names: list[str],
+    *,
+    in_float32: bool = False,
+) -> Iterator[tuple[str, Tensor]]:
+    """Each named tensor of the pruned model, cut from the base weights, one at a time.
+
+    In the dtype of the base weights, to which folded scales are rounded, or in float32 unrounded.
+    """
+    units = UnitTable.of_layers(plan.dense_layers)
+    cut: tuple[int, LayerCut] | None = None
+    for name in names:
+        tensor = read_tensor(entries[name].path, name)
+        tensor = tensor.float() if in_float32 else tensor
+        if name.startswith("model.layers."):
+            _, _, index, tail = name.split(".", 3)
+            layer = int(index)
+            if cut is None or cut[0] != layer:
+                group, width = dense.query_heads_per_group, dense.head_dim
+                cut = (layer, layer_cut(units, layer, plan.mask, plan.scales, group, width))
+            tensor = cut_tensor(tail, tensor, cut[1])
+        yield name, tensor
+
+
+def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
+    """config.json of the checkpoint: the dense one with its class renamed and its layers' sizes."""
+    family = pruned.family
+    stem = f"Grasp{family.stem}"
+    kept = {
+        key: value for key, value in config.items() if key not in ("torch_dtype", "_name_or_path")
+    }
+    dense_layer = model_shape(config).layers[0]
+    return {
+        **kept,
+        "architectures": [family.pruned_architecture],
+        "auto_map": {
+            "AutoConfig": f"configuration_grasp.{stem}Config",
+            "AutoModel": f"modeling_grasp.{stem}Model",
+            "AutoModelForCausalLM": f"modeling_grasp.{stem}ForCausalLM",
+        },
+        "dtype": pruned.dtype,
+        "head_dim": pruned.head_dim,
+        "model_type": family.pruned_model_type,
+        "num_key_value_heads": dense_layer.num_key_value_heads,
+        "per_layer_config": {str(i): vars(layer) for i, layer in enumerate(pruned.layers)},
+    }
+
+
+def _torch_dtype(entry: TensorEntry) -> Any:
+    return next(dtype for dtype, code in CODES.items() if code == entry.dtype)
+
+
+def _write_companions(
+    staging: Path, base: Path, plan: Plan, config: dict[str, Any], beside: Mapping[str, str]
+) -> None:
+    """All that is neither weights, model card nor manifest."""
+    for pattern in CARRIED_OVER:
+        for path in sorted(base.glob(pattern)):
+            if path.is_file():
+                shutil.copyfile(path, staging / path.name)
+    for name in TRAVELLING_FILES:
+        shutil.copyfile(Path(package.__file__).with_name(name), staging / name)
+    plan.save(staging / PLAN_FILE)
+    texts = {
+        "config.json": _json(config),
+        "compress_config.json": _json(plan.provenance["config"]),
+        **beside,
+    }
+    for name, text in texts.items():
+        (staging / name).write_text(text, encoding="utf-8")
+
+
+def _write_manifest(staging: Path, hashes: dict[str, str]) -> None:
+    """SHA-256 of every file; those of the weights were taken while writing."""
+    others = {path.name: sha256(path) for path in staging.iterdir() if path.name not in hashes}
+    files = dict(sorted((hashes | others).items()))
+    (staging / MANIFEST_FILE).write_text(_json({"sha256": files}), encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

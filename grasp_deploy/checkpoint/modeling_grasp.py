@@ -1,0 +1,174 @@
+"""Pruned models: the stock transformers classes with every decoder layer built to its own width.
+
+This file is part of grasp-deploy and also travels inside every checkpoint that it writes, so it
+imports nothing but torch, transformers and the configuration beside it. Attention, MLP and weight
+names are the stock ones; what is new is which sizes a layer is built with.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_utils import PreTrainedModel
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.mistral import modeling_mistral as mistral
+from transformers.models.qwen2 import modeling_qwen2 as qwen2
+from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+from .configuration_grasp import (
+    GraspLlamaConfig,
+    GraspMistralConfig,
+    GraspQwen2Config,
+    GraspQwen3Config,
+)
+
+
+def build_layer(layer_class: type[nn.Module], config: Any, layer_index: int) -> nn.Module:
+    """Build one decoder layer at the width that `config.per_layer_config` gives it."""
+    sizes = config.per_layer_config[layer_index]
+    layer: Any = layer_class(sizes, layer_index)
+    attention, mlp, head_dim = layer.self_attn, layer.mlp, config.head_dim
+    built = {
+        "num_attention_heads": attention.q_proj.out_features / head_dim,
+        "num_key_value_heads": attention.k_proj.out_features / head_dim,
+        "intermediate_size": mlp.down_proj.in_features,
+    }
+    asked = {name: getattr(sizes, name) for name in built}
+    assert built == asked, f"layer {layer_index} was built as {built}, its config says {asked}"
+    assert sizes.num_attention_heads % sizes.num_key_value_heads == 0, (
+        f"layer {layer_index}: {sizes.num_attention_heads} query heads cannot share "
+        f"{sizes.num_key_value_heads} KV heads evenly"
+    )
+    # The stock layer keeps the config that it was given. Give it the model's own, so that what is
+    # set on that one later (the attention implementation) reaches the layers.
+    attention.config = mlp.config = config
+    return layer
+
+
+class NarrowLayersMixin:
+    """The backbone that all four families share; a family names the classes it consists of.
+
+    The stock `__init__` would first build every layer at full width, so this one takes its place.
+    """
+
+    layer_class: ClassVar[type[nn.Module]]
+    norm_class: ClassVar[type[nn.Module]]
+    rotary_class: ClassVar[type[nn.Module]]
+    _auto_class: Any = "AutoModel"  # saving names the classes in `auto_map` and copies this file
+
+    def __init__(self, config: Any) -> None:
+        PreTrainedModel.__init__(self, config)  # type: ignore[arg-type]
+        self.padding_idx = config.pad_token_id
+        self.vocab_size = config.vocab_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, self.padding_idx)
+        self.layers = nn.ModuleList(
+            build_layer(self.layer_class, config, i) for i in range(config.num_hidden_layers)
+        )
+        self.norm: Any = self.norm_class(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb: Any = self.rotary_class(config=config)
+        self.gradient_checkpointing = False
+        self.has_sliding_layers = "sliding_attention" in (
+            getattr(config, "layer_types", None) or ()
+        )
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Run the stock forward; vLLM cannot save a graph compiled of that one, it is decorated."""
+        return super().forward(  # type: ignore[misc]
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+
+
+class LanguageHeadMixin:
+    """Puts a family's narrow backbone under its stock language model head."""
+
+    backbone_class: ClassVar[type[PreTrainedModel]]
+    _auto_class: Any = "AutoModelForCausalLM"
+
+    def __init__(self, config: Any) -> None:
+        PreTrainedModel.__init__(self, config)  # type: ignore[arg-type]
+        self.model = self.backbone_class(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()  # type: ignore[attr-defined]
+
+
+class GraspLlamaModel(NarrowLayersMixin, llama.LlamaModel):
+    """The backbone of a pruned Llama."""
+
+    config_class = GraspLlamaConfig
+    layer_class = llama.LlamaDecoderLayer
+    norm_class = llama.LlamaRMSNorm
+    rotary_class = llama.LlamaRotaryEmbedding
+
+
+class GraspLlamaForCausalLM(LanguageHeadMixin, llama.LlamaForCausalLM):
+    """A pruned Llama with its language model head."""
+
+    config_class = GraspLlamaConfig
+    backbone_class = GraspLlamaModel
+
+
+class GraspMistralModel(NarrowLayersMixin, mistral.MistralModel):
+    """The backbone of a pruned Mistral."""
+
+    config_class = GraspMistralConfig
+    layer_class = mistral.MistralDecoderLayer
+    norm_class = mistral.MistralRMSNorm
+    rotary_class = mistral.MistralRotaryEmbedding
+
+
+class GraspMistralForCausalLM(LanguageHeadMixin, mistral.MistralForCausalLM):
+    """A pruned Mistral with its language model head."""
+
+    config_class = GraspMistralConfig
+    backbone_class = GraspMistralModel
+
+
+class GraspQwen2Model(NarrowLayersMixin, qwen2.Qwen2Model):
+    """The backbone of a pruned Qwen2."""
+
+    config_class = GraspQwen2Config
+    layer_class = qwen2.Qwen2DecoderLayer
+    norm_class = qwen2.Qwen2RMSNorm
+    rotary_class = qwen2.Qwen2RotaryEmbedding
+
+
+class GraspQwen2ForCausalLM(LanguageHeadMixin, qwen2.Qwen2ForCausalLM):
+    """A pruned Qwen2 with its language model head."""
+
+    config_class = GraspQwen2Config
+    backbone_class = GraspQwen2Model
+
+
+class GraspQwen3Model(NarrowLayersMixin, qwen3.Qwen3Model):
+    """The backbone of a pruned Qwen3."""
+
+    config_class = GraspQwen3Config
+    layer_class = qwen3.Qwen3DecoderLayer
+    norm_class = qwen3.Qwen3RMSNorm
+    rotary_class = qwen3.Qwen3RotaryEmbedding
+
+
+class GraspQwen3ForCausalLM(LanguageHeadMixin, qwen3.Qwen3ForCausalLM):
+    """A pruned Qwen3 with its language model head."""
+
+    config_class = GraspQwen3Config
+    backbone_class = GraspQwen3Model

@@ -1,0 +1,155 @@
+"""The plan: everything that a compression decided, without any weight of the model.
+
+A plan is a safetensors file with `scores` `(N,)` float32, `mask` `(N,)` bool and `scales` `(N,)`
+float32 on the flat axis of units, and a JSON record of where they come from.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from grasp_deploy.checkpoint.files import readable_disk_errors, sync
+from grasp_deploy.checkpoint.shapes import LayerShape, ModelShape
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.units import UnitTable
+
+PLAN_FILE = "plan.safetensors"
+PLAN_VERSION = 1
+PROVENANCE = {  # what the record of a plan always holds
+    *("model", "revision", "weight_hashes", "dense_layers", "cost_model", "budget", "config"),
+    *("calibration", "losses", "versions", "seconds"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Scores, mask and scales on the flat axis, and their provenance."""
+
+    scores: Tensor  # (N,) float32
+    mask: Tensor  # (N,) bool
+    scales: Tensor  # (N,) float32; 1 where a unit is removed
+    provenance: dict[str, Any]  # base model and hashes, cost model, budget, config, versions
+
+    def save(self, path: Path) -> None:
+        """Write the plan in one move; the same plan gives the same bytes."""
+        tensors = {"scores": self.scores, "mask": self.mask, "scales": self.scales}
+        write_tensors(path, tensors, {"version": PLAN_VERSION, **self.provenance})
+
+    @property
+    def dense_layers(self) -> list[tuple[int, int]]:
+        """`(FFN channels, KV groups)` of the dense model's layers."""
+        return [tuple(pair) for pair in self.provenance["dense_layers"]]
+
+    @property
+    def units(self) -> int:
+        """`N`."""
+        return sum(ffn + kv for ffn, kv in self.dense_layers)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan; InputError if it is no plan, damaged, or of another version."""
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name the plan in it, {path / PLAN_FILE}")
+    tensors, record = read_tensors(path)
+    if "version" not in record or {"scores", "mask", "scales"} - tensors.keys():
+        raise InputError(f"{path} is no plan: name the {PLAN_FILE} that compress wrote")
+    version = record.pop("version")
+    if version != PLAN_VERSION:
+        raise InputError(
+            f"{path} is a plan of version {version}, and this release reads version "
+            f"{PLAN_VERSION}: use the release {record.get('versions', {}).get('grasp_deploy', '')} "
+            "that wrote it, or compress again"
+        )
+    plan = Plan(tensors["scores"], tensors["mask"], tensors["scales"], record)
+    if not (_has_provenance(record) and _is_whole(plan)):
+        raise InputError(f"{path} is damaged: its parts do not fit together; fetch it again")
+    return plan
+
+
+def _has_provenance(record: dict[str, Any]) -> bool:
+    """Whether all that others read of a plan's record is there, in its form."""
+    layers, texts = record.get("dense_layers"), (record.get("model"), record.get("cost_model"))
+    budget = record.get("budget")
+    tables = ("weight_hashes", "config", "calibration", "losses", "versions", "seconds")
+    return (
+        record.keys() >= PROVENANCE
+        and all(isinstance(text, str) for text in texts)
+        and all(isinstance(record[name], dict) for name in tables)
+        and isinstance(layers, list)
+        and all(isinstance(pair, list) and [*map(type, pair)] == [int, int] for pair in layers)
+        and isinstance(budget, dict)
+        and all(budget.get(name) for name in ("total_cost", "kept_cost"))
+    )
+
+
+def _is_whole(plan: Plan) -> bool:
+    """Whether the tensors fit the layers, every layer keeps something, and all is finite."""
+    size = (plan.units,)
+    if plan.mask.dtype != torch.bool or any(
+        tensor.dtype != torch.float32 or not torch.isfinite(tensor).all()
+        for tensor in (plan.scores, plan.scales)
+    ):
+        return False
+    if any(tensor.shape != size for tensor in (plan.scores, plan.mask, plan.scales)):
+        return False
+    kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
+    return all(channels > 0 and groups > 0 for channels, groups in kept)
+
+
+def check_plan_fits(plan: Plan, shape: ModelShape, hashes: dict[str, str]) -> None:
+    """InputError if the plan was made for another model, told by its shape or its file hashes."""
+    layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in shape.layers]
+    base = plan.provenance["model"]
+    if layers != plan.dense_layers:
+        raise InputError(
+            f"the plan was made for {base}, whose layers have other sizes than this model's: "
+            "name the model that it was made for"
+        )
+    if hashes != plan.provenance["weight_hashes"]:
+        raise InputError(
+            f"the plan was made for {base} with other weights than this model's (their SHA-256 "
+            "differs): name the same model and revision"
+        )
+
+
+def pruned_layers(shape: ModelShape, kept: list[tuple[int, int]]) -> tuple[LayerShape, ...]:
+    """Layer shapes after keeping `(FFN channels, KV groups)` in each layer."""
+    group = shape.query_heads_per_group
+    return tuple(LayerShape(groups * group, groups, channels) for channels, groups in kept)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+    """Tensors and a JSON record as one safetensors file, replaced in one move."""
+    temporary = path.with_name(f".{path.name}.incomplete")
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with readable_disk_errors(path):
+        temporary.write_bytes(save(contiguous, {"grasp_deploy": json.dumps(record)}))
+        sync(temporary)
+        temporary.replace(path)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote; InputError if the file is missing or damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            record = json.loads((file.metadata() or {}).get("grasp_deploy", "{}"))
+            record = record if isinstance(record, dict) else {}
+            return {name: file.get_tensor(name) for name in file.keys()}, record  # noqa: SIM118
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: check the path") from None
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}): it is damaged or no plan") from None
+
+
+def open_scales(mask: Tensor) -> Tensor:
+    """`(N,)` scales of 1: nothing is rescaled."""
+    return torch.ones(len(mask), dtype=torch.float32)
