@@ -1,0 +1,120 @@
+"""Reading, from the flags meant for vLLM's server, the few that our checks depend on."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+
+from grasp_deploy.errors import InputError
+
+DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+# Any of these says how large the KV cache is.
+CACHE_SIZE_FLAGS = (
+    "--kv-cache-memory-bytes",
+    "--gpu-memory-utilization",
+    "--num-gpu-blocks-override",
+)
+
+
+@dataclass(frozen=True)
+class ServerFlags:
+    """What the flags say; None where they say nothing."""
+
+    host: str | None
+    port: int | None
+    uds: str | None
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    max_model_len: int | None  # None too where it is not a plain number
+    tokenizer: str | None
+    skip_tokenizer_init: bool
+    sets_cache_size: bool
+
+    @property
+    def workers(self) -> int:
+        """Processes that share the model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
+    """Read flags spelled in any way that vLLM accepts, its `--config` file included.
+
+    Raises InputError for a value that cannot be read; flags unknown here are vLLM's to judge.
+    """
+    arguments = [_dashed(argument) for argument in vllm_arguments]
+    try:
+        config = _parser().parse_known_args(arguments)[0].config
+        # In front, because the command line overrules the file and argparse's last value wins.
+        flags = _parser().parse_known_args([*_flags_of_file(config), *arguments])[0]
+    except argparse.ArgumentError as error:
+        raise InputError(f"a flag for vLLM cannot be read: {error}") from None
+    _refuse_odd(flags)
+    return ServerFlags(
+        host=flags.host,
+        port=flags.port,
+        uds=flags.uds,
+        tensor_parallel_size=flags.tensor_parallel_size,
+        pipeline_parallel_size=flags.pipeline_parallel_size,
+        max_model_len=int(flags.max_model_len) if flags.max_model_len.isdecimal() else None,
+        tokenizer=flags.tokenizer,
+        skip_tokenizer_init=flags.skip_tokenizer_init,
+        sets_cache_size=any(flags.cache_size),
+    )
+
+
+def _refuse_odd(flags: argparse.Namespace) -> None:
+    """InputError for values that our checks and vLLM would read differently."""
+    if min(flags.tensor_parallel_size, flags.pipeline_parallel_size) < 1:
+        raise InputError("a parallel size for vLLM is under 1: use 1 or more")
+    if flags.host == "":
+        raise InputError("--host for vLLM is empty: name an address, or leave it out (127.0.0.1)")
+    if flags.model is not None:
+        raise InputError(
+            f"--model {flags.model} for vLLM names a second model: leave it out, the folder is "
+            "what is checked and served"
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--config")
+    parser.add_argument("--model")
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--uds")
+    parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
+    parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
+    parser.add_argument("--max-model-len", default="")
+    parser.add_argument("--dtype", choices=DTYPES)
+    parser.add_argument("--tokenizer")
+    parser.add_argument("--skip-tokenizer-init", action="store_true")
+    parser.add_argument(*CACHE_SIZE_FLAGS, dest="cache_size", action="append", default=[])
+    return parser
+
+
+def _dashed(argument: str) -> str:
+    """vLLM takes --tensor_parallel_size too."""
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else argument
+
+
+def _flags_of_file(path: str | None) -> list[str]:
+    """The rows of a vLLM config file (YAML, flag names without dashes) as flags."""
+    if path is None:
+        return []
+    try:
+        rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"vLLM's --config {path} cannot be read ({reason}): mend it") from None
+    if not isinstance(rows, dict):
+        raise InputError(f"vLLM's --config {path} is no list of flags and values: mend it")
+    return [
+        _dashed(f"--{name}" if value is True else f"--{name}={value}")
+        for name, value in rows.items()
+        if isinstance(value, str | int | float) and value is not False
+    ]
