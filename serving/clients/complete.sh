@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Ask a running server for one completion with curl; prints the server's JSON.
+#
+#     serving/clients/complete.sh [BASE_URL] [MODEL] [PROMPT]
+#
+# MODEL is the first one that the server lists, unless named.
+set -euo pipefail
+
+base_url=${1:-http://127.0.0.1:8000}
+base_url=${base_url%/}
+model=${2:-}
+prompt=${3:-Return a list of}
+
+quote() { # a one-line string as a JSON string
+    local text=${1//\\/\\\\}
+    printf '"%s"' "${text//\"/\\\"}"
+}
+
+if [[ -z $model ]]; then
+    models=$(curl --silent --show-error --fail "$base_url/v1/models")
+    [[ $models =~ \"id\":\ *\"([^\"]*)\" ]] # the leftmost match is the first model
+    model=${BASH_REMATCH[1]}
+fi
+
+curl --silent --show-error --fail-with-body "$base_url/v1/completions" \
+    --header 'Content-Type: application/json' \
+    --data @- <<JSON
+{"model": $(quote "$model"), "prompt": $(quote "$prompt"), "max_tokens": 48, "temperature": 0}
+JSON
+echo
