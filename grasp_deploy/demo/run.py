@@ -1,0 +1,115 @@
+"""The demo: the whole way from a dense model to an answer over HTTP, with nothing to download."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression import compress
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.data import read_blocks
+from grasp_deploy.demo.text import documents, split
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.measure.footprint import footprint
+from grasp_deploy.measure.vllm_process import installed_platform
+from grasp_deploy.serve import running_server
+
+MODEL = Path(__file__).with_name("model")
+PROMPT = "Return a new list containing"
+KEEP = 0.6
+BLOCK_TOKENS = 256
+HELDOUT_BLOCKS = 40
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo has to show: footprints with the held-out perplexity, and an answer."""
+
+    dense: dict[str, Any]
+    pruned: dict[str, Any]
+    prompt: str
+    completion: str
+
+
+def run_demo(watch: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> DemoResult:
+    """Compress the embedded model, verify it, serve it, ask it something, and shut it down.
+
+    `watch` hears rows of metrics, `say` a line before each part. Raises InputError if vLLM is not
+    installed or a part fails.
+    """
+    installed_platform()  # before minutes of work: is vLLM there?
+    with tempfile.TemporaryDirectory(prefix="grasp-deploy-demo-") as folder:
+        work = Path(folder)
+        calibration, heldout = write_text(work)
+        output = work / "pruned"
+        say(f"1/4  compress the embedded model to {KEEP:.0%} of its prunable parameters")
+        compress(demo_config(calibration), output, watch=watch)
+        say("2/4  measure perplexity on text that neither model was trained or calibrated on")
+        dense, pruned = (_measure(directory, heldout) for directory in (MODEL, output))
+        say("3/4  verify that the checkpoint is the model that was measured")
+        for check in verify(output):
+            say(f"     {check.name}: {check.detail}")
+            if not check.ok:
+                raise InputError(f"the demo's checkpoint failed its verification: {check.detail}")
+        say("4/4  serve it with vLLM and ask for a completion over HTTP (the start takes a while)")
+        flags = ["--max-model-len", "512", "--enforce-eager"]  # eager: nothing to compile, no g++
+        with running_server(output, flags, work / "server.log") as url:
+            say(f"     it answers on {url}")
+            completion = complete(url, PROMPT, max_tokens=32)
+        say("     the server is shut down")
+    return DemoResult(dense, pruned, PROMPT, completion)
+
+
+def demo_config(calibration: Path) -> CompressConfig:
+    """A short schedule: a minute on two cores."""
+    return CompressConfig(
+        model=str(MODEL),
+        keep=KEEP,
+        calibration=str(calibration),
+        sequences=128,
+        sequence_length=BLOCK_TOKENS,
+        epochs=2,
+        scale_epochs=1,
+        batch_size=2,
+    )
+
+
+def complete(url: str, prompt: str, max_tokens: int) -> str:
+    """Greedy completion of a prompt by the OpenAI-compatible server at `url`."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is a local server
+    with opener.open(f"{url}/v1/models") as response:
+        model = json.load(response)["data"][0]["id"]
+    body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+    request = urllib.request.Request(
+        f"{url}/v1/completions",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with opener.open(request) as response:
+        return json.load(response)["choices"][0]["text"]
+
+
+def write_text(folder: Path) -> tuple[Path, Path]:
+    """Calibration and held-out documents as JSON lines."""
+    paths = folder / "calibration.jsonl", folder / "heldout.jsonl"
+    for path, texts in zip(paths, split(documents()), strict=True):
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return paths
+
+
+def _measure(directory: Path, heldout: Path) -> dict[str, Any]:
+    """The footprint record of a model, and its held-out perplexity."""
+    tokenizer = load_tokenizer(directory)
+    blocks = read_blocks(tokenizer, str(heldout), None, None, BLOCK_TOKENS, HELDOUT_BLOCKS)
+    measured = perplexity(load(directory, device="cpu"), blocks)
+    record = footprint(model_shape(read_config(directory))).as_dict()
+    return {**record, "perplexity": measured.perplexity}
