@@ -1,0 +1,97 @@
+"""Telling a difference from noise, with few repetitions and many comparisons.
+
+Repetition i of every model ran side by side, so the repetitions pair up and what slows the machine
+for a while cancels. The interval of a ratio is mean ± half width of its log ratios, and the half
+width is the wider of two:
+
+- Student's t at 95 % on the comparison's own repetitions, which is wide where a point is noisy;
+- Student's t on the noise pooled over all comparisons of that quantity, at 95 % for *all*
+  comparisons of the record together (Bonferroni), so that neither three samples that happen to lie
+  close nor the sheer number of comparisons makes a false claim.
+
+A difference is claimed if its interval excludes 1 and it is no smaller than 2 %.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+CONFIDENCE = 0.95
+SMALLEST_RATIO = 1.02  # what is closer to 1 makes no difference to anybody
+FASTER, SLOWER = "faster", "slower"
+NO_DIFFERENCE = "no difference beyond noise"
+UNDECIDED = "undecided: noise takes two repetitions to see"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A ratio of rates, over 1 if the second model is faster, with its interval."""
+
+    ratio: float
+    interval: tuple[float, float] | None  # None if there is but one repetition
+    outcome: str
+
+
+def log_ratios(dense: Sequence[float], pruned: Sequence[float]) -> list[float]:
+    """Logarithms of the paired ratios `pruned / dense` of two lists of rates."""
+    return [math.log(after / before) for before, after in zip(dense, pruned, strict=True)]
+
+
+def differences(samples: Sequence[Sequence[float]], comparisons: int) -> list[Difference]:
+    """Judge the comparisons of one quantity, each given as the log ratios of its repetitions.
+
+    `comparisons` is how many the record has in all, other quantities included.
+    """
+    freedom = sum(len(ratios) - 1 for ratios in samples)
+    if not freedom:
+        return [Difference(math.exp(ratios[0]), None, UNDECIDED) for ratios in samples]
+    squares = sum(_variance(ratios) * (len(ratios) - 1) for ratios in samples)
+    pooled = math.sqrt(squares / freedom) * t_quantile(1 - CONFIDENCE, freedom, comparisons)
+    return [_difference(ratios, pooled) for ratios in samples]
+
+
+def _difference(ratios: Sequence[float], pooled: float) -> Difference:
+    """`pooled` is the half width of a single repetition's interval."""
+    mean, half_width = statistics.fmean(ratios), pooled / math.sqrt(len(ratios))
+    if len(ratios) > 1:
+        own = t_quantile(1 - CONFIDENCE, len(ratios) - 1) * math.sqrt(_variance(ratios))
+        half_width = max(half_width, own / math.sqrt(len(ratios)))
+    outcome = NO_DIFFERENCE
+    if abs(mean) > half_width and abs(mean) >= math.log(SMALLEST_RATIO):
+        outcome = FASTER if mean > 0 else SLOWER
+    interval = math.exp(mean - half_width), math.exp(mean + half_width)
+    return Difference(math.exp(mean), interval, outcome)
+
+
+@cache
+def t_quantile(error: float, freedom: int, comparisons: int = 1) -> float:
+    """What |t| exceeds with probability `error / comparisons`, by bisection to 1e-9 of itself."""
+    wanted = error / comparisons
+    low, high = 0.0, 1.0
+    while two_sided(high, freedom) > wanted:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided(middle, freedom) > wanted else (low, middle)
+    return high
+
+
+def two_sided(t: float, freedom: int) -> float:
+    """Probability that Student's t exceeds `t` in size (Abramowitz and Stegun, 26.7.3-26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for k in range(1, freedom // 2 + 1):
+        total += term
+        term *= cosine**2 * (2 * k / (2 * k + 1) if odd else (2 * k - 1) / (2 * k))
+    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return 1 - inside
+
+
+def _variance(ratios: Sequence[float]) -> float:
+    return statistics.variance(ratios) if len(ratios) > 1 else 0.0
