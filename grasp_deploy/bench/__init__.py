@@ -1,0 +1,1 @@
+"""Benchmarks of models side by side: each function runs one and returns its record."""
