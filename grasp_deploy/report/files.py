@@ -1,0 +1,53 @@
+"""Writing what was drawn: all files, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from grasp_deploy.checkpoint.files import readable_disk_errors, sync
+from grasp_deploy.errors import InputError
+
+
+def check_page_place(path: Path, records: Collection[Path], mark: str) -> None:
+    """InputError if a page may not be written there; only a page of ours is ever replaced.
+
+    `mark` is what such a page holds in its first kilobytes; `records` are what it is drawn from.
+    """
+    with readable_disk_errors(path):
+        if path.resolve() in {record.resolve() for record in records}:
+            raise InputError(f"--html {path} is a record that the page is made of: name another")
+        if path.is_dir():
+            raise InputError(f"--html {path} is a folder: name a file in it")
+        if path.exists() and mark.encode() not in path.read_bytes()[:4096]:
+            raise InputError(f"--html {path} exists and is no page of ours: name another file")
+
+
+def check_picture_place(folder: Path) -> None:
+    """InputError if figures cannot be put there."""
+    with readable_disk_errors(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--png {folder} is a file: name a folder for the figures")
+
+
+def write_files(files: Mapping[Path, bytes]) -> None:
+    """Write all files in one go, in folders made if need be; InputError if the disk refuses.
+
+    Each is written beside its place first, and all take their names only when all are complete.
+    """
+    staged = {path: path.with_name(f".{path.name}.incomplete") for path in files}
+    try:
+        for path, content in files.items():
+            with readable_disk_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                staged[path].write_bytes(content)
+                sync(staged[path])
+        for path, temporary in staged.items():
+            with readable_disk_errors(path):
+                temporary.replace(path)
+    except BaseException:
+        for temporary in staged.values():
+            with suppress(OSError):
+                temporary.unlink()
+        raise

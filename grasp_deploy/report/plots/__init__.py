@@ -1,0 +1,48 @@
+"""Figures of records, drawn with matplotlib for paper and page; nothing else draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from grasp_deploy.report.plots.memory import kv_drawings, memory_drawings
+from grasp_deploy.report.plots.serving import serve_drawings
+from grasp_deploy.report.plots.shapes import kept_drawings, quality_drawings
+from grasp_deploy.report.plots.style import Drawing as Drawing
+from grasp_deploy.report.plots.style import color_rules as color_rules
+from grasp_deploy.report.plots.style import our_style
+from grasp_deploy.report.plots.style import png as png
+from grasp_deploy.report.plots.style import svg as svg
+from grasp_deploy.report.plots.throughput import throughput_drawings
+
+DRAWERS: dict[str, Callable[[dict[str, Any]], Iterator[Drawing]]] = {
+    "throughput": throughput_drawings,
+    "memory": memory_drawings,
+    "kv": kv_drawings,
+    "serve": serve_drawings,
+    "quality": quality_drawings,
+}
+
+
+def drawings(record: dict[str, Any]) -> list[Drawing]:
+    """The figures of one record; none for a kind that is not drawn."""
+    drawer = DRAWERS.get(record["benchmark"])
+    if drawer is None:
+        return []
+    with our_style():
+        return list(drawer(record))
+
+
+def shape_drawings(records: Iterable[dict[str, Any]]) -> list[Drawing]:
+    """What each layer keeps, once for each set of models among these records."""
+    seen: list[Any] = []
+    found: list[Drawing] = []
+    with our_style():
+        for record in records:
+            if record["benchmark"] in DRAWERS and record["models"] not in seen:
+                suffix = f"-{len(seen) + 1}" if seen else ""
+                seen.append(record["models"])
+                found += [
+                    Drawing(f"{d.name}{suffix}", d.title, d.figure) for d in kept_drawings(record)
+                ]
+    return found

@@ -1,0 +1,216 @@
+"""How every figure looks: sizes, colours that the colour-blind can tell apart, SVG for a page.
+
+A figure is drawn once, in the light colours. As PNG it brings its own white ground, and is legible
+anywhere. As SVG its colours become CSS variables, so that a page shows it in light and in dark.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.textpath import TextToPath
+from matplotlib.ticker import FuncFormatter
+
+WIDTH_INCHES, PLOT_HEIGHT_INCHES, LEGEND_LINE_INCHES = 4.5, 3.1, 0.2
+TITLE_POINTS, NOTE_POINTS, LEGEND_POINTS = 308.0, 240.0, 262.0  # the widest line of each
+TITLE_SIZE, NOTE_SIZE, LEGEND_SIZE = 11.0, 8.5, 9.5
+FONT = "DejaVu Sans"  # comes with matplotlib: the same figure everywhere
+PNG_DOTS_PER_INCH = 200
+SURFACE, INK, MUTED, GRID = "#ffffff", "#1f2430", "#5e6673", "#d9dde3"
+# Okabe and Ito's hues, each dark enough for white; the first, for the first model, is none of them.
+SERIES = ("#4a5260", "#0072b2", "#d55e00", "#009e73", "#a65a96", "#b07a00", "#3a9bdc")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DARK = {  # what the light colours become on a dark page
+    SURFACE: "#171a21",
+    INK: "#e6e9ef",
+    MUTED: "#a4adba",
+    GRID: "#363c47",
+    **dict(
+        zip(
+            SERIES,
+            ("#c3cad5", "#56b4e9", "#ff8c4a", "#2fcf9c", "#e08fc8", "#f0b93a", "#9cd3ff"),
+            strict=True,
+        )
+    ),
+}
+VARIABLES = {color: f"--plot-{index}" for index, color in enumerate(DARK)}
+Dashes = Literal["-"] | tuple[float, tuple[float, float]]
+DASHED: Dashes = (0, (4, 2))
+DOTTED: Dashes = (0, (1, 2))
+SETTINGS: dict[Any, Any] = {
+    "font.family": FONT,
+    "font.size": 10,
+    "text.parse_math": False,  # a $ in a model's name is a $
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": NOTE_SIZE,
+    "axes.titlecolor": MUTED,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "figure.facecolor": SURFACE,
+    "axes.facecolor": SURFACE,
+    "savefig.facecolor": SURFACE,
+    "legend.frameon": False,
+    "legend.fontsize": LEGEND_SIZE,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+    "svg.fonttype": "path",  # no label depends on the reader's fonts
+    "svg.hashsalt": "grasp-deploy",
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, the name of its file, and what it shows in words."""
+
+    name: str
+    title: str
+    figure: Figure
+
+
+@contextmanager
+def our_style() -> Iterator[None]:
+    """Figures made and saved inside look as above, whatever the user's own matplotlib settings."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(SETTINGS)
+        yield
+
+
+def new_axes(title: str, note: str, height_inches: float = PLOT_HEIGHT_INCHES) -> Axes:
+    """Axes of a figure of their own, with a title that says what is shown and a note beneath it."""
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout=layout)
+    axes = figure.add_subplot()
+    heading = fitted(title, TITLE_SIZE, TITLE_POINTS, weight="bold")
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=TITLE_SIZE, fontweight="bold")
+    axes.set_title(fitted(note, NOTE_SIZE, NOTE_POINTS))
+    return axes
+
+
+def finished(name: str, title: str, axes: Axes, handles: Sequence[Artist]) -> Drawing:
+    """A drawing with its legend below the plot.
+
+    The figure grows by the legend's lines, so that the plot stays as large as it is.
+    """
+    labels = [fitted(str(h.get_label()), LEGEND_SIZE, LEGEND_POINTS) for h in handles]
+    widest = max(text_points(line, LEGEND_SIZE) for label in labels for line in label.splitlines())
+    columns = 2 if widest < LEGEND_POINTS / 2 - 25 and len(labels) > 1 else 1
+    lines = sum(label.count("\n") + 1 for label in labels) / columns
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "axes are made with their figure"
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE_INCHES * (lines + 0.5))
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+    return Drawing(name, title, figure)
+
+
+def fitted(text: str, size: float, points: float, weight: str = "normal") -> str:
+    """A text in lines no wider than so many points; a name longer than a line is broken in it."""
+    for characters in range(80, 4, -2):
+        lines = textwrap.wrap(text, characters, break_on_hyphens=False)
+        if all(text_points(line, size, weight) <= points for line in lines):
+            break
+    return "\n".join(lines)
+
+
+def text_points(text: str, size: float, weight: str = "normal") -> float:
+    """How wide a line of text is, in points."""
+    font = FontProperties(family=FONT, size=size, weight=weight)
+    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
+    return float(width)
+
+
+def color_of(index: int) -> str:
+    """The colour of a record's model by its place; the first is what others are compared with."""
+    return SERIES[index if index < len(SERIES) else 1 + (index - 1) % (len(SERIES) - 1)]
+
+
+def line_handle(index: int, label: str) -> Line2D:
+    marker = MARKERS[index % len(MARKERS)]
+    return Line2D([], [], color=color_of(index), marker=marker, label=label)
+
+
+def key_handle(label: str, dashes: Dashes = "-", color: str = MUTED) -> Line2D:
+    """A line of no model, for the legend."""
+    return Line2D([], [], color=color, linestyle=dashes, linewidth=1.4, label=label)
+
+
+def patch_handle(index: int, label: str) -> Patch:
+    return Patch(color=color_of(index), label=label)
+
+
+def count_from_zero(axes: Axes) -> None:
+    """A vertical axis from 0 with thousands separated."""
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def powers_of_two(axes: Axes, values: Sequence[int]) -> None:
+    """A horizontal axis in doublings, with a tick at each measured value and nowhere else."""
+    ticks = sorted(set(values))
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
+    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+
+
+def png(drawing: Drawing) -> bytes:
+    """The figure as a PNG file on white ground."""
+    buffer = io.BytesIO()
+    with our_style():
+        drawing.figure.savefig(
+            buffer, format="png", dpi=PNG_DOTS_PER_INCH, metadata={"Software": None}
+        )
+    return buffer.getvalue()
+
+
+def svg(drawing: Drawing, prefix: str) -> str:
+    """The figure as an `<svg>` element for a page, as wide as its place and without outer links.
+
+    Its colours are CSS variables; `prefix` keeps its ids apart from those of other figures.
+    """
+    buffer = io.StringIO()
+    with our_style():
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        drawing.figure.savefig(buffer, format="svg", metadata=metadata)
+    text = buffer.getvalue()
+    text = text[text.index(">", text.index("<svg")) + 1 :]
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'xlink:href="#', f'href="#{prefix}-', text)
+    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    for color, variable in VARIABLES.items():
+        text = text.replace(color, f"var({variable})")
+    width, height = (72 * inches for inches in drawing.figure.get_size_inches())
+    label = html.escape(drawing.title)
+    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">{text}'
+
+
+def color_rules(*, dark: bool) -> str:
+    """The CSS variables of figures."""
+    return " ".join(f"{VARIABLES[c]}: {DARK[c] if dark else c};" for c in DARK)
