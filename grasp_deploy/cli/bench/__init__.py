@@ -1,0 +1,1 @@
+"""`grasp-deploy bench`: what compression wins, measured."""

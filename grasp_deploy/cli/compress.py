@@ -1,0 +1,123 @@
+"""`compress` and `export`: make a checkpoint from a model, or again from a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grasp_deploy.cli.config_options import takes_config
+from grasp_deploy.cli.console import print_json, stderr, stdout
+from grasp_deploy.cli.options import Json, Output, Overwrite, Resume, Revision, ShardSize
+from grasp_deploy.config import CompressConfig, parse_bytes
+
+
+@takes_config
+def compress_command(
+    *,
+    config: CompressConfig,
+    output: Output,
+    shard_size: ShardSize = "4GB",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Compress MODEL under one global budget into a smaller dense checkpoint."""
+    go_on = "give the same command with --resume"
+    compressed = run_compress(config, output, shard_size, resume, overwrite, go_on)
+    if as_json:
+        print_json(compressed)
+    else:
+        print_compressed(compressed, output)
+
+
+def export_command(
+    plan: Annotated[Path, typer.Argument(help="plan.safetensors of a compression.")],
+    *,
+    model: Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")],
+    output: Output,
+    revision: Revision = None,
+    shard_size: ShardSize = "4GB",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Make the checkpoint again from a plan and the base model's weights."""
+    from grasp_deploy.checkpoint.export import export
+    from grasp_deploy.checkpoint.plan import load_plan
+    from grasp_deploy.measure.footprint import footprint
+    from grasp_deploy.report.progress import stage_bars
+
+    loaded, shard_bytes = load_plan(plan), parse_bytes(shard_size, "--shard-size")
+    with stage_bars(stderr) as watch:
+        pruned = export(
+            loaded,
+            model,
+            output,
+            revision=revision,
+            shard_bytes=shard_bytes,
+            overwrite=overwrite,
+            on_progress=lambda done, of: watch({"stage": "export", "step": done, "steps": of}),
+        )
+    if as_json:
+        print_json({"output": str(output), **footprint(pruned).as_dict()})
+    else:
+        stdout.print(f"wrote {output}", soft_wrap=True, markup=False)
+
+
+def run_compress(
+    config: CompressConfig,
+    output: Path,
+    shard_size: str,
+    resume: bool,
+    overwrite: bool,
+    go_on: str,
+) -> dict[str, Any]:
+    """Compress with progress bars; the record that `compress --json` prints.
+
+    `go_on` tells whoever interrupts it how to go on.
+    """
+    from grasp_deploy.compression import compress
+    from grasp_deploy.inspection import compression_record
+    from grasp_deploy.report.progress import stage_bars
+    from grasp_deploy.workspace import Workspace
+
+    shard_bytes = parse_bytes(shard_size, "--shard-size")
+    try:
+        with stage_bars(stderr) as watch:
+            compressed = compress(
+                config,
+                output,
+                shard_bytes=shard_bytes,
+                resume=resume,
+                overwrite=overwrite,
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        if Workspace.begun_with(output, config):
+            stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
+        raise
+    return compression_record(compressed)
+
+
+def print_compressed(record: dict[str, Any], output: Path) -> None:
+    """What was kept, what it takes, and what it cost."""
+    from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table
+
+    budget = {
+        "kept_cost": record["kept_cost"],
+        "limit": record["budget"],
+        "cost_model": record["cost_model"],
+    }
+    sizes = {"dense": record["dense"], "pruned": record}
+    stdout.print(layer_table(record["dense"], record), ratio_table(record["ratios"], budget))
+    stdout.print(footprint_table(sizes, "What it takes"))
+    if record["heldout_loss_pruned"] is not None:
+        stdout.print(
+            f"held-out calibration loss, nats per token: {record['heldout_loss_dense']:.3f} dense, "
+            f"{record['heldout_loss_pruned']:.3f} pruned; other text may lose more: "
+            "grasp-deploy evaluate perplexity",
+            soft_wrap=True,
+        )
+    line = f"wrote {output}; serve it: grasp-deploy serve {output}"
+    stdout.print(line, soft_wrap=True, markup=False)

@@ -1,0 +1,322 @@
+"""Outputs, plans and unfinished runs that stand in the way: one line, exit code 2."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.files import refuse_existing
+from grasp_deploy.checkpoint.plan import PLAN_VERSION, read_tensors, write_tensors
+from grasp_deploy.errors import InputError
+from tests.cli.command import SHORT, Ended, assert_refused, environment, grasp_deploy, tree
+from tests.tiny import save_tiny
+
+TEXT = ("--calibration", "text.txt")
+
+
+def compress(model: Path, *options: str | Path, keep: str = "0.6") -> Ended:
+    return grasp_deploy("compress", model, "-o", "out", *TEXT, *SHORT, "--keep", keep, *options)
+
+
+@pytest.fixture
+def unfinished(tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a run leaves beside `out` if it is interrupted between learning and export."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("grasp_deploy.compression.export", interrupt)
+        ended = compress(tiny_folder)
+    assert ended.code == 130
+    assert "--resume" in ended.stderr
+    return work / "out.partial"
+
+
+def test_an_output_that_exists(tiny_folder: Path, work: Path) -> None:
+    (work / "out").mkdir()
+    before = tree(work)
+    assert_refused(compress(tiny_folder), "output out exists", "another folder", "--overwrite")
+    assert tree(work) == before
+
+
+def test_overwrite_knows_a_checkpoint_when_it_sees_one(pruned: Path, work: Path) -> None:
+    plan, model = pruned / "plan.safetensors", work / "model"
+    shutil.copytree(Path(json.loads((pruned / "compress_config.json").read_text())["model"]), model)
+    (work / "web").mkdir()
+    (work / "web/manifest.json").write_text('{"name": "a page"}')
+    (pruned / "notes.txt").write_text("mine")
+    before = tree(work)
+
+    def onto(output: str) -> Ended:
+        return grasp_deploy("export", plan, "--model", model, "-o", output, "--overwrite")
+
+    assert_refused(onto("web"), "something else than a pruned checkpoint", "manifest.json")
+    assert_refused(onto("pruned"), "something else than a pruned checkpoint", "notes.txt")
+    assert_refused(onto("model"), "something else than a pruned checkpoint")
+    assert tree(work) == before
+
+
+def test_an_output_that_is_a_link(pruned: Path, tiny_folder: Path, work: Path) -> None:
+    (work / "out").symlink_to(pruned)
+    for options in ((), ("--overwrite",)):
+        assert_refused(compress(tiny_folder, *options), "output out is a link", "or another")
+    assert (work / "out").is_symlink()
+
+
+def test_an_export_that_is_at_work_there(pruned: Path, tiny_folder: Path, work: Path) -> None:
+    with (work / ".out.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = export(pruned / "plan.safetensors", tiny_folder)
+        assert_refused(refused, "another run is at work on out", "wait for it")
+    assert export(pruned / "plan.safetensors", tiny_folder).code == 0
+    assert not list(work.glob(".out*"))
+
+
+def test_what_a_stopped_replacement_left_is_put_back(pruned: Path, work: Path) -> None:
+    before = tree(pruned)
+    pruned.rename(work / ".pruned.replaced")
+    with pytest.raises(InputError, match="the output pruned exists"):
+        refuse_existing(Path("pruned"), overwrite=False)
+    assert tree(pruned) == before
+
+
+def test_overwrite_deletes_checkpoints_and_nothing_else(tiny_folder: Path, work: Path) -> None:
+    model = Path(shutil.copytree(tiny_folder, work / "out"))
+    before = tree(work)
+    refused = compress(model, "--overwrite")
+    assert_refused(refused, "output out", "--overwrite does not delete", "another folder")
+    assert_refused(
+        compress(tiny_folder, "-o", "text.txt", "--overwrite"), "is a file, not a folder"
+    )
+    assert_refused(compress(tiny_folder, "-o", ".", "--overwrite"), "name a folder")
+    assert_refused(compress(tiny_folder, "-o", "..", "--overwrite"), "name a folder")
+    assert tree(work) == before
+    shutil.rmtree(work / "out")
+    assert compress(tiny_folder).code == 0
+    first = tree(work)
+    assert compress(tiny_folder, "--overwrite", keep="0.5").code == 0
+    assert tree(work).keys() == first.keys()
+    assert tree(work) != first
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("text.txt/out", ("text.txt/out.partial", "is a file", "another folder")),
+        ("/proc/out", ("/proc/out.partial", "another")),
+        ("x" * 250, ("name is too long", "shorter")),
+        ("x" * 300, ("name is too long", "shorter")),
+    ],
+)
+def test_an_unwritable_output(
+    tiny_folder: Path, work: Path, output: str, words: tuple[str, ...]
+) -> None:
+    before = tree(work)
+    assert_refused(compress(tiny_folder, "-o", output), "cannot write", *words)
+    assert tree(work) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not hold for root")
+def test_a_forbidden_output(tiny_folder: Path, work: Path) -> None:
+    (work / "locked").mkdir(mode=0o500)
+    refused = compress(tiny_folder, "-o", "locked/out")
+    assert_refused(refused, "cannot write locked/out.partial", "may not write", "permissions")
+    assert not list((work / "locked").iterdir())
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_limit_on_file_sizes_that_the_weights_exceed(tiny_folder: Path, work: Path) -> None:
+    with largest_file(100_000):
+        refused = compress(tiny_folder)
+    assert refused.code == 2
+    assert refused.stderr.splitlines()[-1].startswith("error: cannot write out: files may not grow")
+    assert sorted(path.name for path in work.iterdir()) == ["out.partial", "text.txt"]
+    assert compress(tiny_folder, "--resume").code == 0
+    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
+
+
+FULL_DISK = """
+import os, subprocess, sys
+from grasp_deploy.errors import InputError
+from tests.cli.command import SHORT, assert_refused, grasp_deploy
+
+def mount(*options):
+    subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", "disk"], check=True)
+
+def compress(*options):
+    text = ("--calibration", "text.txt", *SHORT)
+    return grasp_deploy("compress", sys.argv[1], "-o", "disk/out", *text, "--keep", "0.6", *options)
+
+full = ("cannot write disk/out", "disk is full", "free some space")
+
+def fails_after_a_while():
+    ended = compress()
+    last = ended.stderr.splitlines()[-1]  # above it stands the progress
+    assert ended.code == 2 and ended.stdout == "" and last.startswith("error: "), ended
+    assert all(words in last for words in full), ended
+
+mount("-o", "size=4k")
+open("disk/ballast", "wb").write(bytes(4096))  # not even the config fits
+assert_refused(compress(), *full)
+assert os.listdir("disk") == ["ballast"]
+mount("-o", "remount,size=12k")  # config and metrics fit, the state of the scores does not
+fails_after_a_while()
+assert os.listdir("disk") == ["ballast"]
+mount("-o", "remount,size=200k")  # the state fits, the weights do not
+fails_after_a_while()
+assert sorted(os.listdir("disk")) == ["ballast", "out.partial"]
+mount("-o", "remount,size=20m")
+assert compress("--resume").code == 0
+assert sorted(os.listdir("disk")) == ["ballast", "out"]
+"""
+
+
+def test_a_full_disk(tiny_folder: Path, work: Path) -> None:
+    own_mounts = ["unshare", "--user", "--map-root-user", "--mount"]
+    (work / "disk").mkdir()
+    trial = [*own_mounts, "mount", "-t", "tmpfs", "tmpfs", "disk"]
+    if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
+        pytest.skip("this machine lets us mount no small disk in a namespace of its own")
+    done = subprocess.run(
+        [*own_mounts, sys.executable, "-c", FULL_DISK, str(tiny_folder)],
+        env=environment(),
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def export(plan: Path, model: Path) -> Ended:
+    return grasp_deploy("export", plan, "--model", model, "-o", "out")
+
+
+def test_a_plan_for_another_model(pruned: Path, tiny_folder: Path, work: Path) -> None:
+    plan = pruned / "plan.safetensors"
+    save_tiny("llama", work / "same-shape", seed=1)
+    save_tiny("llama", work / "other-shape", num_hidden_layers=2)
+    before = tree(work)
+    other = ("the plan was made for", str(tiny_folder), "name the same model and revision")
+    assert_refused(export(plan, work / "same-shape"), *other, "other weights", "SHA-256")
+    shape = ("the plan was made for", str(tiny_folder), "name the model that it was made for")
+    assert_refused(export(plan, work / "other-shape"), *shape, "other sizes")
+    verified = grasp_deploy("verify", pruned, "--model", work / "same-shape")
+    assert_refused(verified, *other, "other weights")
+    assert tree(work) == before
+
+
+def test_a_plan_of_another_version(pruned: Path, tiny_folder: Path, work: Path) -> None:
+    tensors, record = read_tensors(pruned / "plan.safetensors")
+    write_tensors(work / "new.safetensors", tensors, {**record, "version": PLAN_VERSION + 1})
+    words = (f"version {PLAN_VERSION + 1}", f"version {PLAN_VERSION}", "or compress again")
+    assert_refused(export(work / "new.safetensors", tiny_folder), "new.safetensors", *words)
+    assert not (work / "out").exists()
+
+
+def test_what_is_no_plan(pruned: Path, tiny_folder: Path, work: Path) -> None:
+    tensors, record = read_tensors(pruned / "plan.safetensors")
+    write_tensors(work / "short.safetensors", {**tensors, "mask": tensors["mask"][1:]}, record)
+    write_tensors(work / "bare.safetensors", tensors, {"version": PLAN_VERSION})
+    nan = {**tensors, "scales": tensors["scales"] * float("nan")}
+    write_tensors(work / "nan.safetensors", nan, record)
+    empty = {**tensors, "mask": torch.zeros_like(tensors["mask"])}
+    write_tensors(work / "empty.safetensors", empty, record)
+    write_tensors(work / "odd.safetensors", tensors, {**record, "dense_layers": [[1]]})
+    (work / "cut.safetensors").write_bytes((pruned / "plan.safetensors").read_bytes()[:-1])
+    before = tree(work)
+    for name, words in {
+        "nowhere.safetensors": ("no file", "check the path"),
+        "text.txt": ("cannot be read", "no plan"),
+        "cut.safetensors": ("cannot be read", "damaged"),
+        "short.safetensors": ("is damaged", "fetch it again"),
+        "bare.safetensors": ("is damaged", "fetch it again"),
+        "nan.safetensors": ("is damaged", "fetch it again"),
+        "empty.safetensors": ("is damaged", "fetch it again"),
+        "odd.safetensors": ("is damaged", "fetch it again"),
+    }.items():
+        assert_refused(export(work / name, tiny_folder), name, *words)
+    weights = tiny_folder / "model.safetensors"
+    assert_refused(export(weights, tiny_folder), "is no plan", "plan.safetensors that compress")
+    assert tree(work) == before
+
+
+def test_with_nothing_to_resume_it_starts(tiny_folder: Path, work: Path) -> None:
+    assert compress(tiny_folder, "--resume").code == 0
+    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
+
+
+def test_an_unfinished_run_in_the_way(tiny_folder: Path, work: Path, unfinished: Path) -> None:
+    before = tree(work)
+    words = (f"unfinished run lies in {unfinished.name}", "--resume", "--overwrite")
+    assert_refused(compress(tiny_folder), *words)
+    changed = ("began with other options", "--keep 0.6 -> 0.5", "--seed 0 -> 1", "--overwrite")
+    assert_refused(compress(tiny_folder, "--resume", "--seed", "1", keep="0.5"), *changed)
+    assert tree(work) == before
+    assert compress(tiny_folder, "--resume").code == 0
+    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
+
+
+def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinished: Path) -> None:
+    text, weights = work / "text.txt", "model.safetensors"
+    text.write_text("A slow red hen walks around the busy cat. " * 100)
+    words = ("began with other calibration tokens", "put the old ones back", "--overwrite")
+    before = tree(work)
+    assert_refused(compress(tiny_folder, "--resume"), *words)
+    assert tree(work) == before
+    model = Path(shutil.copytree(tiny_folder, work / "model"))
+    begun = json.loads((unfinished / "inputs.json").read_text())
+    begun["weights"][weights] = "0" * 64
+    (unfinished / "inputs.json").write_text(json.dumps(begun))
+    config = json.loads((unfinished / "compress_config.json").read_text())
+    (unfinished / "compress_config.json").write_text(json.dumps({**config, "model": str(model)}))
+    refused = compress(model, "--resume")
+    assert_refused(refused, "began with other weights and calibration tokens")
+
+
+def test_another_run_at_work(tiny_folder: Path, work: Path, unfinished: Path) -> None:
+    with (unfinished / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = tree(work)
+        for options in (("--resume",), ("--overwrite",)):
+            refused = compress(tiny_folder, *options)
+            assert_refused(refused, "another run is at work on out", "another output")
+            assert tree(work) == before
+    assert compress(tiny_folder, "--resume").code == 0
+
+
+def test_a_folder_of_somebody_elses_in_the_way(tiny_folder: Path, work: Path) -> None:
+    (work / "out.partial").mkdir()
+    (work / "out.partial/thesis.txt").write_text("three years of work")
+    before = tree(work)
+    for options in ((), ("--overwrite",), ("--resume",)):
+        refused = compress(tiny_folder, *options)
+        assert_refused(refused, "out.partial is in the way", "move it", "another output")
+    assert tree(work) == before
+
+
+def test_an_unfinished_run_is_begun_anew(tiny_folder: Path, work: Path, unfinished: Path) -> None:
+    assert compress(tiny_folder, "--overwrite", keep="0.5").code == 0
+    assert json.loads((work / "out/compress_config.json").read_text())["keep"] == 0.5
+    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]

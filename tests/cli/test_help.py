@@ -1,0 +1,73 @@
+"""Help is instant and complete, and importing the package costs nothing."""
+
+from __future__ import annotations
+
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+
+import grasp_deploy
+from grasp_deploy.config import CompressConfig, flag
+from tests.cli import command
+
+PANELS = ("Model", "Budget", "Shapes", "Calibration", "Learning", "Running")
+COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate", "demo")
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """User and system time of a command, its children included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = command.run_process(*arguments)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert ended.code == 0, ended.stderr
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",)])
+def test_help_takes_half_a_second_of_cpu_time(arguments: tuple[str, ...]) -> None:
+    assert min(cpu_seconds(*arguments) for _ in range(3)) <= 0.5
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = ("torch", "transformers", "numpy", "datasets", "safetensors", "vllm", "rich", "typer")
+    code = f"import sys, grasp_deploy; sys.exit(str(sys.modules.keys() & {set(heavy)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=command.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.strip() == "set()"
+
+
+def test_help_names_every_command() -> None:
+    text = command.grasp_deploy("--help").stdout
+    for name in COMMANDS:
+        assert re.search(rf"^│ {name} ", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("name", ["compress", "up"])
+def test_help_shows_every_option_with_its_default(name: str) -> None:
+    # On a wide terminal, so that no option is broken over lines.
+    text = command.run_process(name, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout
+    for panel in PANELS:
+        assert f"─ {panel} ─" in text, panel
+    for field in fields(CompressConfig):
+        if not field.metadata:
+            continue
+        row = next((r for r in text.splitlines() if re.search(rf"{flag(field.name)}\b", r)), None)
+        assert row is not None, field.name
+        if field.default is not None:
+            assert f"(default: {str(field.default).lower()})" in row, row
+    for option in ("--output", "--overwrite", "--shard-size", "--config"):
+        assert option in text
+    assert ("--resume" in text and "--json" in text) == (name == "compress")
+
+
+def test_the_version_is_the_packages() -> None:
+    assert command.grasp_deploy("--version").stdout == f"grasp-deploy {grasp_deploy.__version__}\n"

@@ -1,0 +1,252 @@
+"""`report`: tables and verdicts of any record, all files or none, one line for bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_deploy.record import write_record
+from tests.cli.command import Ended, assert_refused, environment, grasp_deploy, run_process, tree
+from tests.report.records import (
+    Record,
+    kv_record,
+    memory_record,
+    model,
+    quality_record,
+    record,
+    serve_record,
+    throughput_record,
+)
+
+MODELS = [model("dense"), model("pruned", 0.6)]
+GATE_STEP = Path(__file__).parents[2] / "benchmarks/results/gate_step-ref-llama-7m-cpu.json"
+
+
+def made() -> dict[str, Record]:
+    return {
+        "throughput": throughput_record(MODELS, gains={"pruned": 1.3}, batches=(1, 8)),
+        "memory": memory_record(MODELS),
+        "kv": kv_record(MODELS),
+        "serve": serve_record(MODELS, failed={"pruned": 1}),
+        "quality": quality_record(MODELS, ["wikitext2"]),
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with one record of each kind."""
+    for name, one in made().items():
+        write_record(tmp_path / f"{name}.json", one)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def all_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json"))
+
+
+def report(*arguments: str | Path) -> Ended:
+    return grasp_deploy("report", *arguments)
+
+
+def written(folder: Path, change: dict[str, Any], kind: str = "throughput") -> Path:
+    path = folder / "changed.json"
+    write_record(path, {**made()[kind], **change})
+    return path
+
+
+def test_tables_and_verdicts_of_every_kind(folder: Path) -> None:
+    ended = run_process("report", *all_of(folder), COLUMNS="160")
+    assert ended.code == 0, ended.stderr
+    for title in ("Throughput", "Speed against the first model", "Memory of a prefill", "KV cache"):
+        assert title in ended.stdout, title
+    for words in ("pruned: 1.", "the throughput of dense at batch 1 to 8: faster at each"):
+        assert words in ended.stdout, words
+    assert "pruned: 9 of 4,500 requests failed." in ended.stdout
+    assert "weights and KV cache as predicted at each (equal)" in ended.stdout
+    assert "Perplexity and size" in ended.stdout
+    assert ended.stderr == ""
+    assert all_of(folder) == sorted(folder.iterdir())  # nothing is written unasked
+
+
+def test_a_record_of_an_unknown_kind_is_shown_key_by_key(folder: Path) -> None:
+    ended = report(GATE_STEP)
+    assert ended.code == 0
+    assert "Gate step" in ended.stdout
+    assert "seconds per step, median" in ended.stdout and "150 values, median" in ended.stdout
+
+
+def test_one_json_document_with_all_verdicts(folder: Path) -> None:
+    ended = report(*all_of(folder), "--json")
+    document = json.loads(ended.stdout)
+    kinds = [row["benchmark"] for row in document["records"]]
+    assert kinds == ["kv", "memory", "quality", "serve", "throughput"]
+    by_kind = {row["benchmark"]: row for row in document["records"]}
+    speeds = by_kind["throughput"]["verdicts"]
+    assert {row["outcome"] for row in speeds} == {"faster"}
+    assert all(row["interval"][0] < row["ratio"] < row["interval"][1] for row in speeds)
+    assert all(row["sentence"] for one in document["records"] for row in one["headlines"])
+    assert document["files"] == []
+
+
+def test_page_and_figures(folder: Path) -> None:
+    records = all_of(folder)
+    ended = report(*records, "--html", "out/page.html", "--png", "out/figures", "--json")
+    files = json.loads(ended.stdout)["files"]
+    assert sorted(files) == sorted(
+        str(p.relative_to(folder)) for p in (folder / "out").rglob("*.*")
+    )
+    assert "out/figures/throughput-decode-ratio.png" in files
+    assert "out/figures/memory-memory.png" in files and "out/figures/kept-kv.png" in files
+    for path in (folder / "out/figures").iterdir():
+        assert path.read_bytes().startswith(b"\x89PNG"), path
+    assert "<h2>Verdicts</h2>" in (folder / "out/page.html").read_text()
+
+
+def test_the_same_records_give_the_same_files_again(folder: Path) -> None:
+    options = ("memory.json", "--html", "page.html", "--png", ".")
+    assert report(*options).code == 0
+    first = tree(folder)
+    assert report(*options).code == 0  # a page of ours may be replaced
+    assert tree(folder) == first
+
+
+def test_two_records_of_one_name(folder: Path) -> None:
+    (folder / "other").mkdir()
+    write_record(folder / "other/memory.json", made()["memory"])
+    ended = report("memory.json", "other/memory.json", "--png", "figures", "--json")
+    assert [row["name"] for row in json.loads(ended.stdout)["records"]] == ["memory", "memory#2"]
+    names = {path.name for path in (folder / "figures").iterdir()}
+    assert {"memory-memory.png", "memory-2-memory.png"} <= names
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ("cannot be read", "record")),
+        ("{", ("cannot be read", "record")),
+        ("[]", ("is no record",)),
+        ('{"a": 1}', ("is no record",)),
+        ('{"schema_version": 9, "benchmark": "kv"}', ("schema version 9", "version 1")),
+        (
+            '{"schema_version": 1, "benchmark": ["kv"], "settings": {}, "machine": {}}',
+            ("benchmark is no text",),
+        ),
+        ('{"schema_version": 1, "benchmark": "kv"}', ("no settings",)),
+    ],
+)
+def test_files_that_are_no_records(folder: Path, content: str, words: tuple[str, ...]) -> None:
+    (folder / "odd.json").write_text(content)
+    assert_refused(report("kv.json", "odd.json"), "odd.json", *words)
+
+
+def test_records_that_cannot_be_read(folder: Path) -> None:
+    (folder / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    assert_refused(report("missing.json"), "no file missing.json")
+    assert_refused(report("bytes.json"), "cannot be read")
+    assert_refused(report("."), "cannot be read")
+    assert_refused(report("kv.json", "./kv.json"), "twice")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"benchmark": "memory"}, ("record of memory", "cells[0] has no predicted")),
+        ({"cells": made()["memory"]["cells"]}, ("record of throughput", "cells[0] has no engine")),
+        ({"cells": []}, ("cells is no list of at least one",)),
+        ({"cells": None}, ("cells is no list",)),
+        ({"models": MODELS[:1]}, ("cells[1]", "'pruned'", "does not have")),
+        ({"models": [MODELS[0]] * 2}, ("one name",)),
+        ({"models": [{"name": "dense"}]}, ("models[0] has no footprint",)),
+        ({"machine": "mine"}, ("machine is no object",)),
+    ],
+)
+def test_records_that_are_mixed_up(
+    folder: Path, change: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    assert_refused(report(written(folder, change)), "changed.json", *words)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("seconds", 0, ("samples[1].seconds is 0",)),
+        ("seconds", -1.5, ("samples[1].seconds is -1.5",)),
+        ("seconds", None, ("samples[1].seconds is no number",)),
+        ("ttft_seconds", float("nan"), ("samples[1].ttft_seconds is no number",)),
+        ("ttft_seconds", "fast", ("samples[1].ttft_seconds is no number",)),
+    ],
+)
+def test_samples_that_cannot_be(folder: Path, key: str, value: Any, words: tuple[str, ...]) -> None:
+    cells = made()["throughput"]["cells"]
+    cells[0]["samples"][1][key] = value
+    assert_refused(report(written(folder, {"cells": cells})), "cells[0]", *words)
+
+
+def test_repetitions_that_do_not_pair_up(folder: Path) -> None:
+    cells = made()["throughput"]["cells"]
+    cells[1]["samples"].pop()
+    assert_refused(report(written(folder, {"cells": cells})), "number of repetitions")
+
+
+def test_places_that_cannot_be_written(folder: Path) -> None:
+    (folder / "notes.html").write_text("mine")
+    before = tree(folder)
+    for options, words in {
+        ("--html", "kv.json"): ("is a record that the page is made of",),
+        ("--html", "notes.html"): ("is no page of ours",),
+        ("--html", "."): ("is a folder",),
+        ("--html", "/proc/page.html"): ("cannot write /proc/page.html",),
+        ("--html", "notes.html/page.html"): ("is a file",),
+        ("--png", "kv.json"): ("is a file",),
+        ("--png", "/proc/figures"): ("cannot write /proc/figures",),
+        ("--png", "x" * 300): ("name is too long",),
+        ("--html", "y" * 252): ("name is too long",),
+    }.items():
+        assert_refused(report("kv.json", *options), *words)
+        assert tree(folder) == before, options
+
+
+def test_all_files_or_none(folder: Path) -> None:
+    before = tree(folder)
+    options = ("--html", "page.html", "--png", "/proc/figures")
+    assert_refused(report("kv.json", *options), "cannot write")
+    assert tree(folder) == before
+
+
+def test_figures_of_records_that_have_none(folder: Path) -> None:
+    write_record(folder / "gate.json", record("gate_step", [], ok=True))
+    assert_refused(report("gate.json", "--png", "figures"), "--png", "none of these records")
+    assert report("gate.json", "--html", "page.html").code == 0
+
+
+def test_without_matplotlib_tables_work_and_figures_say_what_to_install(folder: Path) -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from grasp_deploy.cli.report import report_command\n"
+        "import typer; app = typer.Typer(); app.command()(report_command)\n"
+        "from grasp_deploy.errors import InputError\n"
+        "try: app(standalone_mode=False)\n"
+        "except InputError as error: sys.exit(str(error))\n"
+    )
+
+    def without(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, "kv.json", *options],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    plain = without()
+    assert plain.returncode == 0 and "KV cache" in plain.stdout, plain.stderr
+    for options in (("--html", "page.html"), ("--png", "figures")):
+        refused = without(*options)
+        assert refused.returncode == 1 and refused.stdout == ""
+        assert "pip install 'grasp-deploy[plot]'" in refused.stderr.splitlines()[-1]
