@@ -1,0 +1,204 @@
+"""Peak memory and time of the streaming export, for a random model of a billion parameters.
+
+    python benchmarks/export_memory.py --output benchmarks/results/export_memory.json
+
+Writes a random bf16 Llama in ten shards and a plan with a random mask to a temporary folder, and
+exports it in fresh processes. Memory is the process's peak resident set (VmHWM: mapped weight files
+count too) above what it was once torch and the export were imported. Time is that of `export`,
+imports left out, beside `cp -r` of the input and of the output, in turns. The export hashes its
+input, hashes its output and flushes it to the disk; `cp` does none of this, so `cp -r` followed by
+`sync` stands beside it too. An untimed copy goes before everything that is timed: on a virtual
+machine, memory that was not in use for seconds takes longer to fill than everything else here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from plans import plan_of, random_mask, random_scales
+from tables import print_table
+from torch import Tensor
+
+from grasp_deploy.budgets import budget_for
+from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.shards import TensorLayout, plan_shards, write_shards
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.demo.run import MODEL
+from grasp_deploy.record import new_record, spread, write_record
+
+LLAMA_1B = Path(__file__).parent / "configs" / "llama-1b.json"
+KEEP = 0.6
+EXPORT = """
+import json, shutil, subprocess, sys, time
+from pathlib import Path
+import torch
+from grasp_deploy.checkpoint.export import export
+from grasp_deploy.checkpoint.plan import load_plan
+
+def peak_bytes():
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+plan, base, output, shard_bytes = sys.argv[1:]
+before = peak_bytes()
+warm_up = output + "-warm-up"
+subprocess.run(["cp", "-r", base, warm_up], check=True)
+shutil.rmtree(warm_up)
+start = time.perf_counter()
+export(load_plan(Path(plan)), Path(base), Path(output), shard_bytes=int(shard_bytes))
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "imported_bytes": before, "peak_bytes": peak_bytes()}))
+"""
+
+
+def write_model(folder: Path, config: dict[str, Any], shards: int) -> int:
+    """A random model in so many shards, written as a stream; returns the bytes of a shard."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    layouts = {
+        name: TensorLayout(torch.bfloat16, size)
+        for name, size in model_shape(config).tensor_shapes().items()
+    }
+    total = sum(layout.size_bytes for layout in layouts.values())
+    shard_bytes = bisect.bisect_left(
+        range(total), True, key=lambda size: len(plan_shards(layouts, size)) <= shards
+    )
+    for _ in write_shards(folder, layouts, _random_tensors(layouts), shard_bytes):
+        pass
+    return shard_bytes
+
+
+def _random_tensors(layouts: Mapping[str, TensorLayout]) -> Iterator[tuple[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    for name, layout in layouts.items():
+        yield name, torch.randn(layout.shape, dtype=layout.dtype, generator=generator)
+
+
+def export_once(work: Path, shard_bytes: int) -> dict[str, Any]:
+    """Export in a fresh process, over what the last one wrote."""
+    shutil.rmtree(work / "output", ignore_errors=True)
+    os.sync()
+    paths = [str(work / name) for name in ("plan.safetensors", "base", "output")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", EXPORT, *paths, str(shard_bytes)]
+    done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
+def copy_seconds(folder: Path) -> tuple[float, float]:
+    """Seconds of `cp -r`, and of `cp -r` with a `sync` of the copy after it."""
+    copy = folder.with_name("copy")
+    os.sync()
+    subprocess.run(["cp", "-r", folder, copy], check=True)
+    shutil.rmtree(copy)
+    start = time.perf_counter()
+    subprocess.run(["cp", "-r", folder, copy], check=True)
+    copied = time.perf_counter()
+    subprocess.run(["sync", *copy.iterdir()], check=True)
+    flushed = time.perf_counter()
+    shutil.rmtree(copy)
+    return copied - start, flushed - start
+
+
+def measure(work: Path, config: dict[str, Any], shards: int, repeats: int) -> dict[str, Any]:
+    """Run the benchmark in an empty folder; returns its record."""
+    base, output = work / "base", work / "output"
+    shard_bytes = write_model(base, config, shards)
+    shape = model_shape(read_config(base))
+    budget = budget_for(CompressConfig(model=base.name, keep=KEEP), shape, torch.device("cpu"))
+    mask = random_mask(budget, seed=0)
+    plan_of(base, shape, budget, mask, random_scales(mask, seed=0)).save(work / "plan.safetensors")
+    exports, copies = [], {"input": [], "output": []}  # type: ignore[var-annotated]
+    for _ in range(repeats):
+        exports.append(export_once(work, shard_bytes))
+        copies["input"].append(copy_seconds(base))
+        copies["output"].append(copy_seconds(output))
+    seconds = spread([export["seconds"] for export in exports])
+    of_copies = {
+        f"copy_{name}{kind}_seconds": spread([pair[index] for pair in pairs])
+        for name, pairs in copies.items()
+        for index, kind in enumerate(("", "_and_sync"))
+    }
+    settings = {
+        "parameters": shape.parameters,
+        "keep": KEEP,
+        "input_shards": len(list(base.glob("*.safetensors"))),
+        "input_bytes": folder_bytes(base),
+        "output_bytes": folder_bytes(output),
+        "largest_tensor_bytes": shape.vocab_size * shape.hidden_size * 2,
+        "repeats": repeats,
+    }
+    figures = {
+        "imported_memory_bytes": max(export["imported_bytes"] for export in exports),
+        "peak_memory_bytes": max(export["peak_bytes"] for export in exports),
+        "peak_above_imports_bytes": max(
+            export["peak_bytes"] - export["imported_bytes"] for export in exports
+        ),
+        "export_seconds": seconds,
+        **of_copies,
+    }
+    figures |= {
+        f"times_{name.removesuffix('_seconds')}": seconds["median"] / taken["median"]
+        for name, taken in of_copies.items()
+    }
+    command = ["python", "benchmarks/export_memory.py", *sys.argv[1:]]
+    return new_record("export_memory", command, settings, **figures)
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def print_record(record: dict[str, Any]) -> None:
+    settings = record["settings"]
+    sizes = f"{settings['input_bytes'] / 2**30:.2f} -> {settings['output_bytes'] / 2**30:.2f} GiB"
+    rows = [
+        (f"{settings['parameters']:,} parameters", sizes),
+        ("largest tensor", f"{settings['largest_tensor_bytes'] / 2**20:.0f} MiB"),
+        ("peak memory above imports", f"{record['peak_above_imports_bytes'] / 2**20:.0f} MiB"),
+        ("export", f"{record['export_seconds']['median']:.2f} s"),
+    ]
+    for name in ("input", "output"):
+        for kind, label in (("", "cp -r"), ("_and_sync", "cp -r; sync")):
+            key = f"copy_{name}{kind}"
+            times = f"export / it: {record[f'times_{key}']:.2f}"
+            seconds = record[f"{key}_seconds"]["median"]
+            rows.append((f"{label} of the {name}", f"{seconds:.2f} s, {times}"))
+    print_table(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", type=Path, default=LLAMA_1B, help="the model's config.json")
+    parser.add_argument("--shards", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--smoke", action="store_true", help="a tiny model, once")
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+    options = parser.parse_args()
+    if options.smoke:
+        options.config, options.repeats = MODEL / "config.json", 2
+    config = json.loads(options.config.read_text(encoding="utf-8"))
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="export-memory-") as work:
+        result = measure(Path(work), config, options.shards, options.repeats)
+    print_record(result)
+    if options.output:
+        write_record(options.output, result)
+
+
+if __name__ == "__main__":
+    main()

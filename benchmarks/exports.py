@@ -1,0 +1,61 @@
+"""The models of a study: a dense one, and what it becomes at several budgets."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from grasp_deploy.compression import compress
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.demo.run import MODEL, write_text
+from grasp_deploy.synthesize import synthesize
+
+SEQUENCE_LENGTH, BATCH_SIZE = 256, 4
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that name a dense model and the text that it is calibrated on."""
+    parser.add_argument("--model", type=Path, default=MODEL, help="folder of a dense model")
+    parser.add_argument("--calibration", type=Path, help="text; default: the embedded model's")
+    parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
+    parser.add_argument("--sequences", type=int, default=256, help="blocks of 256 tokens of it")
+    parser.add_argument("--epochs", type=int, default=2, help="passes to learn the gates")
+    parser.add_argument("--work", type=Path, help="keep the pruned models in this folder")
+    parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+
+
+def demo_texts(work: Path) -> tuple[Path, Path]:
+    """Calibration and held-out text of the embedded model."""
+    folder = work / "text"
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_text(folder)
+
+
+def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: int = 1) -> Path:
+    """The checkpoint of a budget, compressed now unless it is in the work folder already."""
+    output = work / f"{options.model.name}-{keep:g}-multiple-{ffn_multiple}"
+    if output.exists():
+        return output
+    print(f"compressing to {output.name}", file=sys.stderr)
+    config = CompressConfig(
+        model=str(options.model),
+        keep=keep,
+        ffn_multiple=ffn_multiple,
+        calibration=str(options.calibration or demo_texts(work)[0]),
+        calibration_split=options.calibration_split,
+        sequences=BATCH_SIZE if options.smoke else options.sequences,
+        sequence_length=SEQUENCE_LENGTH,
+        epochs=1 if options.smoke else options.epochs,
+        batch_size=BATCH_SIZE,
+    )
+    compress(config, output, resume=False, overwrite=False)
+    return output
+
+
+def synthesized(config: str, work: Path, keep: float, kv_keep: float | None = None) -> Path:
+    """A folder with the config.json that a random mask makes of a dense one."""
+    output = work / f"keep-{keep:g}"
+    synthesize(CompressConfig(model=config, keep=keep), output, kv_keep=kv_keep)
+    return output

@@ -1,0 +1,271 @@
+"""Seconds of a gate-learning step against the least that any such step must take.
+
+    python benchmarks/gate_step.py --model ../shared/models/ref-llama-7m --steps 200
+    python benchmarks/gate_step.py --config benchmarks/configs/llama-2-7b.json --device cuda
+
+A step is what `learn_scores` does between two records: projection, forward pass, backward pass
+through the gates to the scores, AdamW. Held-out checks are left out; they come on top.
+
+Two lower bounds run on a twin of the model that shares its weights and has no hooks, on the same
+tokens and with the same loss, in turns with the step (A B C, B C A, ...):
+
+- `lower_bound`: forward and backward to activations only. The embeddings ask for a gradient, so it
+  runs through the activations of every layer; no weight gets one.
+- `tight_bound`: the same, but the backward pass ends where the first gate stands, before `o_proj`
+  of layer 0. A gate step needs no gradient of the attention below it either.
+
+`ratio` is the median, over the rounds, of the step's seconds over the bound's in the same round, so
+that a machine whose speed drifts does not bend it. The weights of `--config` are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from bounds import lower_bound, tight_bound, twin
+from tables import print_table
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from grasp_deploy.budgets import budget_for
+from grasp_deploy.checkpoint.loading import load_checked, resolve_device
+from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.demo.run import MODEL
+from grasp_deploy.pruning.projection import Budget, project
+from grasp_deploy.pruning.training import (
+    CalibrationBlocks,
+    LearningState,
+    Schedule,
+    freeze,
+    keep_mask,
+    learn_scores,
+)
+from grasp_deploy.record import new_record, spread, write_record
+
+WARM_UP_ROUNDS = 3
+SCHEDULE_STEPS = 2048  # the paper's: 4 epochs of 512 sequences, one at a time
+LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"  # 353,280 units
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A frozen model, its budget, and the tokens that it is run on."""
+
+    name: str
+    model: nn.Module
+    twin: nn.Module  # the same weights in other modules, without gates
+    budget: Budget
+    group_width: int
+    tokens: Tensor  # (steps, B, T) int64
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--model", type=Path, help="a model folder; default: the embedded model")
+    which.add_argument("--config", type=Path, help="a config.json, for random weights")
+    parser.add_argument("--keep", type=float, default=0.5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", help="default: float32 on the CPU, else bfloat16")
+    parser.add_argument("--attention", default="sdpa")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--sequence-length", type=int, default=512)
+    parser.add_argument("--gradient-checkpointing", action="store_true")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads")
+    parser.add_argument("--smoke", action="store_true", help="a few seconds; figures of no use")
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+    options = parser.parse_args()
+    options.model = None if options.config else options.model or MODEL
+    options.dtype = options.dtype or ("float32" if options.device == "cpu" else "bfloat16")
+    if options.smoke:
+        options.steps, options.sequence_length = 3, 32
+    return options
+
+
+def build(options: argparse.Namespace) -> Subject:
+    """Load or make the model, straight on the device and in its dtype."""
+    device = resolve_device(options.device)
+    if options.config:
+        config = json.loads(options.config.read_text(encoding="utf-8"))
+        with device:
+            model = AutoModelForCausalLM.from_config(
+                AutoConfig.for_model(**config),
+                dtype=getattr(torch, options.dtype),
+                attn_implementation=options.attention,
+            )
+    else:
+        config = read_config(options.model)
+        model = load_checked(options.model, device, options.dtype, options.attention)
+    freeze(model, options.gradient_checkpointing)
+    shape = model_shape(config)
+    rounds = options.steps + WARM_UP_ROUNDS
+    generator = torch.Generator().manual_seed(0)
+    size = (rounds, options.batch_size, options.sequence_length)
+    return Subject(
+        name=(options.config.stem if options.config else options.model.name),
+        model=model,
+        twin=twin(model),
+        budget=budget_for(CompressConfig(model="", keep=options.keep), shape, device),
+        group_width=shape.query_heads_per_group * shape.head_dim,
+        tokens=torch.randint(shape.vocab_size, size, generator=generator).to(device),
+    )
+
+
+def seconds_of(action: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    action()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def run_rounds(subject: Subject, rounds: int) -> tuple[dict[str, list[float]], Tensor]:
+    """Seconds of the step and of both bounds, in turns, and the learnt `(N,)` scores."""
+    device = subject.tokens.device
+    blocks = CalibrationBlocks(subject.tokens.flatten(0, 1).cpu(), subject.tokens[0, :0].cpu())
+    schedule = Schedule(
+        epochs=1,
+        batch_size=subject.tokens.shape[1],
+        learning_rate=0.01,
+        seed=0,
+        select_best=False,
+    )
+    state = LearningState(torch.zeros(subject.budget.units.size, device=device), 0.01)
+    steps = learn_scores(
+        subject.model, subject.budget, subject.group_width, blocks, schedule, state, temperature=1.5
+    )
+    seconds: dict[str, list[float]] = {"step": [], "lower_bound": [], "tight_bound": []}
+    for index in range(rounds):
+        ids = schedule.batch(blocks, index).to(device)
+        actions: list[tuple[str, Callable[[], object]]] = [
+            ("step", partial(next, steps)),
+            ("lower_bound", partial(lower_bound, subject.twin, ids)),
+            ("tight_bound", partial(tight_bound, subject.twin, ids)),
+        ]
+        turn = index % len(actions)
+        for name, action in actions[turn:] + actions[:turn]:
+            seconds[name].append(seconds_of(action, device))
+    return {name: taken[WARM_UP_ROUNDS:] for name, taken in seconds.items()}, state.values.detach()
+
+
+def projection_alone(device: torch.device, repeats: int) -> dict[str, Any]:
+    """Seconds of the projection, and of a bare sort, for LLaMA-2-7B's units."""
+    shape = model_shape(json.loads(LLAMA_2_7B.read_text(encoding="utf-8")))
+    budget = budget_for(CompressConfig(model="", keep=0.5), shape, device)
+    p = torch.rand(budget.units.size, generator=torch.Generator().manual_seed(0)).to(device)
+    project(p, budget)
+    sort = partial(torch.sort, p, descending=True)
+    return {
+        "projection_units": budget.units.size,
+        "projection_seconds": spread(
+            [seconds_of(lambda: project(p, budget), device) for _ in range(repeats)]
+        ),
+        "sort_seconds": spread([seconds_of(sort, device) for _ in range(repeats)]),
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the benchmark; returns its record."""
+    subject = build(options)
+    device = subject.tokens.device
+    seconds, scores = run_rounds(subject, len(subject.tokens))
+    peak_memory_bytes = (
+        torch.cuda.max_memory_allocated(device)
+        if device.type == "cuda"
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+    own_projection = [
+        seconds_of(lambda: keep_mask(scores, subject.budget, 1.5, False), device)
+        for _ in range(options.steps)
+    ]
+    step = spread(seconds["step"])
+    ratios = {
+        bound: spread([a / b for a, b in zip(seconds["step"], seconds[bound], strict=True)])
+        for bound in ("lower_bound", "tight_bound")
+    }
+    return new_record(
+        "gate_step",
+        ["python", "benchmarks/gate_step.py", *sys.argv[1:]],
+        settings={
+            "model": subject.name,
+            "parameters": sum(weight.numel() for weight in subject.model.parameters()),
+            "units": subject.budget.units.size,
+            "keep": options.keep,
+            "dtype": options.dtype,
+            "attention": options.attention,
+            "threads": torch.get_num_threads(),
+            "steps": options.steps,
+            "batch_size": options.batch_size,
+            "sequence_length": options.sequence_length,
+            "gradient_checkpointing": options.gradient_checkpointing,
+        },
+        seconds_per_step=step,
+        lower_bound_seconds=spread(seconds["lower_bound"]),
+        ratio=ratios["lower_bound"]["median"],
+        ratio_quartiles=ratios["lower_bound"]["quartiles"],
+        tight_bound_seconds=spread(seconds["tight_bound"]),
+        tight_ratio=ratios["tight_bound"]["median"],
+        tight_ratio_quartiles=ratios["tight_bound"]["quartiles"],
+        own_projection_seconds=spread(own_projection),
+        projection_share=spread(own_projection)["median"] / step["median"],
+        extrapolated_schedule_seconds=SCHEDULE_STEPS * step["median"],
+        peak_memory_bytes=peak_memory_bytes,
+        **projection_alone(device, repeats=3 if options.smoke else 30),
+    )
+
+
+def print_record(record: dict[str, Any]) -> None:
+    def milliseconds(name: str) -> str:
+        lower, upper = record[name]["quartiles"]
+        return f"{1e3 * record[name]['median']:.2f} ms ({1e3 * lower:.2f} - {1e3 * upper:.2f})"
+
+    def ratio(name: str) -> str:
+        lower, upper = record[f"{name}_quartiles"]
+        return f"{record[name]:.3f} ({lower:.3f} - {upper:.3f})"
+
+    units = f"{record['projection_units']:,} units"
+    print_table(
+        [
+            (record["settings"]["model"], "median (quartiles)"),
+            ("gate-learning step", milliseconds("seconds_per_step")),
+            ("lower bound", milliseconds("lower_bound_seconds")),
+            ("step / lower bound", ratio("ratio")),
+            ("tight bound", milliseconds("tight_bound_seconds")),
+            ("step / tight bound", ratio("tight_ratio")),
+            ("projection's share of a step", f"{record['projection_share']:.2%}"),
+            (f"projection of {units}", milliseconds("projection_seconds")),
+            (f"sort of {units}", milliseconds("sort_seconds")),
+            ("peak memory", f"{record['peak_memory_bytes'] / 2**30:.2f} GiB"),
+            (
+                f"{SCHEDULE_STEPS:,} steps, extrapolated",
+                f"{record['extrapolated_schedule_seconds']:.0f} s",
+            ),
+        ]
+    )
+
+
+def main() -> None:
+    options = parse_options()
+    torch.set_num_threads(options.threads)
+    result = measure(options)
+    print_record(result)
+    if options.output:
+        write_record(options.output, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What does one prefill take: weights, KV cache, everything else?
+
+The paper's tables of memory: LLaMA-2-7B in bf16 at keep 1.0, 0.8, 0.6 and 0.5, four prompts of 256
+to 2,048 tokens. The pruned shapes are random masks that keep the KV share of the paper's own models
+where it states that. Beside each peak stands the paper's.
+
+    python benchmarks/prefill_memory.py --device cuda
+    python benchmarks/prefill_memory.py --predict-only
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from exports import synthesized
+from rich.console import Console
+from rich.table import Table
+
+from grasp_deploy.bench.memory import MemorySettings, bench_memory
+from grasp_deploy.bench.models import BenchModel, bench_models
+from grasp_deploy.demo.run import MODEL
+from grasp_deploy.measure.prefill import predict_prefill
+from grasp_deploy.record import write_record
+from grasp_deploy.report.bench_tables import memory_table
+from grasp_deploy.report.progress import stage_bars
+
+LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"
+# Share of KV groups that the paper's models keep: their KV cache at 2,048 tokens over dense.
+KV_KEEP: dict[float, float | None] = {0.8: 3348 / 4096, 0.6: 2424 / 4096, 0.5: None}
+PAPER_BATCH = 4
+# The paper's peak in MiB, by prompt length ("Full prefill-stage memory statistics").
+PAPER_PEAK_MIB = {
+    "llama-2-7b": {256: 13990.8, 512: 15120.9, 1024: 17375.2, 2048: 21889.8},
+    "keep-0.6": {256: 8644.5, 512: 9321.2, 1024: 10686.6, 2048: 13425.8},
+}
+
+
+def paper_table(
+    models: Sequence[BenchModel], lengths: Sequence[int], record: dict[str, Any] | None
+) -> Table:
+    """Our peak beside the paper's, where the paper states one."""
+    cells = record["cells"] if record else []
+    measured = {(cell["model"], cell["prompt_tokens"]): cell["measured"] for cell in cells}
+    table = Table(title="Prefill peak, MiB, beside the paper's", title_justify="left")
+    for head in ("model", "prompt", "predicted", "measured", "paper"):
+        table.add_column(head, justify="left" if head == "model" else "right")
+    for model, tokens in product(models, lengths):
+        paper = PAPER_PEAK_MIB.get(model.name, {}).get(tokens)
+        ours = measured.get((model.name, tokens))
+        table.add_row(
+            model.name,
+            f"{tokens:,}",
+            f"{predict_prefill(model.shape, PAPER_BATCH, tokens).peak_bytes / 2**20:,.1f}",
+            f"{ours['peak_bytes'] / 2**20:,.1f}" if ours else "-",
+            f"{paper:,.1f}" if paper else "-",
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", type=Path, default=LLAMA_2_7B, help="a dense config.json")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--batch", type=int, default=PAPER_BATCH)
+    parser.add_argument("--predict-only", action="store_true", help="measure nothing")
+    parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+    options = parser.parse_args()
+    lengths: tuple[int, ...] = (256, 512, 1024, 2048)
+    repetitions, ratios = 3, dict(KV_KEEP)
+    if options.smoke:
+        options.config, lengths, repetitions, ratios = MODEL, (32,), 1, {0.5: None}
+    command = ["python", "benchmarks/prefill_memory.py", *sys.argv[1:]]
+    record = None
+    with tempfile.TemporaryDirectory(prefix="prefill-memory-") as folder:
+        config = str(options.config)
+        folders = [synthesized(config, Path(folder), keep, ratios[keep]) for keep in ratios]
+        models = bench_models([config, *map(str, folders)], random_weights=True)
+        if not options.predict_only:
+            settings = MemorySettings(lengths, options.batch, repetitions, options.device)
+            with stage_bars(Console(stderr=True)) as watch:
+                record = bench_memory(models, settings, command, watch)
+            Console().print(memory_table(record))
+    if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
+        Console().print(paper_table(models, lengths, record))
+    if record and options.output:
+        write_record(options.output, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""How long does vLLM take to start a model whose layers differ, cold and warm?
+
+Three checkpoints of one model: dense; pruned with the same sizes in every layer; pruned to the same
+budget with every layer different. Each is served until it answers, first with an empty cache of
+compiled graphs (cold), then again with the cache that this left (warm), in turns.
+
+    python benchmarks/startup.py --model ../shared/models/ref-llama-7m --repeats 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from plans import plan_of, random_mask
+from tables import print_table
+from torch import Tensor
+
+from grasp_deploy.budgets import budget_for
+from grasp_deploy.checkpoint.export import export
+from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.demo.run import MODEL
+from grasp_deploy.measure.footprint import footprint
+from grasp_deploy.pruning.projection import Budget
+from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.record import new_record, spread, write_record
+from grasp_deploy.serve import running_server
+
+SMALL = ["--max-model-len", "256", "--max-num-seqs", "8"]
+
+
+def uniform_mask(units: UnitTable, keep: float) -> Tensor:
+    """`(N,)` mask that keeps the first channels and groups of each layer, as many in every one."""
+    parts = []
+    for channels, groups in zip(units.ffn_channels, units.kv_groups, strict=True):
+        parts += [_first(channels, keep), _first(groups, keep)]
+    mask = torch.cat(parts)
+    kept = units.kept_per_layer(mask)
+    assert len(set(kept)) == 1, f"the layers differ: {kept}"
+    return mask
+
+
+def _first(count: int, keep: float) -> Tensor:
+    return torch.arange(count) < max(1, round(keep * count))
+
+
+def write_models(base: Path, work: Path, keep: float) -> dict[str, Path]:
+    """The dense model, and its two pruned forms as checkpoints."""
+    shape = model_shape(read_config(base))
+    config = CompressConfig(model=base.name, keep=keep)
+    budget = budget_for(config, shape, torch.device("cpu"))
+    masks = {
+        "uniform": uniform_mask(budget.units, keep),
+        "heterogeneous": random_mask(budget, seed=0),
+    }
+    paths = {name: _export(base, work / name, shape, budget, m) for name, m in masks.items()}
+    return {"dense": base, **paths}
+
+
+def _export(base: Path, output: Path, shape: ModelShape, budget: Budget, mask: Tensor) -> Path:
+    export(plan_of(base, shape, budget, mask, torch.ones(len(mask))), base, output)
+    return output
+
+
+def start_seconds(model: Path, work: Path, flags: list[str]) -> float:
+    """Seconds from the start of vLLM's server until it answers that it is healthy."""
+    start = time.perf_counter()
+    with running_server(model, [*SMALL, *flags], work / "vllm.log"):
+        return time.perf_counter() - start
+
+
+def measure(
+    models: dict[str, Path], work: Path, settings: dict[str, Any], flags: list[str]
+) -> dict[str, Any]:
+    """Run the benchmark in an empty folder; returns its record."""
+    cache = work / "cache"
+    os.environ["VLLM_CACHE_ROOT"] = str(cache)
+    seconds: dict[str, dict[str, list[float]]] = {n: {"cold": [], "warm": []} for n in models}
+    for _ in range(settings["repeats"]):
+        for name, path in models.items():
+            shutil.rmtree(cache, ignore_errors=True)
+            for state in ("cold", "warm"):
+                seconds[name][state].append(start_seconds(path, work, flags))
+                print(f"{name} {state}: {seconds[name][state][-1]:.1f} s", file=sys.stderr)
+    shapes = {name: footprint(model_shape(read_config(path))) for name, path in models.items()}
+    return new_record(
+        "startup",
+        ["python", "benchmarks/startup.py", *sys.argv[1:]],
+        {**settings, "vllm_flags": [*SMALL, *flags]},
+        models=[{"name": name, "footprint": shapes[name].as_dict()} for name in models],
+        cells=[
+            {"model": name, **{f"{state}_seconds": spread(s) for state, s in states.items()}}
+            for name, states in seconds.items()
+        ],
+    )
+
+
+def print_record(record: dict[str, Any]) -> None:
+    rows = [("model (distinct layer shapes)", "cold start, warm start: median seconds")]
+    for model, cell in zip(record["models"], record["cells"], strict=True):
+        label = f"{model['name']} ({model['footprint']['distinct_shapes']})"
+        times = (cell[f"{state}_seconds"]["median"] for state in ("cold", "warm"))
+        rows.append((label, ", ".join(f"{value:.1f}" for value in times)))
+    print_table(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=MODEL, help="folder of a dense model")
+    parser.add_argument("--keep", type=float, default=0.5)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--enforce-eager", action="store_true", help="compile nothing")
+    parser.add_argument("--smoke", action="store_true", help="one model, once, eager")
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+    options = parser.parse_args()
+    if options.smoke:
+        options.model, options.repeats, options.enforce_eager = MODEL, 1, True
+    flags = ["--enforce-eager"] if options.enforce_eager else []
+    with tempfile.TemporaryDirectory(prefix="startup-") as work:
+        models = write_models(options.model, Path(work), options.keep)
+        if options.smoke:
+            models = {"heterogeneous": models["heterogeneous"]}
+        settings = {
+            "model": options.model.name,
+            "keep": options.keep,
+            "repeats": options.repeats,
+        }
+        result = measure(models, Path(work), settings, flags)
+    print_record(result)
+    if options.output:
+        write_record(options.output, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Each benchmark runs, in seconds and with figures of no use, and writes the record it promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EVERY_RECORD = {"schema_version", "benchmark", "command", "machine", "versions", "settings"}
+
+
+def run(script: str, output: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    command = [sys.executable, f"benchmarks/{script}", "--smoke", "--output", str(output)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    record = json.loads(output.read_text())
+    assert record.keys() >= EVERY_RECORD
+    assert record["machine"].keys() >= {"processor", "cores"}
+    return record, done.stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("--gradient-checkpointing",), ("--config",)])
+def test_gate_step(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    if arguments == ("--config",):
+        config = tmp_path / "small.json"
+        sizes = json.loads((ROOT / "benchmarks/configs/llama-2-7b.json").read_text())
+        small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+        small |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+        config.write_text(json.dumps({**sizes, **small, "vocab_size": 256}))
+        arguments = ("--config", str(config), "--dtype", "bfloat16")
+    record, table = run("gate_step.py", tmp_path / "new" / "record.json", *arguments)
+    spreads = {name for name in record if name.endswith("_seconds") and "extrapolated" not in name}
+    spreads |= {"seconds_per_step"}
+    assert spreads >= {"lower_bound_seconds", "projection_seconds", "sort_seconds"}
+    for name in spreads:
+        lower, upper = record[name]["quartiles"]
+        assert 0 < lower <= record[name]["median"] <= upper
+        assert len(record[name]["samples"]) == 3
+    assert record["projection_units"] == 353_280
+    assert record["ratio"] > 0 and record["tight_ratio"] > 0
+    assert 0 < record["projection_share"] < 1
+    assert record["peak_memory_bytes"] > 2**20
+    step = record["seconds_per_step"]["median"]
+    assert record["extrapolated_schedule_seconds"] == 2048 * step
+    assert "gate-learning step" in table and "353,280" in table
+
+
+def test_export_memory(tmp_path: Path) -> None:
+    record, table = run("export_memory.py", tmp_path / "record.json")
+    settings = record["settings"]
+    assert settings["input_shards"] == 10
+    assert 0 < settings["output_bytes"] < settings["input_bytes"]
+    assert 0 < record["peak_above_imports_bytes"] < 2**28
+    assert record["peak_memory_bytes"] > record["imported_memory_bytes"] > 2**26
+    for name in ("export", "copy_input", "copy_output", "copy_input_and_sync"):
+        assert len(record[f"{name}_seconds"]["samples"]) == settings["repeats"] == 2
+    assert record["times_copy_output"] > 0
+    assert "peak memory above imports" in table
+
+
+def test_prefill_memory(tmp_path: Path) -> None:
+    record, table = run("prefill_memory.py", tmp_path / "record.json")
+    assert record["benchmark"] == "memory"
+    assert [model["name"] for model in record["models"]] == ["model", "keep-0.5"]
+    dense, pruned = (cell["measured"] for cell in record["cells"])
+    assert pruned["weight_bytes"] < dense["weight_bytes"] < dense["peak_bytes"]
+    assert "Memory of a prefill" in table
+
+
+def test_kv_capacity(tmp_path: Path) -> None:
+    record, table = run("kv_capacity.py", tmp_path / "record.json")
+    assert record["benchmark"] == "kv"
+    dense, pruned = (cell["predicted"] for cell in record["cells"])
+    assert pruned["cached_tokens"] > dense["cached_tokens"] > 0
+    assert "no vLLM was asked" in table
+
+
+@pytest.mark.slow
+def test_throughput(tmp_path: Path) -> None:
+    record, _ = run("throughput.py", tmp_path / "record.json")
+    assert record["benchmark"] == "throughput"
+    names = [model["name"] for model in record["models"]]
+    assert names == ["model", "model-0.5-multiple-1", "model-0.5-multiple-32"]
+    assert len(record["cells"]) == 2 * len(names)
+    assert all(len(cell["samples"]) == 3 for cell in record["cells"])
+    widths = {
+        layer["intermediate_size"] % 32 for layer in record["models"][2]["footprint"]["layers"]
+    }
+    assert widths == {0}
+
+
+@pytest.mark.slow
+def test_aligned_shapes(tmp_path: Path) -> None:
+    record, table = run("aligned_shapes.py", tmp_path / "record.json")
+    assert record["benchmark"] == "throughput"
+    assert [row["model"] for row in record["quality"]] == [
+        "model",
+        "model-0.6-multiple-1",
+        "model-0.6-multiple-64",
+    ]
+    dense, *others = (row["perplexity"] for row in record["quality"])
+    assert all(1 < dense < other for other in others)
+    assert "distinct shapes" in table
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_startup(tmp_path: Path) -> None:
+    record, table = run("startup.py", tmp_path / "record.json")
+    (model,), (cell,) = record["models"], record["cells"]
+    assert model["footprint"]["distinct_shapes"] > 1
+    assert cell["cold_seconds"]["median"] > 1 and cell["warm_seconds"]["median"] > 1
+    assert "heterogeneous" in table
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")))
+def test_committed_records_name_no_machine_and_no_absolute_path(path: Path) -> None:
+    record = json.loads(path.read_text())
+    assert record.keys() >= EVERY_RECORD
+    assert not any(word.startswith("/") for word in record["command"].split())
+    assert record["machine"].keys() <= {"processor", "cores", "threads", "gpu", "driver"}
