@@ -1,0 +1,147 @@
+"""Every command of the README runs, with the hub's model and corpus replaced by local ones."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from grasp_deploy.serve import free_port
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+SHORT_BENCH = {  # the benches' own tests start vLLM; a load on the server is put here for real
+    "memory": ["--prompt-tokens", "32", "--repetitions", "1"],
+    "kv": ["--context", "256", "--predict-only"],
+    "throughput": ["--engine", "transformers", "--prompt-tokens", "16", "--new-tokens", "4"],
+    "serve": ["--requests", "4", "--prompt-tokens", "16", "--new-tokens", "4"],
+}
+SHORTER = {"20GiB": "64MiB", "1,8,32": "1"}
+SHORT = ["--sequences", "16", "--sequence-length", "128", "--epochs", "1", "--batch-size", "4"]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line.partition("  #")[0] for block in blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line.strip()]
+
+
+def with_local_input(line: str, model: Path, text: Path) -> list[str]:
+    """The command's words, with what a hub would give replaced, and a schedule of seconds."""
+    words = [{"$MODEL": str(model), "wikitext2": str(text)}.get(w, w) for w in shlex.split(line)]
+    if words[1] == "bench":
+        words = [*(SHORTER.get(word, word) for word in words), *SHORT_BENCH[words[2]]]
+        own_flags = ["--", "--enforce-eager"] if words[2] == "serve" else []
+        return [str(BIN / words[0]), *words[1:], *own_flags]
+    own, dash, passed_on = words, [], []
+    if "--" in words:
+        own, dash, passed_on = (
+            *(words[: words.index("--")],),
+            ["--"],
+            words[words.index("--") + 1 :],
+        )
+    if words[1] in ("compress", "up"):
+        own = [*own, *SHORT]
+    if words[1] == "evaluate":
+        own = [*own, "--sequence-length", "128", "--sequences", "8"]
+    if words[1] in ("serve", "up"):
+        passed_on = [{"4096": "512"}.get(w, w) for w in passed_on]
+        passed_on += ["--port", str(free_port()), "--enforce-eager"]
+    return [str(BIN / words[0]), *own[1:], *dash, *passed_on]
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_every_command_runs(demo_model: Path, demo_text: tuple[Path, Path], tmp_path: Path) -> None:
+    ran = []
+    for line in commands():
+        if not line.startswith("grasp-deploy"):
+            continue
+        command = with_local_input(line, demo_model, demo_text[0])
+        if command[1] in ("serve", "up"):
+            serve_and_stop(command, tmp_path)
+        else:
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+        ran.append(command[1])
+    known = {"compress", "verify", "inspect", "evaluate", "serve", "up", "export"}
+    assert set(ran) == known | {"bench", "report", "synthesize"}
+    assert "<html" in (tmp_path / "report.html").read_text()
+    same = ["smaller/model.safetensors", "again/model.safetensors"]
+    assert (tmp_path / same[0]).read_bytes() == (tmp_path / same[1]).read_bytes()
+
+
+def serve_and_stop(command: list[str], folder: Path) -> None:
+    """Start the server that a command becomes, wait for its answer, and end it."""
+    port = command[command.index("--port") + 1]
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + 300
+        while not answers(f"http://127.0.0.1:{port}/health"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.5)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_all_shell_lines_are_known() -> None:
+    """A line that the test above would not run must be one of these."""
+    others = [line for line in commands() if not line.startswith("grasp-deploy")]
+    assert others == [
+        "make demo",
+        "source .venv/bin/activate",
+        "MODEL=Qwen/Qwen3-0.6B",
+        "make test",
+    ]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("demo", "test"):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+
+
+def test_the_python_example_runs(
+    demo_model: Path, demo_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = blocks("python")
+    short = "sequences=16, sequence_length=128, epochs=1, batch_size=4"
+    program = (
+        example.replace("Qwen/Qwen3-0.6B", str(demo_model))
+        .replace('"wikitext2"', repr(str(demo_text[0])))
+        .replace("keep=0.6", f"keep=0.6, {short}")
+    )
+    assert short in program
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(program, names)
+    assert type(names["model"]).__name__ == "GraspLlamaForCausalLM"
+    assert (tmp_path / "again" / "model.safetensors").is_file()
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
