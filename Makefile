@@ -25,7 +25,7 @@ demo: setup ## compress the embedded model, verify it, serve it, ask it somethin
 	@$(BIN)/grasp-deploy demo
 
 test: lint ## lint, then all tests
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile --durations 15
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 lint: setup ## ruff, mypy and the import contracts
 	@$(BIN)/ruff check .

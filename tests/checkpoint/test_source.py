@@ -215,7 +215,7 @@ def test_the_cache_serves_when_the_hub_is_gone(hub: Hub) -> None:
 def test_an_unreachable_hub_is_told_soon(hub: Hub) -> None:
     begin = time.monotonic()
     message = hub.refusal("team/model", HF_ENDPOINT="http://127.0.0.1:9")
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 20
     assert message == (
         "cannot get team/model: the hub cannot be reached ([Errno 111] Connection refused) and its "
         "cache does not hold the model: check the network, or name a folder that holds the model"
@@ -228,7 +228,7 @@ def test_a_silent_hub_is_told_soon(hub: Hub) -> None:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         begin = time.monotonic()
         message = hub.refusal("team/model", HF_ENDPOINT=endpoint)
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < 30
     assert message.startswith("cannot get team/model: the hub cannot be reached (")
 
 

@@ -50,7 +50,7 @@ def environment(**changes: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **changes}
 
 
-def run_process(*arguments: str | Path, timeout_seconds: float = 120, **changes: str) -> Ended:
+def run_process(*arguments: str | Path, timeout_seconds: float = 300, **changes: str) -> Ended:
     """Run a command as a process of its own, with changes of its environment."""
     done = subprocess.run(
         command_line(*arguments),

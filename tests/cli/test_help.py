@@ -13,6 +13,7 @@ import pytest
 import grasp_deploy
 from grasp_deploy.config import CompressConfig, flag
 from tests.cli import command
+from tests.noise import undisturbed
 
 PANELS = ("Model", "Budget", "Shapes", "Calibration", "Learning", "Running")
 COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate", "demo")
@@ -29,7 +30,10 @@ def cpu_seconds(*arguments: str) -> float:
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",)])
 def test_help_takes_half_a_second_of_cpu_time(arguments: tuple[str, ...]) -> None:
-    assert min(cpu_seconds(*arguments) for _ in range(3)) <= 0.5
+    def check() -> None:
+        assert cpu_seconds(*arguments) <= 0.5
+
+    undisturbed(check)
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

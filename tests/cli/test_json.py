@@ -272,7 +272,7 @@ def test_an_interrupt_leaves_a_run_that_goes_on(tiny_folder: Path, work: Path) -
     )
     wait_for(work / "out.partial" / "gates.safetensors", process)
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert stdout == ""
     lines = [line for line in stderr.splitlines() if line.strip()]

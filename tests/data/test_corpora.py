@@ -155,7 +155,7 @@ def test_a_host_that_never_answers(silent_server: str, monkeypatch: pytest.Monke
     started = time.perf_counter()
     with pytest.raises(InputError, match=r"is unreachable.*timed out.*; pass a local file"):
         remote_documents(Corpus("text", address=silent_server), "ptb", "train", None)
-    assert time.perf_counter() - started < 3
+    assert time.perf_counter() - started < 15, "it gives up by itself, and does not try again"
 
 
 def test_offline_mode_looks_in_the_cache_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_offline_mode_looks_in_the_cache_alone(monkeypatch: pytest.MonkeyPatch) 
     started = time.perf_counter()
     with pytest.raises(InputError, match=r"unreachable \(Couldn't reach .*; pass a local file"):
         read_documents("hf:org/name")
-    assert time.perf_counter() - started < 5
+    assert time.perf_counter() - started < 15, "it does not try again"
 
 
 def test_hf_without_a_name() -> None:

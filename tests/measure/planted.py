@@ -37,7 +37,6 @@ def sample(ask: Ask, seed: int = 0) -> dict[str, float]:
 
 def assert_sleeps_show(ask: Ask) -> None:
     """A sleep in the prefill shows in TTFT alone, and one in every decode step in TPOT alone."""
-    sample(ask)  # the first is slow
     plain = measured(ask)
     slow_prefill = measured(ask, prefill_seconds=2.0)
     slow_decode = measured(ask, decode_seconds=0.3)
@@ -51,7 +50,14 @@ def assert_sleeps_show(ask: Ask) -> None:
         assert abs(some["seconds"] - whole) < 1e-3, "requests go in step"
 
 
-def idle_share(process: int, seconds: float = 1.5) -> float:
+def assert_idle_afterwards(ask: Ask) -> None:
+    """A child leaves the processor to the others while nothing is asked of it."""
+    process = ask({"do": "plant", "planted": NOTHING})["process"]
+    sample(ask)
+    assert _idle_share(process) < 0.3, "a spinning thread takes 1"
+
+
+def _idle_share(process: int, seconds: float = 1.5) -> float:
     """The share of a core that a process and its threads use while nothing is asked of it."""
     time.sleep(0.3)  # OpenMP's threads spin for a while after their work
     before = _cpu_seconds(process)
