@@ -9,10 +9,15 @@ def register() -> None:
     vLLM calls this in each of its processes, in some of them twice. The model classes are named,
     not imported: importing them would set up the device before vLLM has forked its workers.
     """
+    import torch
     from vllm import ModelRegistry
 
     from grasp_deploy.checkpoint.registration import register_with_transformers
 
+    # vLLM's attention uses the AMX registers of processors that have them, and relies on oneDNN to
+    # have asked Linux for them before. oneDNN sees no product of a model whose weights are all
+    # small, and the worker dies of an illegal instruction. Asking twice does no harm.
+    torch.cpu._init_amx()
     register_with_transformers()  # vLLM reads config.json with transformers' AutoConfig
     known = ModelRegistry.get_supported_archs()
     for family in FAMILIES:
