@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,10 +68,13 @@ def demo_checkpoint(short_config: CompressConfig, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def demo_server(demo_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of a real vLLM server of the pruned checkpoint, one for each test module."""
-    from grasp_deploy.serve import running_server
+    """Base URL of a real vLLM server of the pruned checkpoint; afterwards nothing is left of it."""
+    from grasp_deploy.serve import check_port, running_server
 
     flags = ["--max-model-len", "512", "--enforce-eager"]
     log = tmp_path_factory.mktemp("server") / "server.log"
-    with running_server(demo_checkpoint, flags, log) as url:
+    with pytest.raises(KeyboardInterrupt), running_server(demo_checkpoint, flags, log) as url:
         yield url
+        raise KeyboardInterrupt
+    check_port("127.0.0.1", int(url.rpartition(":")[2]))
+    assert subprocess.run(["pgrep", "-f", str(demo_checkpoint)], check=False).returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,17 +16,22 @@ from pathlib import Path
 import pytest
 
 from grasp_deploy.serve import free_port
+from tests.cli.command import grasp_deploy
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
-SHORT_BENCH = {  # the benches' own tests start vLLM; a load on the server is put here for real
+REQUESTS, NEW_TOKENS = 8, 6
+SHORT_BENCH = {  # the other benches' own tests start vLLM; a load on a real server is put only here
     "memory": ["--prompt-tokens", "32", "--repetitions", "1"],
     "kv": ["--context", "256", "--predict-only"],
     "throughput": ["--engine", "transformers", "--prompt-tokens", "16", "--new-tokens", "4"],
-    "serve": ["--requests", "4", "--prompt-tokens", "16", "--new-tokens", "4"],
+    "serve": [
+        *("--requests", str(REQUESTS), "--prompt-tokens", "48", "--new-tokens", str(NEW_TOKENS)),
+        *("--slo-ttft-ms", "1e6", "--slo-tpot-ms", "0"),
+    ],
 }
-SHORTER = {"20GiB": "64MiB", "1,8,32": "1"}
+SHORTER = {"20GiB": "64MiB", "1,8,32": "1,4"}
 SHORT = ["--sequences", "16", "--sequence-length", "128", "--epochs", "1", "--batch-size", "4"]
 
 
@@ -39,12 +45,12 @@ def commands() -> list[str]:
 
 
 def with_local_input(line: str, model: Path, text: Path) -> list[str]:
-    """The command's words, with what a hub would give replaced, and a schedule of seconds."""
+    """The command's arguments, with what a hub would give replaced, and a schedule of seconds."""
     words = [{"$MODEL": str(model), "wikitext2": str(text)}.get(w, w) for w in shlex.split(line)]
     if words[1] == "bench":
         words = [*(SHORTER.get(word, word) for word in words), *SHORT_BENCH[words[2]]]
         own_flags = ["--", "--enforce-eager"] if words[2] == "serve" else []
-        return [str(BIN / words[0]), *words[1:], *own_flags]
+        return [*words[1:], *own_flags]
     own, dash, passed_on = words, [], []
     if "--" in words:
         own, dash, passed_on = (
@@ -59,28 +65,50 @@ def with_local_input(line: str, model: Path, text: Path) -> list[str]:
     if words[1] in ("serve", "up"):
         passed_on = [{"4096": "512"}.get(w, w) for w in passed_on]
         passed_on += ["--port", str(free_port()), "--enforce-eager"]
-    return [str(BIN / words[0]), *own[1:], *dash, *passed_on]
+    return [*own[1:], *dash, *passed_on]
 
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_every_command_runs(demo_model: Path, demo_text: tuple[Path, Path], tmp_path: Path) -> None:
+def test_every_command_runs(
+    demo_model: Path, demo_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     ran = []
     for line in commands():
         if not line.startswith("grasp-deploy"):
             continue
         command = with_local_input(line, demo_model, demo_text[0])
-        if command[1] in ("serve", "up"):
+        if command[0] in ("serve", "up"):
             serve_and_stop(command, tmp_path)
         else:
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-            assert done.returncode == 0, f"{line}\n{done.stderr}"
-        ran.append(command[1])
+            ended = grasp_deploy(*command)
+            assert ended.code == 0, f"{line}\n{ended.stderr}"
+        ran.append(command[0])
     known = {"compress", "verify", "inspect", "evaluate", "serve", "up", "export"}
     assert set(ran) == known | {"bench", "report", "synthesize"}
     assert "<html" in (tmp_path / "report.html").read_text()
+    assert_all_were_served(tmp_path / "serve.json")
     same = ["smaller/model.safetensors", "again/model.safetensors"]
     assert (tmp_path / same[0]).read_bytes() == (tmp_path / same[1]).read_bytes()
+
+
+def assert_all_were_served(path: Path) -> None:
+    """No request of the load failed, none was cut short, and the figures fit together."""
+    record = json.loads(path.read_text())
+    points = [(cell["model"], cell["load"]["max_concurrency"]) for cell in record["cells"]]
+    assert points == [("model", 1), ("model", 4), ("smaller", 1), ("smaller", 4)]
+    for cell in record["cells"]:
+        (sample,) = cell["samples"]
+        assert (sample["completed"], sample["failed"]) == (REQUESTS, 0)
+        assert sample["output_tokens"] == REQUESTS * NEW_TOKENS
+        assert sample["goodput_requests_per_second"] == 0.0, "no request has a TPOT of 0"
+        for name in ("ttft_seconds", "tpot_seconds", "itl_seconds", "e2e_seconds"):
+            figures = sample[name]
+            assert 0 < figures["p50"] <= figures["p90"] <= figures["p99"]
+        assert sample["e2e_seconds"]["mean"] < sample["seconds"]
+        rate = sample["completed"] / sample["seconds"]
+        assert sample["requests_per_second"] == pytest.approx(rate)
 
 
 def serve_and_stop(command: list[str], folder: Path) -> None:
@@ -89,10 +117,14 @@ def serve_and_stop(command: list[str], folder: Path) -> None:
     log = folder / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=folder, stdout=output, stderr=output, start_new_session=True
+            [BIN / "grasp-deploy", *command],
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while not answers(f"http://127.0.0.1:{port}/health"):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

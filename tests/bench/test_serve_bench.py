@@ -144,26 +144,3 @@ def test_bad_options_are_refused_in_one_line(
     assert_refused(bench("serve", tmp_path / "none"), "no such folder")
     assert_refused(bench("serve", "--", "--enforce-eager"), "no model is named")
     assert events == []
-
-
-@pytest.mark.vllm
-def test_no_request_fails_and_none_is_short(demo_checkpoint: Path, tmp_path: Path) -> None:
-    output = tmp_path / "record.json"
-    load = ("--requests", 8, "--prompt-tokens", 48, "--new-tokens", 6, "--concurrency", "1,4")
-    options = ("--slo-ttft-ms", 1e6, "--slo-tpot-ms", 0, "-o", output)
-    ended = bench("serve", demo_checkpoint, *load, *options, "--", "--enforce-eager")
-    assert ended.code == 0, ended.stderr
-    assert "Load on the live server: 8 requests of 48 + 6 tokens" in ended.stdout
-    record = json.loads(output.read_text())
-    assert [cell["load"]["max_concurrency"] for cell in record["cells"]] == [1, 4]
-    for cell in record["cells"]:
-        (sample,) = cell["samples"]
-        assert (sample["completed"], sample["failed"]) == (8, 0)
-        assert sample["output_tokens"] == 8 * 6
-        assert sample["goodput_requests_per_second"] == 0.0, "no request has a TPOT of 0"
-        for name in ("ttft_seconds", "tpot_seconds", "itl_seconds", "e2e_seconds"):
-            figures = sample[name]
-            assert 0 < figures["p50"] <= figures["p90"] <= figures["p99"]
-        assert sample["e2e_seconds"]["mean"] < sample["seconds"] < 60
-        rate = sample["completed"] / sample["seconds"]
-        assert sample["requests_per_second"] == pytest.approx(rate)
