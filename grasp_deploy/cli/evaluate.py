@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from grasp_deploy.cli.console import print_json, stderr, stdout
 from grasp_deploy.cli.options import MODEL_HELP, Device, Json, Revision
+from grasp_deploy.errors import InputError
 
 
 def perplexity_command(
@@ -22,19 +23,33 @@ def perplexity_command(
         int | None,
         typer.Option(min=2, help="Tokens in a block. Default: 2048, or what the model takes."),
     ] = None,
-    sequences: Annotated[int, typer.Option(min=1, help="How many blocks.")] = 80,
+    sequences: Annotated[
+        int, typer.Option(min=1, help="How many blocks, or documents with --per-document.")
+    ] = 80,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Let windows of --sequence-length overlap, each scoring only its last tokens, "
+            "this many. Default: no overlap.",
+            show_default=False,
+        ),
+    ] = None,
+    per_document: Annotated[
+        bool, typer.Option("--per-document", help="Each document alone instead of running text.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Blocks in a batch.")] = 1,
     revision: Revision = None,
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Perplexity on blocks of text without overlap, in float32."""
+    """Perplexity on blocks of text, sliding windows or single documents, in float32."""
     from grasp_deploy.checkpoint.loading import load, load_tokenizer
     from grasp_deploy.checkpoint.shapes import read_config
     from grasp_deploy.checkpoint.source import resolve_model
-    from grasp_deploy.data import evaluation_split, read_blocks
-    from grasp_deploy.evaluate.perplexity import perplexity
+    from grasp_deploy.data import evaluation_split, read_blocks, read_token_documents
+    from grasp_deploy.evaluate.perplexity import document_perplexity, perplexity
     from grasp_deploy.report.progress import stage_bars
 
     directory = resolve_model(model, revision).directory
@@ -42,20 +57,47 @@ def perplexity_command(
     if sequence_length is None:
         positions = read_config(directory).get("max_position_embeddings") or 2048
         sequence_length = min(2048, positions)
-    blocks = read_blocks(tokenizer, data, split, column, sequence_length, sequences)
+    if stride is not None and stride > sequence_length:
+        raise InputError(
+            f"--stride {stride} would leave out tokens between windows of {sequence_length}: use "
+            f"{sequence_length} or less"
+        )
+    if per_document:
+        documents = read_token_documents(tokenizer, data, split, column, sequences)
+    else:
+        blocks = read_blocks(tokenizer, data, split, column, sequence_length, sequences)
     loaded = load(directory, device=device, dtype=dtype)
     with stage_bars(stderr) as watch:
-        result = perplexity(
-            loaded,
-            blocks,
-            batch_size,
-            lambda done, loss: watch(
-                {"stage": "perplexity", "step": done, "steps": len(blocks.token_ids), "loss": loss}
+        more: dict[str, Any] = {
+            "batch_size": batch_size,
+            "on_batch": lambda done, steps, loss: watch(
+                {"stage": "perplexity", "step": done, "steps": steps, "loss": loss}
             ),
-        )
+            "stride": stride,
+            "tokenizer": tokenizer,
+        }
+        if per_document:
+            result = document_perplexity(loaded, documents, sequence_length, **more)
+        else:
+            result = perplexity(loaded, blocks, **more)
+    record = result.as_dict()
     if as_json:
-        print_json({"model": model, **result.as_dict()})
+        print_json({"model": model, **record})
     else:
-        line = f"perplexity {result.perplexity:.3f} on {result.tokens:,} tokens of {data}"
-        stdout.print(line, soft_wrap=True, markup=False)
-        stdout.print(f"counted: {result.tokens_counted}")
+        for line in lines(record, data):
+            stdout.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def lines(record: dict[str, Any], data: str) -> list[str]:
+    """A perplexity record in words."""
+    interval = record["perplexity_interval"]
+    within = f" (95 %: {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+    said = [
+        f"perplexity {record['perplexity']:.3f}{within} on {record['tokens']:,} tokens of {data}"
+    ]
+    if record["bits_per_byte"] is not None:
+        said.append(f"bits per byte {record['bits_per_byte']:.4f} on {record['bytes']:,} bytes")
+    if "mean_over_documents" in record:
+        mean = record["mean_over_documents"]["perplexity"]
+        said.append(f"each document counted once, however long: {mean:.3f}")
+    return [*said, f"counted: {record['tokens_counted']}"]

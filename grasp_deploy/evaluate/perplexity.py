@@ -1,142 +1,189 @@
-"""Perplexity of a causal language model on token blocks."""
+"""Perplexity of a causal language model: on blocks, on sliding windows, on documents alone."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import cross_entropy
 
-from grasp_deploy.data import Blocks
-from grasp_deploy.errors import InputError
+from grasp_deploy.data import Blocks, Documents
+from grasp_deploy.evaluate.losses import OnBatch, not_finite, window_losses
+from grasp_deploy.evaluate.spread import clustered_error, perplexity_interval
+from grasp_deploy.evaluate.windows import Window, block_windows, document_windows, sliding_windows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-OnBatch = Callable[[int, float], None]
-
-POSITIONS_IN_FLOAT32 = 256  # 128 MiB of logits at a vocabulary of 128k
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
 class Perplexity:
     """exp of the mean negative log-likelihood per predicted token, and what it was taken over."""
 
-    perplexity: float
     loss_nats_per_token: float
+    standard_error: float | None  # of that loss; None where there is one block or document alone
     tokens: int
+    tokens_counted: str
+    bytes: int | None  # of the scored tokens; None where no tokenizer was given
+    document_losses: list[float] | None  # mean of each document, where each was taken alone
     data: dict[str, Any]
     dtype: str
     seconds: float
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss_nats_per_token)
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Bits that the model needs per byte of the scored text: of use across tokenizers."""
+        if not self.bytes:
+            return None
+        return self.loss_nats_per_token * self.tokens / math.log(2) / self.bytes
 
     def as_dict(self) -> dict[str, Any]:
         """The record that `evaluate perplexity --json` prints."""
         return {
             "perplexity": self.perplexity,
+            "perplexity_interval": perplexity_interval(
+                self.loss_nats_per_token, self.standard_error
+            ),
             "tokens": self.tokens,
             "tokens_counted": self.tokens_counted,
             "data": self.data,
             "loss_nats_per_token": self.loss_nats_per_token,
+            "standard_error": self.standard_error,
+            "bits_per_byte": self.bits_per_byte,
+            "bytes": self.bytes,
+            **self._of_documents(),
             "dtype": self.dtype,
             "seconds": self.seconds,
         }
 
-    @property
-    def tokens_counted(self) -> str:
-        """One sentence on which tokens the mean runs over."""
-        sequences, length = self.data["sequences"], self.data["sequence_length"]
-        return (
-            f"positions 2 to {length} of each of {sequences} blocks of {length} tokens, every one "
-            "given all before it in its block; no special tokens added"
-        )
+    def _of_documents(self) -> dict[str, Any]:
+        """Where each document was taken alone: their means, each counted once, however long."""
+        losses = self.document_losses
+        if losses is None:
+            return {}
+        mean, error = math.fsum(losses) / len(losses), clustered_error(losses, [1] * len(losses))
+        figures = {"loss_nats_per_token": mean, "standard_error": error}
+        return {"mean_over_documents": {"perplexity": math.exp(mean), **figures}}
 
 
 def perplexity(
-    model: PreTrainedModel, blocks: Blocks, batch_size: int = 1, on_batch: OnBatch | None = None
+    model: PreTrainedModel,
+    blocks: Blocks,
+    batch_size: int = 1,
+    on_batch: OnBatch | None = None,
+    *,
+    stride: int | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Perplexity:
-    """Perplexity of `model` on `blocks`: the exponential of `mean_loss`.
+    """Perplexity of `model` on the text of `blocks`, in windows as long as a block.
 
-    Errors: those of `mean_loss`, and InputError for a loss beyond what `exp` can hold.
+    Without `stride` (1 to the blocks' length) the windows are the blocks. With a tokenizer, bits
+    per byte too. Errors: those of `window_losses`, and InputError for a loss beyond what `exp` can
+    hold.
     """
+    sequences, length = blocks.token_ids.shape
+    windows = sliding_windows(blocks.token_ids, stride) if stride else None
+    counted = (
+        f"positions 2 to {length} of each of {sequences} blocks of {length} tokens, every one "
+        "given all before it in its block; no special tokens added"
+    )
+    if stride and stride < length:
+        counted = (
+            f"every token but the first of {sequences * length} tokens of running text, given the "
+            f"{length - stride} to {length - 1} before it, in windows of {length} tokens (the "
+            f"first window: all before it) that advance by {stride}; no special tokens added"
+        )
+    data = {**blocks.as_dict(), **({"stride": stride} if stride else {})}
+    return _measure(
+        model, windows or block_windows(blocks.token_ids), batch_size, on_batch, tokenizer,
+        counted, data,
+    )  # fmt: skip
+
+
+def document_perplexity(
+    model: PreTrainedModel,
+    documents: Documents,
+    length: int,
+    batch_size: int = 1,
+    on_batch: OnBatch | None = None,
+    *,
+    stride: int | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Perplexity:
+    """Perplexity of `model` on documents, each alone; long ones in windows of `length` tokens.
+
+    The mean runs over tokens; `document_losses` has each document's own. Errors as `perplexity`.
+    """
+    windows = document_windows(documents.token_ids, length, stride or length)
+    counted = (
+        f"the tokens of each of {len(documents.token_ids)} documents but its first, every one "
+        f"given those before it in its document; documents over {length} tokens in windows of "
+        f"{length} that advance by {stride or length}; no special tokens added"
+    )
+    data = {**documents.as_dict(), "sequence_length": length, "stride": stride or length}
+    return _measure(
+        model, windows, batch_size, on_batch, tokenizer, counted, data, of_documents=True
+    )
+
+
+def _measure(
+    model: PreTrainedModel,
+    windows: Sequence[Window],
+    batch_size: int,
+    on_batch: OnBatch | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+    counted: str,
+    data: dict[str, Any],
+    of_documents: bool = False,
+) -> Perplexity:
     started = time.perf_counter()
-    loss = mean_loss(model, blocks.token_ids, batch_size, on_batch)
+    losses = window_losses(model, windows, batch_size, on_batch)
+    summed, tokens = _by_cluster(windows, losses)
+    loss = math.fsum(summed) / sum(tokens)
     if loss > math.log(torch.finfo(torch.float64).max):
-        raise _not_finite(loss, f"all {len(blocks.token_ids)} blocks")
+        raise not_finite(loss, f"all {len(windows)} blocks")
+    means = [total / count for total, count in zip(summed, tokens, strict=True)]
     return Perplexity(
-        perplexity=math.exp(loss),
         loss_nats_per_token=loss,
-        tokens=_predicted(blocks.token_ids),
-        data=blocks.as_dict(),
+        standard_error=clustered_error(summed, tokens),
+        tokens=sum(tokens),
+        tokens_counted=counted,
+        bytes=scored_bytes(tokenizer, windows) if tokenizer else None,
+        document_losses=means if of_documents else None,
+        data=data,
         dtype=str(model.dtype).removeprefix("torch."),
         seconds=time.perf_counter() - started,
     )
 
 
-@torch.no_grad()
-def mean_loss(
-    model: PreTrainedModel,
-    token_ids: torch.Tensor,
-    batch_size: int = 1,
-    on_batch: OnBatch | None = None,
-) -> float:
-    """Mean negative log-likelihood in nats over the T-1 predicted positions of each block.
+def _by_cluster(
+    windows: Sequence[Window], losses: Sequence[float]
+) -> tuple[list[float], list[int]]:
+    """Summed loss and scored tokens of each block or document."""
+    summed: dict[int, float] = {}
+    tokens: dict[int, int] = {}
+    for window, loss in zip(windows, losses, strict=True):
+        summed[window.cluster] = summed.get(window.cluster, 0.0) + loss
+        tokens[window.cluster] = tokens.get(window.cluster, 0) + window.scored
+    return list(summed.values()), list(tokens.values())
 
-    `token_ids` (n, T) int64; `model` is in eval mode. Losses are computed in float32 and summed in
-    float64. After each batch `on_batch(blocks done, mean loss so far)` is called. Errors:
-    InputError for blocks that do not fit the model, and for a loss that is not finite.
+
+def scored_bytes(tokenizer: PreTrainedTokenizerBase, windows: Sequence[Window]) -> int:
+    """UTF-8 bytes that the scored tokens add to the text of the unscored ones before them.
+
+    A character that a window's scored tokens only begin or end counts as the three bytes of the
+    replacement character that it is decoded to.
     """
-    assert not model.training, "perplexity is measured in eval mode"
-    _check_fit(model, token_ids)
-    total, done = 0.0, 0
-    for batch in token_ids.split(batch_size):
-        total += _summed_loss(model, batch.to(model.device))
-        if not math.isfinite(total):
-            raise _not_finite(total, f"blocks {done} to {done + len(batch) - 1} (counted from 0)")
-        done += len(batch)
-        if on_batch:
-            on_batch(done, total / _predicted(token_ids[:done]))
-    return total / _predicted(token_ids)
-
-
-def _summed_loss(model: PreTrainedModel, batch: torch.Tensor) -> float:
-    """Sum of the losses of one batch (b, T); float32 copies of logits stay a slice in size."""
-    logits = model(input_ids=batch, use_cache=False).logits  # (b, T, vocabulary) in model dtype
-    total = 0.0
-    for block_logits, block in zip(logits[:, :-1], batch[:, 1:], strict=True):
-        for some_logits, targets in zip(
-            block_logits.split(POSITIONS_IN_FLOAT32), block.split(POSITIONS_IN_FLOAT32), strict=True
-        ):
-            losses = cross_entropy(some_logits.float(), targets.to(logits.device), reduction="none")
-            total += losses.cpu().double().sum().item()  # not every device has float64
+    total = 0
+    for window in windows:
+        ids = window.token_ids.tolist()
+        before, whole = tokenizer.batch_decode([ids[: len(ids) - window.scored], ids])
+        total += len(whole.encode()) - len(before.encode())
     return total
-
-
-def _predicted(token_ids: torch.Tensor) -> int:
-    blocks, sequence_length = token_ids.shape
-    return blocks * (sequence_length - 1)  # nothing stands before a block's first token
-
-
-def _check_fit(model: PreTrainedModel, token_ids: torch.Tensor) -> None:
-    longest, sequence_length = model.config.max_position_embeddings, token_ids.shape[1]
-    if sequence_length > longest:
-        raise InputError(
-            f"blocks of {sequence_length} tokens are longer than the {longest} positions that the "
-            f"model was made for; use --sequence-length {longest} or less"
-        )
-    vocabulary, largest = model.config.vocab_size, int(token_ids.max())
-    if largest >= vocabulary:
-        raise InputError(
-            f"the tokenizer gave token {largest}, but the model's vocabulary has only {vocabulary} "
-            "tokens; use the tokenizer that belongs to the model"
-        )
-
-
-def _not_finite(loss: float, where: str) -> InputError:
-    return InputError(
-        f"the loss is {loss:.3g} on {where}, so there is no perplexity: the weights are broken or "
-        "overflow their dtype; try --dtype float32, and check the model with `grasp-deploy verify`"
-    )

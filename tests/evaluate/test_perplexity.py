@@ -2,16 +2,20 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from grasp_deploy.data import Blocks, read_blocks
+from grasp_deploy.data import Blocks, Documents, read_blocks
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate import perplexity as module
-from grasp_deploy.evaluate.perplexity import mean_loss, perplexity
+from grasp_deploy.evaluate import losses as module
+from grasp_deploy.evaluate.losses import mean_loss
+from grasp_deploy.evaluate.perplexity import document_perplexity, perplexity, scored_bytes
+from grasp_deploy.evaluate.windows import sliding_windows
+from tests.tiny import tiny_model, tiny_tokenizer
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 needs_shared = pytest.mark.skipif(
@@ -45,13 +49,18 @@ def random_blocks(blocks: int = 5, sequence_length: int = 40) -> Blocks:
     return Blocks(token_ids, "noise", None, None, documents=1)
 
 
-def naive_loss(model: LlamaForCausalLM, blocks: Blocks) -> float:
+def naive_losses(model: LlamaForCausalLM, tokens: torch.Tensor, first: int = 1) -> list[float]:
+    """The loss of each token from `first` on, given all before it."""
     losses = []
-    for block in blocks.token_ids:
-        for position in range(1, len(block)):
-            with torch.no_grad():
-                logits = model(block[None, :position]).logits[0, -1]
-            losses.append(-logits.double().log_softmax(0)[block[position]].item())
+    for position in range(first, len(tokens)):
+        with torch.no_grad():
+            logits = model(tokens[None, :position]).logits[0, -1]
+        losses.append(-logits.double().log_softmax(0)[tokens[position]].item())
+    return losses
+
+
+def naive_loss(model: LlamaForCausalLM, blocks: Blocks) -> float:
+    losses = [loss for block in blocks.token_ids for loss in naive_losses(model, block)]
     return sum(losses) / len(losses)
 
 
@@ -85,13 +94,18 @@ def test_record_is_json_and_says_what_was_counted() -> None:
     record = json.loads(json.dumps(perplexity(tiny_llama(), random_blocks()).as_dict()))
     assert set(record) == {
         "perplexity",
+        "perplexity_interval",
         "tokens",
         "tokens_counted",
         "data",
         "loss_nats_per_token",
+        "standard_error",
+        "bits_per_byte",
+        "bytes",
         "dtype",
         "seconds",
     }
+    assert record["bits_per_byte"] is None  # no tokenizer, no text
     assert record["tokens"] == 5 * 39
     assert record["tokens_counted"].startswith("positions 2 to 40 of each of 5 blocks of 40 tokens")
     assert record["dtype"] == "float32"
@@ -102,11 +116,11 @@ def test_record_is_json_and_says_what_was_counted() -> None:
 
 def test_progress_is_the_mean_so_far() -> None:
     model, blocks = tiny_llama(), random_blocks()
-    seen: list[tuple[int, float]] = []
-    loss = mean_loss(model, blocks.token_ids, 2, lambda done, mean: seen.append((done, mean)))
-    assert [done for done, _ in seen] == [2, 4, 5]
-    assert seen[0][1] == pytest.approx(mean_loss(model, blocks.token_ids[:2]), abs=1e-6)
-    assert seen[-1][1] == loss
+    seen: list[tuple[int, int, float]] = []
+    loss = mean_loss(model, blocks.token_ids, 2, lambda *row: seen.append(row))
+    assert [(done, steps) for done, steps, _ in seen] == [(2, 5), (4, 5), (5, 5)]
+    assert seen[0][2] == pytest.approx(mean_loss(model, blocks.token_ids[:2]), abs=1e-6)
+    assert seen[-1][2] == pytest.approx(loss, rel=1e-12)
 
 
 @pytest.mark.parametrize(("value", "name"), [(math.nan, "nan"), (math.inf, "nan|inf")])
@@ -117,7 +131,7 @@ def test_a_loss_that_is_not_finite_stops_at_once(value: float, name: str) -> Non
         model.lm_head.weight[blocks.token_ids[0, 5]] = value
     remedy = "so there is no perplexity: .*; try --dtype float32"
     with pytest.raises(InputError, match=rf"the loss is ({name}) on blocks 0 to 1 .*{remedy}"):
-        perplexity(model, blocks, 2, lambda done, mean: seen.append(done))
+        perplexity(model, blocks, 2, lambda done, steps, mean: seen.append(done))
     assert not seen
 
 
@@ -127,6 +141,93 @@ def test_a_loss_beyond_exp() -> None:
         model.lm_head.weight.mul_(1e5)
     with pytest.raises(InputError, match=r"the loss is .*e\+.* on all 5 blocks, so there is no"):
         perplexity(model, blocks)
+
+
+def test_sliding_windows_equal_the_naive_reference() -> None:
+    model, blocks = tiny_llama(), random_blocks(3, 8)
+    text = blocks.token_ids.flatten()
+    expected = naive_losses(model, text[:8])
+    for end in (11, 14, 17, 20, 23):
+        expected += naive_losses(model, text[end - 8 : end], first=5)
+    expected += naive_losses(model, text[16:24], first=7)  # what is left
+    result = perplexity(model, blocks, batch_size=2, stride=3)
+    assert result.tokens == len(expected) == 23
+    assert result.loss_nats_per_token == pytest.approx(sum(expected) / 23, abs=1e-5)
+    assert result.data["stride"] == 3
+    assert result.tokens_counted.startswith("every token but the first of 24 tokens")
+    assert "given the 5 to 7 before it" in result.tokens_counted
+
+
+def test_a_stride_of_the_whole_block_is_the_blocks() -> None:
+    model, blocks = tiny_llama(), random_blocks(4, 10)
+    plain, slid = perplexity(model, blocks, 2), perplexity(model, blocks, 2, stride=10)
+    assert slid.loss_nats_per_token == plain.loss_nats_per_token
+    assert (slid.tokens, slid.tokens_counted) == (plain.tokens, plain.tokens_counted)
+    assert slid.standard_error == plain.standard_error
+
+
+def test_the_standard_error_is_that_of_block_means() -> None:
+    model, blocks = tiny_llama(), random_blocks(5, 12)
+    means = [mean_loss(model, block[None]) for block in blocks.token_ids]
+    result = perplexity(model, blocks)
+    assert result.standard_error == pytest.approx(statistics.stdev(means) / math.sqrt(5), rel=1e-6)
+    record = result.as_dict()
+    low, high = record["perplexity_interval"]
+    assert low < record["perplexity"] < high
+    assert math.log(high / low) == pytest.approx(2 * 1.96 * result.standard_error)
+    assert perplexity(model, random_blocks(1, 12)).as_dict()["standard_error"] is None
+
+
+def test_bits_per_byte_count_the_bytes_of_what_is_scored() -> None:
+    # A byte is a token, so the bytes are the tokens and bits per byte is bits per token.
+    model, text = tiny_model("llama"), "naïve cafés, 34 €"
+    ids = torch.tensor([[*text.encode()]])
+    result = perplexity(model, Blocks(ids, "x", None, None, 1), tokenizer=tiny_tokenizer())
+    assert result.bytes == result.tokens == len(text.encode()) - 1
+    assert result.bits_per_byte == pytest.approx(result.loss_nats_per_token / math.log(2))
+
+
+def test_bytes_of_a_tokenizer_with_longer_tokens(demo_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(demo_model)
+    text = "Once upon a time there was a little bear. " * 8
+    ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
+    windows = sliding_windows(ids[: len(ids) // 8 * 8].view(-1, 8), stride=3)
+    scored = tokenizer.decode(ids[1 : len(ids) // 8 * 8])
+    assert scored_bytes(tokenizer, windows) == len(scored.encode())
+
+
+def documents_of(*lengths: int) -> Documents:
+    generator = torch.Generator().manual_seed(2)
+    ids = [torch.randint(97, (length,), generator=generator) for length in lengths]
+    return Documents(ids, "noise", None, None, skipped=0)
+
+
+def test_documents_are_taken_alone() -> None:
+    model, documents = tiny_llama(), documents_of(7, 2, 11, 5)
+    by_document = [naive_losses(model, ids) for ids in documents.token_ids]
+    result = document_perplexity(model, documents, length=16, batch_size=3)
+    every = [loss for losses in by_document for loss in losses]
+    assert result.tokens == len(every) == 6 + 1 + 10 + 4
+    assert result.loss_nats_per_token == pytest.approx(statistics.fmean(every), abs=1e-5)
+    means = [statistics.fmean(losses) for losses in by_document]
+    record = json.loads(json.dumps(result.as_dict()))
+    mean = record["mean_over_documents"]
+    assert mean["loss_nats_per_token"] == pytest.approx(statistics.fmean(means), abs=1e-5)
+    assert mean["perplexity"] == pytest.approx(math.exp(statistics.fmean(means)), rel=1e-5)
+    assert mean["standard_error"] == pytest.approx(statistics.stdev(means) / 2, rel=1e-4)
+    assert record["data"]["documents"] == 4
+
+
+def test_a_long_document_is_cut_into_windows() -> None:
+    model, documents = tiny_llama(), documents_of(20, 3)
+    long, short = documents.token_ids
+    apart = naive_losses(model, long[:8]) + naive_losses(model, long[8:16])
+    apart += naive_losses(model, long[12:20], first=4) + naive_losses(model, short)
+    result = document_perplexity(model, documents, length=8, batch_size=2)
+    assert result.tokens == len(apart) == 7 + 7 + 4 + 2
+    assert result.loss_nats_per_token == pytest.approx(statistics.fmean(apart), abs=1e-5)
+    slid = document_perplexity(model, documents, length=8, stride=4)
+    assert slid.tokens == 19 + 2  # a window reaches back, so only a document's first is left out
 
 
 def test_blocks_longer_than_the_model() -> None:

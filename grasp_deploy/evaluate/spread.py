@@ -1,0 +1,34 @@
+"""How far a mean loss may be off, because another text of the same kind would have given another.
+
+Losses of neighbouring tokens are alike, so tokens are no independent samples; blocks (or documents)
+nearly are. The error is that of a mean over clusters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+NORMAL_95 = 1.96
+
+
+def clustered_error(summed: Sequence[float], tokens: Sequence[int]) -> float | None:
+    """Standard error of sum(summed) / sum(tokens), the mean loss over clusters of tokens.
+
+    `summed` losses and `tokens` of each cluster. Clusters of one size: the standard deviation of
+    their means over the root of their number; else that of a ratio of sums, linearised. None for
+    one cluster.
+    """
+    count, total = len(summed), sum(tokens)
+    if count < 2:
+        return None
+    mean = math.fsum(summed) / total
+    deviations = (loss - mean * size for loss, size in zip(summed, tokens, strict=True))
+    return math.sqrt(count / (count - 1) * math.fsum(d * d for d in deviations)) / total
+
+
+def perplexity_interval(loss: float, error: float | None) -> list[float] | None:
+    """The 95 % interval of exp(loss): the ends of the loss's own interval, through exp."""
+    if error is None or loss + NORMAL_95 * error > 700:
+        return None
+    return [math.exp(loss - NORMAL_95 * error), math.exp(loss + NORMAL_95 * error)]

@@ -1,0 +1,79 @@
+"""Which tokens the model sees together, and which of them are scored.
+
+A window is a run of tokens of one text; its last `scored` tokens are predicted, each from all
+before it in the window. Windows that advance by less than their length give each scored token more
+to go by, at the price of running most tokens more than once:
+
+    length 6, stride 2     0 1 2 3 4 5            scores 1 2 3 4 5
+                               2 3 4 5 6 7        scores 6 7
+                                   4 5 6 7 8 9    scores 8 9
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens `(T,)` int64, how many at the end are scored, and which block or document they are of.
+
+    Losses of one cluster go together in the standard error: neighbouring tokens are alike.
+    """
+
+    token_ids: Tensor
+    scored: int
+    cluster: int
+
+
+def block_windows(blocks: Tensor) -> list[Window]:
+    """A window for each row of `(n, T)` blocks; all but its first token is scored."""
+    return [Window(block, len(block) - 1, index) for index, block in enumerate(blocks)]
+
+
+def sliding_windows(blocks: Tensor, stride: int) -> list[Window]:
+    """Windows of `T` tokens over the text of `(n, T)` blocks, `stride` tokens apart.
+
+    Every token but the text's first is scored once; a stride of `T` gives the blocks themselves.
+    A window belongs to the block in which it ends.
+    """
+    length = blocks.shape[1]
+    text = blocks.flatten()
+    return [
+        Window(text[start:end], scored, (end - 1) // length)
+        for start, end, scored in spans(len(text), length, stride)
+    ]
+
+
+def document_windows(documents: Sequence[Tensor], length: int, stride: int) -> list[Window]:
+    """Windows of each document alone, as one where it is no longer than `length`."""
+    return [
+        Window(document[start:end], scored, index)
+        for index, document in enumerate(documents)
+        for start, end, scored in spans(len(document), length, stride)
+    ]
+
+
+def spans(tokens: int, length: int, stride: int) -> list[tuple[int, int, int]]:
+    """Start, end and number of scored tokens of each window over a text of so many tokens.
+
+    The last window ends with the text and scores what is left. Where the stride is the length,
+    each window's first token has nothing before it and is not scored.
+    """
+    end = min(length, tokens)
+    found = [(0, end, end - 1)]
+    while end < tokens:
+        new_end = min(end + stride, tokens)
+        start = max(0, new_end - length)
+        found.append((start, new_end, min(new_end - end, new_end - start - 1)))
+        end = new_end
+    return found
+
+
+def padded(windows: Sequence[Window]) -> Tensor:
+    """A batch `(b, T)` of windows, the shorter ones filled up behind: nothing looks back there."""
+    return torch.nn.utils.rnn.pad_sequence([w.token_ids for w in windows], batch_first=True)
