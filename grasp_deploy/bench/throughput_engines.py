@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.bench.models import BenchModel
+from grasp_deploy.bench.vllm_checks import vllm_platform
 from grasp_deploy.checkpoint.config_file import read_config_at
 from grasp_deploy.checkpoint.servable import check_head_size
 from grasp_deploy.checkpoint.shapes import ModelShape
@@ -19,7 +19,6 @@ from grasp_deploy.measure.child import Ask
 from grasp_deploy.measure.prefill import predict_prefill
 from grasp_deploy.measure.throughput import quiet_environment
 from grasp_deploy.measure.vllm_capacity import BLOCK_TOKENS
-from grasp_deploy.measure.vllm_process import installed_platform
 from grasp_deploy.measure.vllm_throughput import vllm_child_environment, vllm_load_request
 from grasp_deploy.serve import available_memory_bytes
 
@@ -87,17 +86,7 @@ def _checked_for_transformers(settings: ThroughputSettings) -> ThroughputSetting
 def _checked_for_vllm(
     models: Sequence[BenchModel], settings: ThroughputSettings
 ) -> ThroughputSettings:
-    try:
-        platform = installed_platform()
-    except InputError as error:
-        raise InputError(f"{error}; or give --engine transformers") from None
-    if settings.device not in ("auto", platform):
-        raise InputError(
-            f"--device {settings.device}: the installed vLLM computes on {platform} only; leave "
-            "--device out, or give --engine transformers"
-        )
-    if platform == "cpu" and not settings.enforce_eager:
-        _check_compiler()
+    platform = vllm_platform(settings.device, settings.enforce_eager)
     for model in models:
         check_head_size(model.shape, platform)
     block = BLOCK_TOKENS[platform]
@@ -112,15 +101,6 @@ def _checked_for_vllm(
                 f"tokens of {model.name}: give at least {ceil(least / 2**20)}MiB"
             )
     return replace(settings, device=platform, kv_memory_bytes=memory)
-
-
-def _check_compiler() -> None:
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        raise InputError(
-            f"vLLM compiles the model with {compiler}, and there is none here: install it, or give "
-            "--enforce-eager to measure without compilation"
-        )
 
 
 def kv_pool_bytes(shape: ModelShape, batch: int, tokens: int, block_tokens: int) -> int:

@@ -20,6 +20,7 @@ from grasp_deploy.cli.look import inspect_command, verify_command
 from grasp_deploy.cli.report import report_command
 from grasp_deploy.cli.serve import demo_command, serve_command, up_command
 from grasp_deploy.cli.synthesize import synthesize_command
+from grasp_deploy.cli.tasks import tasks_command
 
 app = typer.Typer(
     cls=Edge,
@@ -37,6 +38,7 @@ app.command("export")(export_command)
 
 evaluate_app = typer.Typer(no_args_is_help=True, help="Measure what a model can do.")
 evaluate_app.command("perplexity")(perplexity_command)
+evaluate_app.command("tasks")(tasks_command)
 app.add_typer(evaluate_app, name="evaluate")
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure what compression wins, side by side.")
@@ -66,8 +68,3 @@ def _version(
     if version:
         print(f"grasp-deploy {__version__}")
         raise typer.Exit
-
-
-@evaluate_app.callback()
-def _evaluate() -> None:
-    """Keeps `perplexity` a word of the command even while it is the only measurement."""

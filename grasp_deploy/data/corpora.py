@@ -125,20 +125,26 @@ def _stream(corpus: Corpus, split: str) -> Columns:
 
 
 def _check_reachable(source: str, address: str) -> None:
-    """Fail within seconds where there is no network; any answer at all means reachable."""
+    cause = why_unreachable(address)
+    if cause is not None:
+        raise InputError(
+            _unreachable(source, address, cause)
+            + ", or set HF_HUB_OFFLINE=1 if `datasets` has it in its cache"
+        )
+
+
+def why_unreachable(address: str) -> object | None:
+    """What stands between here and an address, told within seconds; None for any answer at all."""
     try:
         request = urllib.request.Request(address, method="HEAD")
         urllib.request.urlopen(request, timeout=REACH_SECONDS).close()
     except urllib.error.HTTPError:
-        return
+        return None
     except OSError as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         # Certificates are for `datasets` to judge: its store may differ from this one.
-        if not isinstance(cause, ssl.SSLError):
-            raise InputError(
-                _unreachable(source, address, cause)
-                + ", or set HF_HUB_OFFLINE=1 if `datasets` has it in its cache"
-            ) from error
+        return None if isinstance(cause, ssl.SSLError) else cause
+    return None
 
 
 def _unreachable(source: str, address: str, cause: object) -> str:

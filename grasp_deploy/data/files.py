@@ -63,10 +63,19 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _read_jsonl(path: Path, column: str | None) -> Columns:
+def json_lines(path: Path) -> dict[int, object]:
+    """The values of a file of JSON lines by their line's number, counted from 1.
+
+    Blank lines are skipped. Errors: InputError for a file that is no text, or a line that is no
+    JSON.
+    """
     # Not splitlines(): JSON strings may hold U+2028, which it takes for the end of a line.
     lines = enumerate(_read_text(path).split("\n"), start=1)
-    return as_columns([_parse(line, path, number) for number, line in lines if line.strip()], path)
+    return {number: _parse(line, path, number) for number, line in lines if line.strip()}
+
+
+def _read_jsonl(path: Path, column: str | None) -> Columns:
+    return as_columns(list(json_lines(path).values()), path)
 
 
 def _read_json(path: Path, column: str | None) -> Columns:

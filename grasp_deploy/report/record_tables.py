@@ -114,12 +114,19 @@ def _serve_table(record: Row) -> Table:
     return serve_table(record)
 
 
+def _task_table(record: Row) -> Table:
+    from grasp_deploy.report.task_tables import task_table
+
+    return task_table(record)
+
+
 TABLES: Mapping[str, Sequence[Callable[[Row], Table]]] = {
     "throughput": (_throughput_table, gain_table),
     "memory": (_memory_table,),
     "kv": (_kv_table,),
     "serve": (_serve_table,),
     "quality": (quality_table,),
+    "tasks": (_task_table,),
 }
 
 

@@ -17,6 +17,7 @@ KINDS = {
     "kv": "KV cache",
     "serve": "Load on the live server",
     "quality": "Quality",
+    "tasks": "Accuracy on tasks",
 }
 POSITIVE = "a positive number"
 SIZES = dict.fromkeys(("weight_bytes", "kv_bytes", "peak_bytes", "other_bytes"), int)
@@ -53,6 +54,11 @@ CELLS: dict[str, dict[str, Any]] = {
         ],
     },
     "quality": {"model": str, "corpus": str, "perplexity": POSITIVE},
+    "tasks": {
+        **{"model": str, "task": str, "metric": str, "accuracy": float, "truncated": int},
+        **{"standard_error": None, "num_fewshot": None, "prompts_sha256": str},
+        "items": [{"item": int}],
+    },
 }
 
 
@@ -147,6 +153,20 @@ def _mixed_up(record: Mapping[str, Any]) -> str:
             return f"cells[{index}] is of a model {cell['model']!r} that it does not have"
     if record["benchmark"] in ("throughput", "serve"):
         return _unpaired(record["cells"])
+    if record["benchmark"] == "tasks":
+        return _unlike_tasks(record["cells"], names)
+    return ""
+
+
+def _unlike_tasks(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Whether models have run different tasks, or an item lacks its task's figure."""
+    tasks = [[cell["task"] for cell in cells if cell["model"] == name] for name in names]
+    if any(of_model != tasks[0] for of_model in tasks):
+        return "its models have not run the same tasks"
+    for index, cell in enumerate(cells):
+        metric = cell["metric"].partition(",")[0]
+        if not all(metric in item for item in cell["items"]):
+            return f"cells[{index}] has an item without {metric}"
     return ""
 
 
