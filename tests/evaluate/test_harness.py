@@ -135,3 +135,15 @@ def test_the_hub_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(corpora, "REACH_SECONDS", 1.0)
     with pytest.raises(InputError, match=r"the items of sciq cannot be fetched: .*--task-file"):
         load_tasks(["sciq"], [])
+
+
+def test_items_that_cannot_be_loaded_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=r"task sciq cannot be loaded \(\w+: .*--task-file"):
+        load_tasks(["sciq"], [])
