@@ -1,1 +1,1 @@
-"""How good a model is: perplexity on token blocks."""
+"""How good a model is: perplexity on text, and accuracy on tasks."""

