@@ -203,24 +203,34 @@ def _chunks(probabilities: Tensor, budget: Budget) -> tuple[Tensor | None, _Chun
     )
 
 
-def _cut_rankings(probabilities: Tensor, budget: Budget) -> tuple[Tensor, Tensor, Tensor]:
-    """Cut each segment's ranking: chunk of unit (N,), chunk sizes (M,), chunk segments (M,)."""
-    # Units of cost 0 are always kept: they lead the ranking of their segment.
+def rank_in_segment(probabilities: Tensor, budget: Budget) -> Tensor:
+    """`(N,)` int64 rank of each unit in its segment, 0 for the best, as the projection ranks them.
+
+    Units of cost 0 are always kept: they lead the ranking of their segment.
+    """
     rank_key = torch.where(budget.costs == 0, torch.inf, probabilities)
     order = _descending(rank_key, budget.tie_order)
     order = order[torch.argsort(budget.segment_of_unit[order], stable=True)]
     unit_counts = torch.tensor(budget.units.segment_sizes, device=order.device)
+    place = torch.arange(budget.units.size, device=order.device)
+    place -= (unit_counts.cumsum(0) - unit_counts)[budget.segment_of_unit[order]]
+    ranks = torch.empty_like(order)
+    ranks[order] = place
+    return ranks
+
+
+def _cut_rankings(probabilities: Tensor, budget: Budget) -> tuple[Tensor, Tensor, Tensor]:
+    """Cut each segment's ranking: chunk of unit (N,), chunk sizes (M,), chunk segments (M,)."""
+    ranks = rank_in_segment(probabilities, budget)
+    unit_counts = torch.tensor(budget.units.segment_sizes, device=ranks.device)
     multiples = torch.tensor(
-        [budget.ffn_multiple, budget.kv_multiple] * budget.units.layers, device=order.device
+        [budget.ffn_multiple, budget.kv_multiple] * budget.units.layers, device=ranks.device
     )
     chunk_counts = (unit_counts + multiples - 1) // multiples
-    segments = budget.segment_of_unit[order]
-    place = torch.arange(budget.units.size, device=order.device)
-    place -= (unit_counts.cumsum(0) - unit_counts)[segments]  # rank within the segment
     chunk_starts = chunk_counts.cumsum(0) - chunk_counts
-    chunk_of_unit = torch.empty_like(order)
-    chunk_of_unit[order] = chunk_starts[segments] + place // multiples[segments]
-    segment_of_chunk = torch.arange(len(chunk_counts), device=order.device)
+    segments = budget.segment_of_unit
+    chunk_of_unit = chunk_starts[segments] + ranks // multiples[segments]
+    segment_of_chunk = torch.arange(len(chunk_counts), device=ranks.device)
     segment_of_chunk = segment_of_chunk.repeat_interleave(chunk_counts)
     return chunk_of_unit, torch.bincount(chunk_of_unit), segment_of_chunk
 

@@ -1,0 +1,134 @@
+"""How one budget is shared out over layers: scores whose global ranking keeps chosen shares.
+
+`project` knows one ranking and one budget. To make it keep about `x` units of a segment, the unit
+of rank `r` there (1 for the best) gets the score
+
+    x - r        the units of its segment's quota that are left once it is taken
+
+Take the global ranking by these scores. Down to 0 it holds `floor(x)` units of every segment, and
+they fit, since the quotas are chosen to cost the budget and no more. From 0 down to -1 it holds one
+more unit of every segment, the largest remainder first. Not all of these fit: together they cost
+more than what rounding down has saved. So the prefix that fits ends there, and every segment keeps
+its quota give or take a unit. Where a layer keeps multiples, the same holds of chunks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.pruning.projection import Budget, rank_in_segment
+
+ALLOCATIONS: tuple[str, ...] = ("global", "layerwise", "owl")
+OWL_SPREAD = 0.08  # lambda: how far a layer's keep ratio may lie from the mean
+
+
+def per_cost(scores: Tensor, costs: Tensor) -> Tensor:
+    """`(N,)` float32 scores per unit of cost; units that cost nothing, always kept, stay as is.
+
+    For scores that are sums over what a unit is made of (`criteria.ADDITIVE`) and not negative.
+    """
+    return (scores.double() / torch.where(costs > 0, costs, 1.0)).float()
+
+
+def allocate(
+    name: str, scores: Tensor, budget: Budget, outlier_ratios: Tensor | None = None
+) -> Tensor:
+    """`(N,)` scores whose projection onto the budget realises the allocation `name`.
+
+        global      the scores themselves
+        layerwise   every layer keeps the same share of its FFN channels, and of its KV groups
+        owl         a layer with more outliers keeps more of both (Yin et al. 2024); takes the
+                    `(L,)` outlier ratios of `criteria.outliers`
+
+    Within a layer and kind the order of the scores stays. Raises ValueError for another name.
+    """
+    layers = budget.units.layers
+    match name:
+        case "global":
+            return scores
+        case "layerwise":
+            return by_share(scores, budget, torch.zeros(layers, dtype=torch.float64))
+        case "owl":
+            assert outlier_ratios is not None, "owl needs the outlier ratios of the layers"
+            return by_share(scores, budget, owl_offsets(outlier_ratios))
+    raise ValueError(f"unknown allocation {name!r}: choose one of {', '.join(ALLOCATIONS)}")
+
+
+def owl_offsets(outlier_ratios: Tensor, spread: float = OWL_SPREAD) -> Tensor:
+    """`(L,)` float64 keep ratios less their mean, `2·spread` from the lowest to the highest.
+
+    Linear in the outlier ratio, as in OWL's source; zeros where all ratios are the same.
+    """
+    ratios = outlier_ratios.double()
+    lowest, highest = ratios.min(), ratios.max()
+    shares = (ratios - lowest) / torch.where(highest > lowest, highest - lowest, 1.0)
+    return 2 * spread * (shares - shares.mean())
+
+
+def by_share(scores: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
+    """`(N,)` float64 scores with which each layer keeps a common share plus its `(L,)` offset.
+
+    The common share is the one that spends the budget, where no layer keeps less than the
+    projection's floor or more than it has.
+    """
+    ranks = rank_in_segment(scores, budget)
+    segment = budget.segment_of_unit
+    quotas = _quotas(ranks, budget, offsets.double().cpu().repeat_interleave(2)).to(segment.device)
+    multiples = _multiples(budget).to(segment.device)[segment]
+    # The mean over a chunk of a is the chunks of the quota that are left once it is taken.
+    return (quotas[segment] - (ranks + 1) - (multiples - 1) / 2) / multiples
+
+
+def _quotas(ranks: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
+    """`(2L,)` float64 units for each segment to keep: fractions, together worth the budget."""
+    sizes = torch.tensor(budget.units.segment_sizes, dtype=torch.float64)
+    multiples = _multiples(budget)
+    most = sizes // multiples * multiples
+    free = torch.zeros_like(sizes).index_add_(
+        0, budget.units.segment_of_unit, (budget.costs == 0).cpu().double()
+    )
+    least = torch.maximum((free / multiples).ceil(), (free == 0).double()) * multiples
+    prices = _price_lists(ranks, budget)
+
+    def quotas(share: float) -> Tensor:
+        return ((share + offsets) * sizes).clamp(least, most)
+
+    def fits(share: float) -> bool:
+        bought = quotas(share).tolist()
+        return sum(map(_price, prices, bought)) <= budget.limit
+
+    low, high = -1.0 - float(offsets.max()), 2.0 - float(offsets.min())
+    if fits(high):
+        return quotas(high)
+    for _ in range(60):  # halves the interval to less than a unit's share of anything
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return quotas(low)
+
+
+def _price_lists(ranks: Tensor, budget: Budget) -> list[list[float]]:
+    """For each segment what its best 0, 1, 2, ... units cost together."""
+    lists = []
+    for rank, costs in zip(
+        ranks.cpu().split(budget.units.segment_sizes),
+        budget.costs.cpu().split(budget.units.segment_sizes),
+        strict=True,
+    ):
+        by_rank = torch.empty_like(costs)
+        by_rank[rank] = costs
+        lists.append([0.0, *by_rank.cumsum(0).tolist()])
+    return lists
+
+
+def _price(prices: list[float], units: float) -> float:
+    """What a fractional number of a segment's best units costs."""
+    whole = int(units)
+    part = units - whole
+    return prices[whole] + (part * (prices[whole + 1] - prices[whole]) if part else 0.0)
+
+
+def _multiples(budget: Budget) -> Tensor:
+    """`(2L,)` float64: how many units of each segment make a chunk."""
+    pair = [budget.ffn_multiple, budget.kv_multiple]
+    return torch.tensor(pair * budget.units.layers, dtype=torch.float64)
