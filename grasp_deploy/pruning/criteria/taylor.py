@@ -45,7 +45,7 @@ def taylor_vector_scores(
         sums[one.linear] += one.vector_sums(parameter, _product(gradient, parameter))
 
     _differentiate(model, owners, take, blocks, batch_size, on_batch, "taylor-vector")
-    return add_up(model, units, lambda one: sums[one.linear].abs())
+    return add_up(model, units, lambda one: sums[one.linear].abs()) / len(blocks)
 
 
 def taylor_element_scores(
@@ -75,7 +75,7 @@ def taylor_element_scores(
         return sums
 
     _differentiate(model, owners, take, blocks, batch_size, on_batch, "taylor-element")
-    return add_up(model, units, vectors_of)
+    return add_up(model, units, vectors_of) / len(blocks)
 
 
 def _differentiate(
@@ -87,12 +87,15 @@ def _differentiate(
     on_batch: OnBatch | None,
     stage: str,
 ) -> None:
-    """Hand `take` each batch's share of the gradients of the mean loss over all blocks."""
+    """Hand `take` the gradients of each batch's sum of its sequences' mean losses.
+
+    Dividing by the number of blocks is left for the end: small gradients vanish in half precision.
+    """
     with _gradients_of([parameter for _, parameter in owners], take):
         for step, batch in enumerate(batches(model, blocks, batch_size, on_batch)):
             loss = language_loss(model, batch)
             finite(loss, stage, step)
-            (loss * (len(batch) / len(blocks))).backward()
+            (loss * len(batch)).backward()
 
 
 @contextmanager
