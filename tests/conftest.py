@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from grasp_deploy.compression import compress
 from grasp_deploy.config import CompressConfig
@@ -19,6 +20,10 @@ from grasp_deploy.demo.text import documents, split
 # Threads that wait for each other are slow where the cores are shared, and the models are tiny.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The same cases for the same code, so that a failure is the change's; --hypothesis-profile default
+# draws new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

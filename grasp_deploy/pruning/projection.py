@@ -103,7 +103,7 @@ def exactly_summable(costs: Tensor) -> Tensor:
     """`(N,)` float64 costs on a grid, a power of two, on which adding up any of them is exact.
 
     Float64 has 53 bits, and the grid leaves room for the largest cost times the number of units.
-    Costs that are on it already do not change.
+    Costs that are on it already do not change. The largest lies between 1e-100 and 1e100, or is 0.
     """
     costs = costs.double()
     largest = float(costs.max())
