@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import decoder_layers
-from grasp_deploy.pruning.training import language_loss
+from grasp_deploy.pruning.objective import language_loss
 
 
 def twin(model: nn.Module) -> nn.Module:

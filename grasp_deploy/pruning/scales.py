@@ -32,7 +32,7 @@ def learn_scales(
     """
     kept = mask.to(state.values.dtype)
 
-    def gates_now() -> tuple[Tensor, Tensor]:
+    def gates_now(_step: int | None) -> tuple[Tensor, Tensor]:
         return kept * state.values, mask
 
     with gated(model, units, group_width) as gates:

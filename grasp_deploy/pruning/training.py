@@ -14,17 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import Gates, decoder_layers, gated, straight_through
+from grasp_deploy.pruning.objective import distillation_loss, finite, language_loss, mean_loss
 from grasp_deploy.pruning.projection import Budget, project
 
 HELDOUT_CHECKS = 16  # masks measured on the held-out text, spread evenly over a stage
-
-
-class LossError(ValueError):
-    """The loss is not a number, so no step can be taken."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,8 @@ class Schedule:
     learning_rate: float
     seed: int
     select_best: bool  # keep what did best on the held-out blocks, or what came last
+    cosine: bool = False  # let the learning rate fall to 0, or keep it as it is
+    distil: bool = False  # learn from the dense model's logits, or from the text
 
     def steps(self, blocks: CalibrationBlocks) -> int:
         return self.epochs * self.steps_per_epoch(blocks)
@@ -66,6 +64,12 @@ class Schedule:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(len(blocks.train), generator=generator)
         return blocks.train[order[place * self.batch_size : (place + 1) * self.batch_size]]
+
+    def rate(self, blocks: CalibrationBlocks, step: int) -> float:
+        """Learning rate of a step; with `cosine` it falls along half a cosine, to 0 at the end."""
+        if not self.cosine:
+            return self.learning_rate
+        return self.learning_rate * (1 + math.cos(math.pi * step / self.steps(blocks))) / 2
 
     def is_check(self, blocks: CalibrationBlocks, step: int) -> bool:
         """Whether the held-out loss is measured after `step` steps."""
@@ -157,16 +161,21 @@ def learn_scores(
     *,
     temperature: float,
     per_cost: bool = False,
+    noisy: bool = False,
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
+    With `noisy` each step ranks the scores with fresh Gumbel noise added to `score / temperature`
+    (the paper's Gumbel-TopK gating); masks are measured and chosen without it.
     Raises LossError if the loss is no number.
     """
 
-    def gates_now() -> tuple[Tensor, Tensor]:
-        mask = keep_mask(state.values.detach(), budget, temperature, per_cost)
-        probabilities = torch.sigmoid(state.values / temperature)
-        return straight_through(probabilities, mask), mask
+    def gates_now(step: int | None) -> tuple[Tensor, Tensor]:
+        scores = state.values
+        if noisy and step is not None:
+            scores = scores + temperature * gumbel_noise(scores, schedule.seed, step)
+        mask = keep_mask(scores.detach(), budget, temperature, per_cost)
+        return straight_through(torch.sigmoid(scores / temperature), mask), mask
 
     with gated(model, budget.units, group_width) as gates:
         yield from descend("gates", model, gates, gates_now, blocks, schedule, state)
@@ -176,33 +185,61 @@ def descend(
     stage: str,
     model: nn.Module,
     gates: Gates,
-    gates_now: Callable[[], tuple[Tensor, Tensor]],
+    gates_now: Callable[[int | None], tuple[Tensor, Tensor]],
     blocks: CalibrationBlocks,
     schedule: Schedule,
     state: LearningState,
 ) -> Iterator[StepRecord]:
-    """Steps of gradient descent on `state.values`; `gates_now()` gives `(N,)` gates and mask."""
+    """Steps of gradient descent on `state.values`.
+
+    `gates_now(step)` gives the `(N,)` gates and mask of a step; of no step, those to be measured.
+    """
     device = state.values.device
     total = schedule.steps(blocks)
+
+    def measure() -> float:
+        gates.assign(gates_now(None)[0].detach())
+        loss = mean_loss(model, blocks.heldout, schedule.batch_size)
+        state.consider(loss)
+        return loss
+
     while state.step < total:
         start = time.perf_counter()
-        values, mask = gates_now()
-        gates.assign(values)
         checked = None
         if schedule.is_check(blocks, state.step):
-            checked = mean_loss(model, blocks.heldout, schedule.batch_size)
-            state.consider(checked)
-        loss = language_loss(model, schedule.batch(blocks, state.step).to(device))
+            checked = measure()
+        values, mask = gates_now(state.step)
+        ids = schedule.batch(blocks, state.step).to(device)
+        loss = _step_loss(model, gates, values, ids, schedule.distil)
         loss.backward()
         loss_value = finite(loss, stage, state.step)
+        state.optimizer.param_groups[0]["lr"] = schedule.rate(blocks, state.step)
         state.optimizer.step()
         state.optimizer.zero_grad()
         state.step += 1
         seconds = time.perf_counter() - start
         yield StepRecord(stage, state.step, total, loss_value, checked, seconds, mask)
     if total and schedule.is_check(blocks, total):
-        gates.assign(gates_now()[0].detach())
-        state.consider(mean_loss(model, blocks.heldout, schedule.batch_size))
+        measure()
+
+
+def _step_loss(model: nn.Module, gates: Gates, values: Tensor, ids: Tensor, distil: bool) -> Tensor:
+    """The loss of a batch under `(N,)` gates: of the text, or against the model with open gates."""
+    if not distil:
+        gates.assign(values)
+        return language_loss(model, ids)
+    with torch.no_grad():
+        gates.assign(torch.ones_like(values))
+        expected = model(input_ids=ids, use_cache=False).logits
+    gates.assign(values)
+    return distillation_loss(expected, model(input_ids=ids, use_cache=False).logits)
+
+
+def gumbel_noise(like: Tensor, seed: int, step: int) -> Tensor:
+    """`(N,)` standard Gumbel noise of a step, the same on every device."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    uniform = torch.rand(len(like), generator=generator, dtype=torch.float64)
+    return -torch.log(-torch.log(uniform.clamp(1e-12, 1 - 1e-12))).to(like)
 
 
 def freeze(model: nn.Module, gradient_checkpointing: bool = False) -> None:
@@ -213,30 +250,3 @@ def freeze(model: nn.Module, gradient_checkpointing: bool = False) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
         for layer in decoder_layers(model):
             layer.training = True  # the flag alone, which checkpointing asks for; dropout stays off
-
-
-def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
-    """Mean next-token loss of `(B, T)` ids in nats, in float32."""
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-    return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
-
-
-@torch.no_grad()
-def mean_loss(model: nn.Module, blocks: Tensor, batch_size: int) -> float:
-    """Mean next-token loss of `(n, T)` blocks in nats per token."""
-    device = next(model.parameters()).device
-    total = 0.0
-    for batch in blocks.split(batch_size):
-        total += float(language_loss(model, batch.to(device))) * len(batch)
-    return total / len(blocks)
-
-
-def finite(loss: Tensor, stage: str, step: int) -> float:
-    """The loss as a number; LossError if it is none."""
-    value = float(loss.detach())
-    if not math.isfinite(value):
-        raise LossError(
-            f"the loss of the {stage} stage is {value} at step {step + 1}: the model overflows in "
-            "this dtype or its weights are damaged; try --dtype float32"
-        )
-    return value

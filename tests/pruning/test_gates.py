@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grasp_deploy.pruning.gates import Gates, gated, straight_through
-from grasp_deploy.pruning.training import freeze, language_loss, mean_loss
+from grasp_deploy.pruning.objective import language_loss, mean_loss
+from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import tiny_model
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.scales import learn_scales
 from grasp_deploy.pruning.training import (
     CalibrationBlocks,
     LearningState,
     Schedule,
     freeze,
-    mean_loss,
 )
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import tiny_model

@@ -17,19 +17,17 @@ from grasp_deploy.checkpoint.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.pruning.costs import Widths, parameters_cost
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.objective import LossError, language_loss, mean_loss
 from grasp_deploy.pruning.projection import make_budget
 from grasp_deploy.pruning.scales import learn_scales
 from grasp_deploy.pruning.training import (
     CalibrationBlocks,
     LearningState,
-    LossError,
     Schedule,
     StepRecord,
     freeze,
     keep_mask,
-    language_loss,
     learn_scores,
-    mean_loss,
 )
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import tiny_model

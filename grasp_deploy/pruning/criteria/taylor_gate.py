@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import OnBatch, at_inputs, batches
 from grasp_deploy.pruning.criteria.coupled import gated_linears
-from grasp_deploy.pruning.training import finite, language_loss
+from grasp_deploy.pruning.objective import finite, language_loss
 from grasp_deploy.pruning.units import UnitTable
 
 

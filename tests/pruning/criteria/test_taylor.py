@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from grasp_deploy.pruning.criteria.taylor import taylor_element_scores, taylor_vector_scores
 from grasp_deploy.pruning.criteria.taylor_gate import taylor_gate_scores
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.training import LossError, freeze, language_loss
+from grasp_deploy.pruning.objective import LossError, language_loss
+from grasp_deploy.pruning.training import freeze
 from tests.pruning.criteria.cases import BLOCKS, GROUP_WIDTH, UNITS, hooks_of, score_by_hand
 from tests.tiny import VARIANTS, tiny_model
 

@@ -1,0 +1,54 @@
+"""What learning minimises: the loss of the text itself, or the distance from the dense model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Objective = Callable[[nn.Module, Tensor], Tensor]  # model, `(B, T)` ids -> loss in nats
+
+
+class LossError(ValueError):
+    """The loss is not a number, so no step can be taken."""
+
+
+def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
+    """Mean next-token loss of `(B, T)` ids in nats, in float32."""
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, blocks: Tensor, batch_size: int) -> float:
+    """Mean next-token loss of `(n, T)` blocks in nats per token."""
+    device = next(model.parameters()).device
+    total = 0.0
+    for batch in blocks.split(batch_size):
+        total += float(language_loss(model, batch.to(device))) * len(batch)
+    return total / len(blocks)
+
+
+def finite(loss: Tensor, stage: str, step: int) -> float:
+    """The loss as a number; LossError if it is none."""
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise LossError(
+            f"the loss of the {stage} stage is {value} at step {step + 1}: the model overflows in "
+            "this dtype or its weights are damaged; try --dtype float32"
+        )
+    return value
+
+
+def distillation_loss(dense_logits: Tensor, logits: Tensor) -> Tensor:
+    """Mean Kullback-Leibler divergence of `(B, T, V)` logits from the dense model's, in nats.
+
+    Unlike the text's own loss it asks the pruned model for what the dense one knows and no more, so
+    little is learnt of the calibration text's own style (Hinton et al. 2015, temperature 1).
+    """
+    expected = F.log_softmax(dense_logits.flatten(0, 1).float(), dim=-1)
+    found = F.log_softmax(logits.flatten(0, 1).float(), dim=-1)
+    return F.kl_div(found, expected, log_target=True, reduction="batchmean")
