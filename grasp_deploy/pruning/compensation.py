@@ -1,0 +1,224 @@
+"""Closed-form compensation: what is kept makes up for what was removed, layer by layer.
+
+The kept columns of `o_proj` and `down_proj` are solved for by least squares, so that on the
+calibration text the hidden states behind a pruned layer come as close as they can to the dense
+model's:
+
+    min over W'   Σ |t - W' y|²  +  λ |W' - W_K|²
+
+`y` is what the kept units of the pruned model hand to the linear layer, behind layers that are
+compensated already; `t` is the dense model's hidden state behind the addition less the pruned
+model's before it, so that errors of earlier layers are made up for too. The ridge pulls towards the
+kept columns `W_K` as they are: the error can only fall, and directions that the text hardly excites
+stay what they were.
+
+    W' = (Σ t yᵀ + λ W_K) (Σ y yᵀ + λ I)⁻¹,   λ = ridge · mean of the diagonal of Σ y yᵀ
+
+OSSCAR, SlimGPT and Olica reconstruct in this way; the paper leaves it out as orthogonal. The sums
+are streamed in float64, so nothing grows with the text but four hidden states for each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grasp_deploy.pruning.gates import decoder_layers, gated
+from grasp_deploy.pruning.units import UnitTable
+
+RIDGE = 0.01  # of the mean power of an input
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How far one linear layer's outputs miss what is wanted of them, over all tokens.
+
+    Sums of squares before and after its weights were solved for; `power` is that of the targets.
+    """
+
+    layer: int
+    linear: str  # "self_attn.o_proj" or "mlp.down_proj"
+    before: float
+    after: float
+    power: float
+
+
+class NormalEquations:
+    """`Σ t yᵀ`, `Σ y yᵀ` and `Σ |t|²` over all tokens, for targets `t` and inputs `y`."""
+
+    def __init__(self, outputs: int, inputs: int, device: torch.device | str = "cpu") -> None:
+        self.cross = torch.zeros(outputs, inputs, dtype=torch.float64, device=device)
+        self.gram = torch.zeros(inputs, inputs, dtype=torch.float64, device=device)
+        self.power = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, targets: Tensor, inputs: Tensor) -> None:
+        """Take in `(..., outputs)` targets and the `(..., inputs)` inputs that should give them."""
+        t, y = targets.flatten(0, -2).float(), inputs.flatten(0, -2).float()
+        self.cross += t.T @ y
+        self.gram += y.T @ y
+        self.power += t.square().sum(dtype=torch.float64)
+
+    def solve(self, weight: Tensor, ridge: float) -> Tensor:
+        """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`."""
+        strength = ridge * self.gram.diagonal().mean()
+        if not strength > 0:
+            return weight.double()
+        regular = self.gram.clone()
+        regular.diagonal().add_(strength)
+        target = self.cross + strength * weight.double()
+        return torch.cholesky_solve(target.T, torch.linalg.cholesky(regular)).T
+
+    def error(self, weight: Tensor) -> float:
+        """`Σ |t - W y|²` of `(outputs, inputs)` weights."""
+        weight = weight.double()
+        error = self.power + (weight * (weight @ self.gram - 2 * self.cross)).sum()
+        return max(0.0, float(error))  # sums of products in float32 may miss 0 by a little
+
+
+def compensate(
+    model: nn.Module,
+    units: UnitTable,
+    group_width: int,
+    mask: Tensor,
+    blocks: Tensor,
+    *,
+    batch_size: int,
+    ridge: float = RIDGE,
+) -> Iterator[Fit]:
+    """Solve the kept columns of every `o_proj` and `down_proj` of a frozen model, in place.
+
+    `mask` is `(N,)`, `blocks` are `(n, T)` calibration ids. Layers are fitted in order, each behind
+    those that are fitted already; a fit is yielded as soon as its weights are in the model. Columns
+    of removed units stay as they are: the gates, or the cut, take them out.
+    """
+    device = next(model.parameters()).device
+    kept = mask.to(device).float()
+    batches = [batch.to(device) for batch in blocks.split(batch_size)]
+    with torch.no_grad(), gated(model, units, group_width) as gates:
+        arguments = _layer_arguments(model, batches)
+        dense = [model.model.embed_tokens(batch) for batch in batches]  # type: ignore[union-attr,operator]
+        pruned = list(dense)
+        for index, layer in enumerate(decoder_layers(model)):
+            calls = [arguments[len(batch)][index] for batch in batches]
+            gates.assign(torch.ones_like(kept))
+            goals = [(trace.middle, trace.output) for trace in _run(layer, dense, calls)]
+            gates.assign(kept)
+
+            linear, columns = layer.self_attn.o_proj, _columns(kept[units.kv(index)], group_width)
+            sums = NormalEquations(linear.out_features, len(columns), device)
+            for trace, start, (middle, _) in zip(
+                _run(layer, pruned, calls), pruned, goals, strict=True
+            ):
+                sums.add(_without_bias(middle - start, linear), trace.attention[..., columns])
+            yield Fit(index, "self_attn.o_proj", *_replace(linear, columns, sums, ridge))
+
+            linear, columns = layer.mlp.down_proj, _columns(kept[units.ffn(index)], 1)
+            sums = NormalEquations(linear.out_features, len(columns), device)
+            for trace, (_, output) in zip(_run(layer, pruned, calls), goals, strict=True):
+                targets = _without_bias(output - trace.middle, linear)
+                sums.add(targets, trace.channels[..., columns])
+            yield Fit(index, "mlp.down_proj", *_replace(linear, columns, sums, ridge))
+
+            pruned = [trace.output for trace in _run(layer, pruned, calls)]
+            dense = [output for _, output in goals]
+
+
+def output_columns(
+    model: nn.Module, units: UnitTable, group_width: int, mask: Tensor
+) -> dict[str, tuple[nn.Linear, Tensor]]:
+    """The linear layers behind the gates and their kept input columns, by the weight's name.
+
+    In the order of the flat axis: `down_proj` of a layer, then its `o_proj`.
+    """
+    outputs = {}
+    for index, layer in enumerate(decoder_layers(model)):
+        stem = f"model.layers.{index}"
+        channels, groups = mask[units.ffn(index)], mask[units.kv(index)]
+        outputs[f"{stem}.mlp.down_proj.weight"] = (layer.mlp.down_proj, _columns(channels, 1))
+        outputs[f"{stem}.self_attn.o_proj.weight"] = (
+            layer.self_attn.o_proj,
+            _columns(groups, group_width),
+        )
+    return outputs
+
+
+def _columns(kept: Tensor, width: int) -> Tensor:
+    """Indices of the input columns of a linear layer that the kept ones of its units hold."""
+    return kept.repeat_interleave(width).nonzero().flatten()
+
+
+def _without_bias(targets: Tensor, linear: nn.Linear) -> Tensor:
+    return targets if linear.bias is None else targets - linear.bias
+
+
+def _replace(
+    linear: nn.Linear, columns: Tensor, sums: NormalEquations, ridge: float
+) -> tuple[float, float, float]:
+    """Put the solved columns into the weight; errors before and after, and the targets' power.
+
+    Rounded to the model's dtype, a solution that gains next to nothing may lose: then all stays.
+    """
+    before_columns = linear.weight[:, columns]
+    solved = sums.solve(before_columns, ridge).to(linear.weight.dtype)
+    before, after = sums.error(before_columns), sums.error(solved)
+    if after < before:
+        linear.weight[:, columns] = solved
+    return before, min(before, after), float(sums.power)
+
+
+@dataclass
+class _Trace:
+    """What one decoder layer made of one batch."""
+
+    attention: Tensor  # (B, T, H·D) gated inputs of o_proj
+    middle: Tensor  # (B, T, d) hidden states between attention and MLP
+    channels: Tensor  # (B, T, F) gated inputs of down_proj
+    output: Tensor  # (B, T, d) hidden states behind the layer
+
+
+def _run(layer: nn.Module, batches: list[Tensor], calls: list[dict[str, Any]]) -> Iterator[_Trace]:
+    """Run one decoder layer on `(B, T, d)` hidden states, batch after batch."""
+    seen: dict[str, Tensor] = {}
+
+    def look(name: str) -> Any:
+        return lambda _module, inputs: seen.update({name: inputs[0]})
+
+    watched = {
+        "attention": layer.self_attn.o_proj,
+        "middle": layer.post_attention_layernorm,
+        "channels": layer.mlp.down_proj,
+    }
+    with ExitStack() as hooks:
+        for name, module in watched.items():
+            hooks.callback(module.register_forward_pre_hook(look(name)).remove)
+        for hidden, call in zip(batches, calls, strict=True):
+            output = layer(hidden, **call)
+            yield _Trace(**seen, output=output)
+
+
+def _layer_arguments(model: nn.Module, batches: list[Tensor]) -> dict[int, list[dict[str, Any]]]:
+    """Rotary embeddings, masks and the like that each decoder layer is called with, by batch size.
+
+    They depend on the shape of a batch alone, since no block is padded.
+    """
+    arguments = {}
+    for batch in {len(batch): batch for batch in batches}.values():
+        calls: list[dict[str, Any]] = []
+
+        def note(
+            _module: nn.Module, _inputs: Any, call: dict[str, Any], calls: Any = calls
+        ) -> None:
+            calls.append(call)
+
+        with ExitStack() as hooks:
+            for layer in decoder_layers(model):
+                handle = layer.register_forward_pre_hook(note, with_kwargs=True)
+                hooks.callback(handle.remove)
+            model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
+        arguments[len(batch)] = calls
+    return arguments

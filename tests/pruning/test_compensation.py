@@ -1,0 +1,164 @@
+"""Closed-form compensation: least squares against a solver of its own, and errors only fall."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from grasp_deploy.pruning.compensation import (
+    Fit,
+    NormalEquations,
+    compensate,
+    output_columns,
+)
+from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.training import freeze
+from grasp_deploy.pruning.units import UnitTable
+from tests.tiny import VARIANTS, tiny_model
+
+UNITS = UnitTable.of_layers([(96, 2)] * 3)
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_mask(units: UnitTable, seed: int = 0) -> Tensor:
+    mask = torch.rand(units.size, generator=generator(seed)) < 0.5
+    for layer in range(units.layers):
+        mask[units.ffn(layer).start] = mask[units.kv(layer).start] = True
+    return mask
+
+
+def normal_equations(targets: Tensor, inputs: Tensor) -> NormalEquations:
+    sums = NormalEquations(targets.shape[-1], inputs.shape[-1])
+    for t, y in zip(targets.split(7), inputs.split(7), strict=True):
+        sums.add(t, y)
+    return sums
+
+
+def test_without_a_ridge_it_is_ordinary_least_squares() -> None:
+    inputs = torch.randn(50, 6, generator=generator(0))
+    targets = torch.randn(50, 3, generator=generator(1))
+    solved = normal_equations(targets, inputs).solve(torch.zeros(3, 6), ridge=1e-12)
+    expected = torch.linalg.lstsq(inputs.double(), targets.double()).solution.T
+    torch.testing.assert_close(solved, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_ridge_pulls_towards_the_weights_as_they_are() -> None:
+    """The augmented problem [y; √λ I] W'ᵀ = [t; √λ W_Kᵀ], solved as it stands."""
+    inputs = torch.randn(50, 6, generator=generator(0))
+    targets = torch.randn(50, 3, generator=generator(1))
+    weight = torch.randn(3, 6, generator=generator(2))
+    strength = 0.3 * inputs.double().square().sum(0).mean()
+    root = strength.sqrt()
+    rows = torch.cat([inputs.double(), root * torch.eye(6, dtype=torch.float64)])
+    wanted = torch.cat([targets.double(), root * weight.double().T])
+    expected = torch.linalg.lstsq(rows, wanted).solution.T
+    solved = normal_equations(targets, inputs).solve(weight, ridge=0.3)
+    torch.testing.assert_close(solved, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_error_is_the_sum_of_squares() -> None:
+    inputs = torch.randn(50, 6, generator=generator(0))
+    targets = torch.randn(50, 3, generator=generator(1))
+    weight = torch.randn(3, 6, generator=generator(2))
+    expected = float((targets - inputs @ weight.T).double().square().sum())
+    assert normal_equations(targets, inputs).error(weight) == pytest.approx(expected, rel=1e-5)
+
+
+def test_inputs_that_are_always_zero_leave_the_weights_alone() -> None:
+    weight = torch.randn(3, 6, generator=generator(2))
+    solved = normal_equations(torch.randn(50, 3), torch.zeros(50, 6)).solve(weight, ridge=0.01)
+    assert torch.equal(solved, weight.double())
+
+
+def fitted(name: str, blocks: Tensor, **options: float) -> tuple[PreTrainedModel, list[Fit]]:
+    model = tiny_model(**VARIANTS[name])
+    freeze(model)
+    units, width = units_of(model)
+    arguments = {"batch_size": 3, **options}
+    return model, list(compensate(model, units, width, random_mask(units), blocks, **arguments))
+
+
+def units_of(model: PreTrainedModel) -> tuple[UnitTable, int]:
+    config = model.config
+    layers = [(config.intermediate_size, config.num_key_value_heads)] * config.num_hidden_layers
+    head_dim = model.model.layers[0].self_attn.head_dim
+    width = config.num_attention_heads // config.num_key_value_heads * head_dim
+    return UnitTable.of_layers(layers), width
+
+
+def hidden_states(model: nn.Module, blocks: Tensor) -> list[Tensor]:
+    with torch.no_grad():
+        return list(model(input_ids=blocks, output_hidden_states=True).hidden_states)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_layers_error_falls_and_is_the_one_that_hidden_states_show(name: str) -> None:
+    """Measured on the whole model's own hidden states, behind the second layer's MLP."""
+    blocks = torch.randint(256, (10, 24), generator=generator(4))
+    model, fits = fitted(name, blocks)
+    units, width = units_of(model)
+    assert [(fit.layer, fit.linear) for fit in fits] == [
+        (layer, linear)
+        for layer in range(units.layers)
+        for linear in ("self_attn.o_proj", "mlp.down_proj")
+    ]
+    assert all(fit.after <= fit.before for fit in fits)
+    assert sum(fit.after for fit in fits) < 0.95 * sum(fit.before for fit in fits)
+
+    dense = hidden_states(tiny_model(**VARIANTS[name]), blocks)
+    with gated(model, units, width) as gates:
+        gates.assign(random_mask(units).float())
+        pruned = hidden_states(model, blocks)
+    found = float((dense[1] - pruned[1]).double().square().sum())
+    assert fits[1].after == pytest.approx(found, rel=1e-3)
+
+
+def test_only_kept_columns_of_the_output_layers_change() -> None:
+    blocks = torch.randint(256, (4, 24), generator=generator(4))
+    model, _ = fitted("llama-biases", blocks)
+    units, width = units_of(model)
+    before = tiny_model(**VARIANTS["llama-biases"]).state_dict()
+    outputs = output_columns(model, units, width, random_mask(units))
+    for name, after in model.state_dict().items():
+        if name not in outputs:
+            assert torch.equal(after, before[name]), name
+            continue
+        columns = outputs[name][1]
+        kept = torch.zeros(after.shape[1], dtype=torch.bool)
+        kept[columns] = True
+        assert torch.equal(after[:, ~kept], before[name][:, ~kept])
+        assert not torch.equal(after[:, kept], before[name][:, kept])
+
+
+def test_a_mask_that_keeps_everything_changes_next_to_nothing() -> None:
+    blocks = torch.randint(256, (4, 24), generator=generator(4))
+    model = tiny_model("llama")
+    freeze(model)
+    dense = copy.deepcopy(model)
+    everything = torch.ones(UNITS.size, dtype=torch.bool)
+    fits = list(compensate(model, UNITS, 64, everything, blocks, batch_size=2))
+    assert all(fit.after <= 1e-6 * fit.power for fit in fits)
+    with torch.no_grad():
+        difference = (model(input_ids=blocks).logits - dense(input_ids=blocks).logits).abs().max()
+    assert difference < 1e-3
+
+
+def test_batches_change_nothing() -> None:
+    blocks = torch.randint(256, (7, 24), generator=generator(4))
+    one, _ = fitted("qwen2-sliding", blocks, batch_size=1)
+    many, _ = fitted("qwen2-sliding", blocks, batch_size=5)  # and a rest of 2
+    for left, right in zip(one.parameters(), many.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+
+
+def test_no_hook_and_no_gradient_stays() -> None:
+    model, _ = fitted("llama", torch.randint(256, (4, 24), generator=generator(4)))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert not any(p.requires_grad or p.grad is not None for p in model.parameters())
