@@ -1,100 +1,40 @@
 """The whole method, top-down: a model and a budget in, a smaller dense checkpoint out.
 
-scores   learn one gate score per unit on the frozen model, projected onto the budget each step
-mask     the units kept by the scores that did best on held-out text
-scales   learn one multiplier per kept unit while the mask stands still
-plan     scores, mask and scales with their provenance
-export   cut the base weights by the plan and fold the scales in
+scores        learn one gate score per unit on the frozen model, projected onto the budget each step
+mask          the units kept by the scores that did best on held-out text
+compensation  solve the kept output columns, so that hidden states stay near the dense model's
+scales        learn one multiplier per kept unit while the mask stands still
+plan          scores, mask and scales with their provenance
+export        cut the base weights by the plan and fold the scales in
 """
 
 from __future__ import annotations
 
-import hashlib
 import resource
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import grasp_deploy
-from grasp_deploy.budgets import budget_for, budget_record
+from grasp_deploy.budgets import budget_record
 from grasp_deploy.checkpoint.export import SHARD_BYTES, export
 from grasp_deploy.checkpoint.files import refuse_existing
-from grasp_deploy.checkpoint.loading import (
-    check_tokens,
-    load_checked,
-    load_tokenizer,
-    resolve_device,
-)
-from grasp_deploy.checkpoint.plan import Plan, open_scales
-from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.source import ModelSource, file_hashes, resolve_model
-from grasp_deploy.checkpoint.validate import check_weights, stored_dtype
+from grasp_deploy.checkpoint.loading import load_checked
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.shapes import ModelShape
+from grasp_deploy.checkpoint.validate import TensorEntry
 from grasp_deploy.config import CompressConfig
-from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.projection import Budget
-from grasp_deploy.pruning.scales import learn_scales
-from grasp_deploy.pruning.training import (
-    CalibrationBlocks,
-    LearningState,
-    LossError,
-    Schedule,
-    freeze,
-    keep_mask,
-    learn_scores,
-    mean_loss,
-)
+from grasp_deploy.job import Job, prepare
+from grasp_deploy.pruning.compensation import Fit
+from grasp_deploy.pruning.objective import LossError
+from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import versions
+from grasp_deploy.stages import Stages, Watcher
 from grasp_deploy.workspace import METRICS_FILE, Workspace
-
-Watcher = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A compression whose input has been checked and whose model is not loaded yet."""
-
-    config: CompressConfig
-    source: ModelSource
-    shape: ModelShape  # of the dense model
-    device: torch.device
-    budget: Budget
-    text: Blocks
-    weight_hashes: dict[str, str]  # SHA-256 by file name
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """What tells a resumed run that the files behind the config's names have changed."""
-        return {
-            "weights": self.weight_hashes,
-            "calibration tokens": self.text.as_dict()["token_ids_sha256"],
-            "costs": hashlib.sha256(self.budget.costs.cpu().numpy().tobytes()).hexdigest(),
-        }
-
-    @property
-    def blocks(self) -> CalibrationBlocks:
-        return CalibrationBlocks.split(self.text.token_ids)
-
-    @property
-    def group_width(self) -> int:
-        """`G·D`: attention outputs of one KV group."""
-        return self.shape.query_heads_per_group * self.shape.head_dim
-
-    def schedule(self, epochs: int) -> Schedule:
-        config = self.config
-        return Schedule(
-            epochs=epochs,
-            batch_size=config.batch_size,
-            learning_rate=config.learning_rate,
-            seed=config.seed,
-            select_best=config.select == "best",
-        )
-
 
 @dataclass(frozen=True)
 class Compressed:
@@ -129,11 +69,12 @@ def compress(
     with Workspace.open(
         output, config, job.inputs, resume=resume, overwrite=overwrite
     ) as workspace:
-        plan = learn_plan(job, workspace, watch)
+        plan, fitted = learn_plan(job, workspace, watch)
         pruned = export(
             plan,
             job.source.directory,
             output,
+            fitted=fitted,
             shard_bytes=shard_bytes,
             overwrite=overwrite,
             beside={METRICS_FILE: workspace.metrics()},
@@ -143,41 +84,30 @@ def compress(
     return Compressed(output, plan, job.shape, pruned, _peak_memory_bytes(job.device))
 
 
-def prepare(config: CompressConfig) -> Job:
-    """Check everything that can be checked before weights load."""
-    device = resolve_device(config.device)
-    source = resolve_model(config.model, config.revision)
-    stated = read_config(source.directory)
-    shape = model_shape(stated)
-    if shape.pruned:
-        raise InputError(
-            f"{config.model} is already pruned: compress the model that it came from with a "
-            "smaller budget (its plan names it)"
-        )
-    shape = replace(shape, dtype=stored_dtype(check_weights(source.directory, shape)))
-    budget = budget_for(config, shape, device)
-    text = read_blocks(
-        load_tokenizer(source.directory),
-        config.calibration,
-        calibration_split(config.calibration, config.calibration_split),
-        config.calibration_column,
-        config.sequence_length,
-        config.sequences,
-    )
-    check_tokens(text.token_ids, stated)
-    return Job(config, source, shape, device, budget, text, file_hashes(source.directory))
-
-
-def learn_plan(job: Job, workspace: Workspace, watch: Watcher) -> Plan:
-    """Learn scores, mask and scales on the frozen model."""
+def learn_plan(
+    job: Job, workspace: Workspace, watch: Watcher
+) -> tuple[Plan, dict[str, TensorEntry]]:
+    """Decide scores, mask and scales on the frozen model, and what tensors are fitted to them."""
     config = job.config
     model = load_checked(job.source.directory, job.device, config.dtype, config.attention)
     freeze(model, config.gradient_checkpointing)
+    stages = Stages(job, model, workspace, watch)
+    fits: list[Fit] = []
+    fitted: dict[str, TensorEntry] = {}
+    seconds = {}
     try:
-        scores, gate_seconds = _learn_scores(job, model, workspace, watch)
-        mask = keep_mask(scores, job.budget, config.temperature, _per_cost(config))
-        scales, scale_seconds = _learn_scales(job, model, mask, workspace, watch)
-        losses = _heldout_losses(job, model, mask, scales)
+        dense_loss = stages.heldout_loss()
+        scores, seconds["gates"] = stages.scores()
+        mask = stages.mask(scores)
+        if config.compensation:
+            fits, seconds["compensation"] = stages.compensation(mask)
+        scales, seconds["scales"] = stages.scales(mask)
+        losses = {
+            "heldout_dense": dense_loss,
+            "heldout_pruned": stages.heldout_loss(mask * scales),
+        }
+        if config.compensation:
+            fitted = stages.fitted(mask, scales)
     except LossError as error:
         raise InputError(str(error)) from None
     except torch.OutOfMemoryError as error:
@@ -185,69 +115,13 @@ def learn_plan(job: Job, workspace: Workspace, watch: Watcher) -> Plan:
             f"{job.device} is out of memory ({str(error).splitlines()[0]}): try "
             "--gradient-checkpointing, a shorter --sequence-length, or --dtype bfloat16"
         ) from None
-    return Plan(
-        scores=scores.cpu(),
-        mask=mask.cpu(),
-        scales=scales.cpu(),
-        provenance=_provenance(job, mask, losses)
-        | {"seconds": {"gates": gate_seconds, "scales": scale_seconds}},
-    )
-
-
-def _learn_scores(
-    job: Job, model: nn.Module, workspace: Workspace, watch: Watcher
-) -> tuple[Tensor, float]:
-    """`(N,)` scores, zero at the start, and the seconds it took."""
-    start = torch.zeros(job.budget.units.size, device=job.device)
-    schedule = job.schedule(job.config.epochs)
-    state = LearningState(start, schedule.learning_rate)
-    seconds = workspace.restore("gates", state)
-    steps = learn_scores(
-        model,
-        job.budget,
-        job.group_width,
-        job.blocks,
-        schedule,
-        state,
-        temperature=job.config.temperature,
-        per_cost=_per_cost(job.config),
-    )
-    for row in workspace.follow("gates", steps, state, job.budget.units, seconds):
-        watch(row)
-        seconds = row["seconds"]
-    return state.chosen(schedule.select_best), seconds
-
-
-def _learn_scales(
-    job: Job, model: nn.Module, mask: Tensor, workspace: Workspace, watch: Watcher
-) -> tuple[Tensor, float]:
-    """`(N,)` scales, 1 at the start and wherever a unit is removed, and the seconds it took."""
-    schedule = job.schedule(job.config.scale_epochs)
-    state = LearningState(open_scales(mask).to(job.device), schedule.learning_rate)
-    seconds = workspace.restore("scales", state)
-    units = job.budget.units
-    steps = learn_scales(model, units, job.group_width, mask, job.blocks, schedule, state)
-    for row in workspace.follow("scales", steps, state, units, seconds):
-        watch(row)
-        seconds = row["seconds"]
-    return state.chosen(schedule.select_best), seconds
-
-
-def _heldout_losses(
-    job: Job, model: nn.Module, mask: Tensor, scales: Tensor
-) -> dict[str, float | None]:
-    """Loss on the held-out blocks in nats per token, dense and pruned; None if none is held out."""
-    heldout, batch_size = job.blocks.heldout, job.config.batch_size
-    if not len(heldout):
-        return {"heldout_dense": None, "heldout_pruned": None}
-    dense = mean_loss(model, heldout, batch_size)
-    with gated(model, job.budget.units, job.group_width) as gates:
-        gates.assign(mask * scales)
-        return {"heldout_dense": dense, "heldout_pruned": mean_loss(model, heldout, batch_size)}
-
-
-def _per_cost(config: CompressConfig) -> bool:
-    return config.ranking == "score-per-cost"
+    provenance = {
+        **_provenance(job, mask, losses),
+        "seconds": seconds,
+        "fitted": sorted(fitted),
+        "compensation": [asdict(fit) for fit in fits],
+    }
+    return Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance), fitted
 
 
 def _provenance(job: Job, mask: Tensor, losses: dict[str, float | None]) -> dict[str, Any]:

@@ -28,6 +28,16 @@ BYTE_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2*
 BUDGETS = ("keep", "weights", "kv_per_token")
 LARGEST_SEED = 2**32 - 1
 LARGEST_NUMBER = 2**40
+Criterion = Literal[  # one-shot scores; a test holds them to those that `pruning.criteria` knows
+    "random",
+    "magnitude",
+    "taylor-vector",
+    "taylor-element",
+    "taylor-gate",
+    "flap",
+    "wanda-structured",
+]
+CRITERIA: tuple[str, ...] = typing.get_args(Criterion)
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 
 
@@ -78,13 +88,49 @@ class CompressConfig:
     sequences: int = option("Calibration", "How many blocks of text.", 512)
     sequence_length: int = option("Calibration", "Tokens in a block.", 512)
 
+    method: Literal["grasp", "gumbel-topk", Criterion] = option(
+        "Method",
+        f"How units are chosen: grasp (learnt gates), gumbel-topk, or at once by a criterion: "
+        f"{', '.join(CRITERIA)}.",
+        "grasp",
+    )
+    start: Literal["equal", Criterion] = option(
+        "Method",
+        "What learnt gates start from: equal scores, or the ranking of a criterion.",
+        "taylor-element",
+    )
+    criterion_sequences: int = option("Method", "Blocks of text that a criterion reads.", 64)
+    allocation: Literal["global", "layerwise", "owl"] = option(
+        "Method",
+        "Of a criterion's scores: one global ranking, equal shares per layer, or by outliers.",
+        "global",
+    )
+    compensation: bool = option(
+        "Method",
+        "Solve the kept columns of the output layers for the dense model's hidden states.",
+        True,
+    )
+    compensation_sequences: int = option("Method", "Blocks of text that this reads.", 128)
+    ridge: float = option("Method", "Its pull towards the weights as they were.", 0.01)
+
     epochs: int = option("Learning", "Passes over the blocks to learn the gates.", 4)
     learning_rate: float = option("Learning", "Of AdamW, for scores and scales.", 0.01)
+    learning_rate_schedule: Literal["constant", "cosine"] = option(
+        "Learning", "constant, or falling to 0 along half a cosine.", "cosine"
+    )
+    objective: Literal["text", "distillation"] = option(
+        "Learning",
+        "What gates are learnt from: the text itself, or the dense model's predictions on it.",
+        "text",
+    )
     temperature: float = option("Learning", "p = sigmoid(score / temperature).", 1.5)
     batch_size: int = option("Learning", "Blocks in a step.", 1)
     scale_epochs: int = option("Learning", "Passes to calibrate the scales; 0: no scales.", 1)
-    ranking: Literal["score", "score-per-cost"] = option(
-        "Learning", "Rank units by score or by score-per-cost.", "score"
+    ranking: Literal["auto", "score", "score-per-cost"] = option(
+        "Learning",
+        "Rank units by score or by score-per-cost; auto: by score, but per cost for criteria that "
+        "add up over a unit's weights.",
+        "auto",
     )
     select: Literal["best", "last"] = option(
         "Learning", "best: keep the mask that does best on held-out blocks; last: the last.", "best"
@@ -247,7 +293,9 @@ def _budget_problems(config: CompressConfig, wrong_types: Container[str]) -> lis
 
 def _range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[str]:
     at_least = dict.fromkeys(
-        ("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs", "batch_size"), 1
+        ("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs", "batch_size")
+        + ("criterion_sequences", "compensation_sequences"),
+        1,
     ) | {"sequence_length": 2, "scale_epochs": 0, "seed": 0, "cached_tokens": 0}
     problems = []
     values = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in wrong_types}
@@ -256,7 +304,7 @@ def _range_problems(config: CompressConfig, wrong_types: Container[str]) -> list
             problems.append(f"{flag(name)} {values[name]} is under {least}")
     if values.get("seed", 0) > LARGEST_SEED:
         problems.append(f"--seed {config.seed} is over {LARGEST_SEED}")
-    for name in ("learning_rate", "temperature", "kv_cost_factor"):
+    for name in ("learning_rate", "temperature", "kv_cost_factor", "ridge"):
         if name in values and not 1e-6 <= values[name] <= 1e6:
             problems.append(f"{flag(name)} {values[name]} is not between 1e-6 and 1e6")
     for name in ("weights", "kv_per_token"):

@@ -15,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from grasp_deploy.checkpoint.files import (
     locked,
     readable_disk_errors,
@@ -106,17 +108,33 @@ class Workspace:
             self.remove_unless_learnt()
         self._lock.close()
 
-    def restore(self, stage: str, state: LearningState) -> float:
-        """Put a stage back to where it was saved; returns the seconds it had taken until then."""
-        path = self._state_path(stage)
-        if not path.exists():
-            return 0.0
-        tensors, record = read_tensors(path)
+    def restore(self, stage: str, state: LearningState) -> float | None:
+        """Put a stage back to where it was saved; returns the seconds it had taken until then.
+
+        None if the stage was never saved.
+        """
+        saved = self.restore_tensors(stage)
+        if saved is None:
+            return None
+        tensors, record = saved
         state.restore(tensors)
         return float(record["seconds"])
 
+    def restore_tensors(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Tensors and record that a stage saved; None if it was never saved."""
+        path = self._state_path(stage)
+        return read_tensors(path) if path.exists() else None
+
+    def save_tensors(
+        self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]
+    ) -> Path:
+        """Save a stage's tensors and record; returns the file."""
+        path = self._state_path(stage)
+        write_tensors(path, tensors, record)
+        return path
+
     def save(self, stage: str, state: LearningState, seconds: float) -> None:
-        write_tensors(self._state_path(stage), state.tensors(), {"seconds": seconds})
+        self.save_tensors(stage, state.tensors(), {"seconds": seconds})
 
     def follow(
         self,

@@ -1,7 +1,8 @@
 """Plan + base weights -> the pruned checkpoint: a dense Hugging Face folder, stock tensor names.
 
 The export streams: a tensor is read from the base model, cut, and written before the next is read.
-The same plan and the same base weights give the same bytes, whoever exports.
+Tensors that were fitted to the calibration text come ready-made instead. The same plan and the same
+weights give the same bytes, whoever exports.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import grasp_deploy.checkpoint as package
 from grasp_deploy.checkpoint.card import model_card
 from grasp_deploy.checkpoint.files import (
     MANIFEST_FILE,
+    manifest_of,
     refuse_existing,
     sha256,
     staged_directory,
@@ -56,13 +59,15 @@ def export(
     revision: str | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
+    fitted: Mapping[str, TensorEntry] | None = None,
     beside: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ModelShape:
     """Write the checkpoint that a plan makes of its base model; returns its shape.
 
     `model` is the base model's folder or hub id, by default at the plan's revision. Memory stays
-    near the largest tensor (section 3.5). `beside` maps names of more text files to their contents;
+    near the largest tensor (section 3.5). `fitted` says where the plan's fitted tensors lie; see
+    `fitted_beside`. `beside` maps names of more text files to their contents;
     `on_progress` hears tensors written and tensors in all. The output appears whole or not at all.
 
     Raises InputError if the plan is another model's, weights are damaged, or the output exists.
@@ -77,8 +82,9 @@ def export(
     entries = check_weights(base, dense)
     dense = replace(dense, dtype=stored_dtype(entries))
     check_plan_fits(plan, dense, file_hashes(base))
-    units = UnitTable.of_layers(plan.dense_layers)
-    kept = units.kept_per_layer(plan.mask)
+    fitted = fitted or {}
+    assert sorted(fitted) == sorted(plan.fitted), "the plan's fitted tensors must be given"
+    kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
     pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
     layouts = {
         name: TensorLayout(_torch_dtype(entries[name]), shape)
@@ -86,7 +92,7 @@ def export(
     }
     with staged_directory(output, overwrite=overwrite) as staging:
         hashes = {}
-        tensors = cut_tensors(plan, dense, entries, list(layouts))
+        tensors = cut_tensors(plan, dense, entries, list(layouts), fitted)
         written = 0
         for file, digest in write_shards(staging, layouts, tensors, shard_bytes):
             if digest is not None:
@@ -108,31 +114,67 @@ def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
     return resolve_model(model, revision).directory
 
 
+def fitted_beside(plan: Plan, path: Path) -> dict[str, TensorEntry]:
+    """Where the fitted tensors of the plan at `path` lie: in the checkpoint that it belongs to.
+
+    Raises InputError if there are any, and `path` lies in no whole checkpoint.
+    """
+    if not plan.fitted:
+        return {}
+    folder = path.parent
+    try:
+        entries = check_weights(folder, model_shape(read_config(folder)))
+        found = {name: entries[name] for name in plan.fitted}
+        stated = manifest_of(folder)
+        changed = [
+            file.name
+            for file in sorted({entry.path for entry in found.values()})
+            if sha256(file) != stated.get(file.name)
+        ]
+        if changed:
+            raise InputError(f"{changed[0]} has another SHA-256 than {MANIFEST_FILE} states")
+    except (InputError, KeyError) as error:
+        raise InputError(
+            f"{len(plan.fitted)} tensors of this plan were fitted to the calibration text and lie "
+            f"in its checkpoint alone, which {folder} is not ({error}): name the {PLAN_FILE} in "
+            "the checkpoint's own folder"
+        ) from None
+    return found
+
+
 def cut_tensors(
     plan: Plan,
     dense: ModelShape,
     entries: Mapping[str, TensorEntry],
     names: list[str],
+    fitted: Mapping[str, TensorEntry],
     *,
     in_float32: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each named tensor of the pruned model, cut from the base weights, one at a time.
+    """Each named tensor of the pruned model, one at a time: cut from the base weights, or fitted.
 
     In the dtype of the base weights, to which folded scales are rounded, or in float32 unrounded.
     """
     units = UnitTable.of_layers(plan.dense_layers)
     cut: tuple[int, LayerCut] | None = None
     for name in names:
-        tensor = read_tensor(entries[name].path, name)
-        tensor = tensor.float() if in_float32 else tensor
-        if name.startswith("model.layers."):
-            _, _, index, tail = name.split(".", 3)
-            layer = int(index)
+        tensor = read_tensor((fitted.get(name) or entries[name]).path, name)
+        tensor = tensor.to(torch.float32 if in_float32 else _torch_dtype(entries[name]))
+        if name in fitted:
+            pass  # cut and scaled when it was fitted
+        elif name.startswith("model.layers."):
+            layer, tail = layer_and_tail(name)
             if cut is None or cut[0] != layer:
                 group, width = dense.query_heads_per_group, dense.head_dim
                 cut = (layer, layer_cut(units, layer, plan.mask, plan.scales, group, width))
             tensor = cut_tensor(tail, tensor, cut[1])
         yield name, tensor
+
+
+def layer_and_tail(name: str) -> tuple[int, str]:
+    """Layer index, and name within the layer, of a tensor `model.layers.I.TAIL`."""
+    _, _, index, tail = name.split(".", 3)
+    return int(index), tail
 
 
 def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:

@@ -49,6 +49,14 @@ class Plan:
         return [tuple(pair) for pair in self.provenance["dense_layers"]]
 
     @property
+    def fitted(self) -> list[str]:
+        """Names of tensors that were fitted to the calibration text: no plan can make them again.
+
+        They lie in the checkpoint alone, with the scales folded in.
+        """
+        return self.provenance.get("fitted", [])
+
+    @property
     def units(self) -> int:
         """`N`."""
         return sum(ffn + kv for ffn, kv in self.dense_layers)
@@ -79,6 +87,7 @@ def _has_provenance(record: dict[str, Any]) -> bool:
     """Whether all that others read of a plan's record is there, in its form."""
     layers, texts = record.get("dense_layers"), (record.get("model"), record.get("cost_model"))
     budget = record.get("budget")
+    fitted = record.get("fitted", [])
     tables = ("weight_hashes", "config", "calibration", "losses", "versions", "seconds")
     return (
         record.keys() >= PROVENANCE
@@ -86,6 +95,8 @@ def _has_provenance(record: dict[str, Any]) -> bool:
         and all(isinstance(record[name], dict) for name in tables)
         and isinstance(layers, list)
         and all(isinstance(pair, list) and [*map(type, pair)] == [int, int] for pair in layers)
+        and isinstance(fitted, list)
+        and all(isinstance(name, str) for name in fitted)
         and isinstance(budget, dict)
         and all(budget.get(name) for name in ("total_cost", "kept_cost"))
     )

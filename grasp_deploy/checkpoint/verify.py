@@ -2,7 +2,7 @@
 
 files      every file has the SHA-256 that the manifest states
 shapes     config.json, tensors and plan agree on every layer
-weights    every tensor is the plan's cut of the base weights, bit for bit
+weights    every tensor that was not fitted is the plan's cut of the base weights, bit for bit
 gated      the gated dense model and the cut one give the same logits in float32
 reloaded   `from_pretrained` gives the cut model's logits and greedy tokens
 served     vLLM gives the reloaded model's greedy tokens
@@ -18,16 +18,17 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from grasp_deploy.checkpoint.export import cut_tensors, resolve_base
+from grasp_deploy.checkpoint.export import cut_tensors, layer_and_tail, resolve_base
 from grasp_deploy.checkpoint.files import MANIFEST_FILE, manifest_of, sha256
 from grasp_deploy.checkpoint.loading import load_checked
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits, load_plan, pruned_layers
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.shards import read_tensor
 from grasp_deploy.checkpoint.source import file_hashes
-from grasp_deploy.checkpoint.validate import check_checkpoint, check_weights
+from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint, check_weights
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
 from grasp_deploy.pruning.units import UnitTable
 
 TOLERANCE = 1e-4  # of the largest logit (at least 1): float32 sums in another order differ by less
@@ -156,12 +157,14 @@ class _Bench:
     def weights(self) -> str:
         """Every tensor of the checkpoint against the plan's cut of the base weights."""
         dense, entries, names = self._to_cut()
-        written = check_weights(self.directory, model_shape(read_config(self.directory)))
-        for name, expected in cut_tensors(self.plan, dense, entries, names):
+        written, fitted = self._written(), self.plan.fitted
+        names = [name for name in names if name not in fitted]
+        for name, expected in cut_tensors(self.plan, dense, entries, names, {}):
             found = read_tensor(written[name].path, name)
             if found.dtype != expected.dtype or not torch.equal(found, expected):
                 raise Difference(f"{name} is not the plan's cut of the base weights")
-        return f"{len(names)} tensors are the plan's cut of the base weights, bit for bit"
+        detail = f"{len(names)} tensors are the plan's cut of the base weights, bit for bit"
+        return detail + f"; {len(fitted)} more were fitted to the calibration text" * bool(fitted)
 
     def gated(self) -> str:
         """The dense model with the plan's gates against the cut one, scales unrounded in both."""
@@ -169,10 +172,22 @@ class _Bench:
         model = load_checked(self.base, self.device, "float32", "sdpa")
         units = UnitTable.of_layers(self.plan.dense_layers)
         with gated(model, units, dense.query_heads_per_group * dense.head_dim) as gates:
-            gates.assign((self.plan.mask * self.plan.scales).to(self.device))
+            gates.assign(self._spread_fitted(model, units, dense).to(self.device))
             expected = self._logits(model)
         del model
         return _compare("gated dense and cut model", expected, self._logits(self._cut_model(False)))
+
+    def _spread_fitted(self, model: nn.Module, units: UnitTable, dense: ModelShape) -> Tensor:
+        """Put fitted tensors into the dense model; the `(N,)` gates that then belong before them."""
+        plan, written = self.plan, self._written()
+        group, width = dense.query_heads_per_group, dense.head_dim
+        parameters = dict(model.named_parameters())
+        for name in plan.fitted:
+            layer, tail = layer_and_tail(name)
+            cut = layer_cut(units, layer, plan.mask, plan.scales, group, width)
+            tensor, place = read_tensor(written[name].path, name), parameters[name]
+            place.data = spread_tensor(tail, tensor, place.data.cpu(), cut).to(place.device)
+        return plan.mask.float() if plan.fitted else plan.mask * plan.scales
 
     def reloaded(self) -> str:
         """The folder as transformers loads it against the cut weights, both as stored."""
@@ -197,10 +212,15 @@ class _Bench:
         pruned: ModelShape = model_shape(read_config(self.directory))
         return dense, check_weights(self.base, dense), list(pruned.tensor_shapes())
 
+    def _written(self) -> dict[str, TensorEntry]:
+        """The checkpoint's own tensors."""
+        return check_weights(self.directory, model_shape(read_config(self.directory)))
+
     def _cut_model(self, rounded: bool) -> nn.Module:
         """The pruned model in float32, built in memory from plan and base weights."""
         dense, entries, names = self._to_cut()
-        cut = cut_tensors(self.plan, dense, entries, names, in_float32=not rounded)
+        fitted = {name: self._written()[name] for name in self.plan.fitted}
+        cut = cut_tensors(self.plan, dense, entries, names, fitted, in_float32=not rounded)
         state = {name: tensor.float() for name, tensor in cut}
         config = AutoConfig.from_pretrained(self.directory, trust_remote_code=False)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -31,6 +31,20 @@ def per_cost(scores: Tensor, costs: Tensor) -> Tensor:
     return (scores.double() / torch.where(costs > 0, costs, 1.0)).float()
 
 
+def by_rank(scores: Tensor, budget: Budget) -> Tensor:
+    """`(N,)` float32 scores from 1 down to -1 in even steps, in the order of `(N,)` scores.
+
+    What learning starts from: it moves every score by about the same at first, so how often a unit
+    must be called for before it crosses the cut should depend on its rank, not on a criterion's
+    scale. Equals are ordered as the projection orders them.
+    """
+    order = budget.tie_order[
+        torch.argsort(scores[budget.tie_order], descending=True, stable=True)
+    ]
+    even = torch.linspace(1, -1, len(scores), device=scores.device)
+    return torch.empty_like(even).scatter_(0, order, even)
+
+
 def allocate(
     name: str, scores: Tensor, budget: Budget, outlier_ratios: Tensor | None = None
 ) -> Tensor:

@@ -46,27 +46,39 @@ def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
     once to the tensor's dtype. Norms and the biases of the two output layers pass through.
     """
     match name:
-        case (
-            "mlp.gate_proj.weight"
-            | "mlp.up_proj.weight"
-            | "mlp.gate_proj.bias"
-            | "mlp.up_proj.bias"
-        ):
-            return tensor[cut.channels]
-        case "self_attn.q_proj.weight" | "self_attn.q_proj.bias":
-            return tensor[cut.query_rows]
-        case (
-            "self_attn.k_proj.weight"
-            | "self_attn.k_proj.bias"
-            | "self_attn.v_proj.weight"
-            | "self_attn.v_proj.bias"
-        ):
-            return tensor[cut.kv_rows]
         case "mlp.down_proj.weight":
             return _fold(tensor[:, cut.channels], cut.channel_scales)
         case "self_attn.o_proj.weight":
             return _fold(tensor[:, cut.query_rows], cut.query_scales)
-    return tensor
+    rows = _kept_rows(name, cut)
+    return tensor if rows is None else tensor[rows]
+
+
+def spread_tensor(name: str, tensor: Tensor, dense: Tensor, cut: LayerCut) -> Tensor:
+    """A copy of a dense tensor of a layer with a cut one put where it was cut from, as it is."""
+    spread = dense.clone()
+    match name:
+        case "mlp.down_proj.weight":
+            spread[:, cut.channels] = tensor.to(dense)
+            return spread
+        case "self_attn.o_proj.weight":
+            spread[:, cut.query_rows] = tensor.to(dense)
+            return spread
+    rows = _kept_rows(name, cut)
+    spread[slice(None) if rows is None else rows] = tensor.to(dense)
+    return spread
+
+
+def _kept_rows(name: str, cut: LayerCut) -> Tensor | None:
+    """Rows that the cut keeps of a tensor whose columns stay; None: all."""
+    match name.rpartition(".")[0]:
+        case "mlp.gate_proj" | "mlp.up_proj":
+            return cut.channels
+        case "self_attn.q_proj":
+            return cut.query_rows
+        case "self_attn.k_proj" | "self_attn.v_proj":
+            return cut.kv_rows
+    return None
 
 
 def _rows(groups: Tensor, width: int) -> Tensor:

@@ -20,7 +20,13 @@ from rich.progress import (
 
 Watcher = Callable[[dict[str, Any]], None]
 
-STAGES = {"gates": "learning gates", "scales": "calibrating scales", "export": "writing tensors"}
+STAGES = {
+    "criterion": "scoring units",
+    "gates": "learning gates",
+    "compensation": "compensating",
+    "scales": "calibrating scales",
+    "export": "writing tensors",
+}
 LOG_EVERY_SECONDS = 20.0
 
 

@@ -1,0 +1,108 @@
+"""A compression whose input has been checked: what its stages work on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from grasp_deploy.budgets import budget_for
+from grasp_deploy.checkpoint.loading import check_tokens, load_tokenizer, resolve_device
+from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.source import ModelSource, file_hashes, resolve_model
+from grasp_deploy.checkpoint.validate import check_weights, stored_dtype
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.data import Blocks, calibration_split, read_blocks
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.projection import Budget
+from grasp_deploy.pruning.training import CalibrationBlocks, Schedule
+
+
+@dataclass(frozen=True)
+class Job:
+    """A compression whose input has been checked and whose model is not loaded yet."""
+
+    config: CompressConfig
+    source: ModelSource
+    shape: ModelShape  # of the dense model
+    device: torch.device
+    budget: Budget
+    text: Blocks
+    weight_hashes: dict[str, str]  # SHA-256 by file name
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What tells a resumed run that the files behind the config's names have changed."""
+        return {
+            "weights": self.weight_hashes,
+            "calibration tokens": self.text.as_dict()["token_ids_sha256"],
+            "costs": hashlib.sha256(self.budget.costs.cpu().numpy().tobytes()).hexdigest(),
+        }
+
+    @property
+    def blocks(self) -> CalibrationBlocks:
+        return CalibrationBlocks.split(self.text.token_ids)
+
+    @property
+    def group_width(self) -> int:
+        """`G·D`: attention outputs of one KV group."""
+        return self.shape.query_heads_per_group * self.shape.head_dim
+
+    @property
+    def learns(self) -> bool:
+        """Whether gates are learnt, or units chosen at once by a criterion."""
+        return self.config.method in ("grasp", "gumbel-topk")
+
+    @property
+    def criterion(self) -> str | None:
+        """The criterion that gates start from or units are chosen by; None: from equal scores."""
+        name = self.config.start if self.learns else self.config.method
+        return None if name == "equal" else name
+
+    @property
+    def gate_schedule(self) -> Schedule:
+        config = self.config
+        epochs = config.epochs if self.learns else 0
+        return replace(self._schedule(epochs), distil=config.objective == "distillation")
+
+    @property
+    def scale_schedule(self) -> Schedule:
+        return self._schedule(self.config.scale_epochs)
+
+    def _schedule(self, epochs: int) -> Schedule:
+        config = self.config
+        return Schedule(
+            epochs=epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            seed=config.seed,
+            select_best=config.select == "best",
+            cosine=config.learning_rate_schedule == "cosine",
+        )
+
+
+def prepare(config: CompressConfig) -> Job:
+    """Check everything that can be checked before weights load."""
+    device = resolve_device(config.device)
+    source = resolve_model(config.model, config.revision)
+    stated = read_config(source.directory)
+    shape = model_shape(stated)
+    if shape.pruned:
+        raise InputError(
+            f"{config.model} is already pruned: compress the model that it came from with a "
+            "smaller budget (its plan names it)"
+        )
+    shape = replace(shape, dtype=stored_dtype(check_weights(source.directory, shape)))
+    budget = budget_for(config, shape, device)
+    text = read_blocks(
+        load_tokenizer(source.directory),
+        config.calibration,
+        calibration_split(config.calibration, config.calibration_split),
+        config.calibration_column,
+        config.sequence_length,
+        config.sequences,
+    )
+    check_tokens(text.token_ids, stated)
+    return Job(config, source, shape, device, budget, text, file_hashes(source.directory))

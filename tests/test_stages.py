@@ -1,0 +1,182 @@
+"""Methods, warm starts and compensation through a whole compression."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.export import export, fitted_beside
+from grasp_deploy.checkpoint.loading import load
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression import compress
+from grasp_deploy.config import CRITERIA, CompressConfig
+from grasp_deploy.errors import InputError
+from grasp_deploy.job import prepare
+from grasp_deploy.pruning import criteria
+from grasp_deploy.pruning.allocation import by_rank, per_cost
+from grasp_deploy.pruning.criteria import criterion_scores
+from grasp_deploy.pruning.projection import project
+from grasp_deploy.pruning.units import UnitTable
+
+
+@pytest.fixture(scope="module")
+def quick(short_config: CompressConfig) -> CompressConfig:
+    return replace(
+        short_config,
+        sequences=8,
+        sequence_length=64,
+        scale_epochs=0,
+        compensation=False,
+        criterion_sequences=4,
+        compensation_sequences=4,
+    )
+
+
+def compressed(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    plan = compress(config, output, watch=rows.append).plan
+    return plan, rows
+
+
+def test_the_config_knows_every_criterion() -> None:
+    assert CRITERIA == criteria.CRITERIA
+
+
+@pytest.mark.parametrize("method", ["random", "flap", "taylor-element"])
+def test_a_criterion_alone_decides_the_mask(
+    method: str, quick: CompressConfig, tmp_path: Path
+) -> None:
+    config = replace(quick, method=method)
+    plan, rows = compressed(config, tmp_path / "out")
+    job = prepare(config)
+    scores = criterion_scores(
+        method,
+        load(job.source.directory, device="cpu"),
+        job.budget.units,
+        job.group_width,
+        job.blocks.train[:4],
+        batch_size=config.batch_size,
+        seed=0,
+    )
+    if method == "taylor-element":  # sums over a unit's weights are compared by the weight
+        scores = per_cost(scores, job.budget.costs)
+    assert torch.equal(plan.mask, project(scores, job.budget))
+    assert {row["stage"] for row in rows} <= {"criterion", "export"}
+    assert torch.equal(plan.scales, torch.ones(len(plan.mask)))
+    assert all(check.ok for check in verify(tmp_path / "out"))
+
+
+def test_learning_starts_at_the_criterions_own_mask(quick: CompressConfig, tmp_path: Path) -> None:
+    config = replace(quick, method="grasp", start="taylor-element")
+    one_shot, _ = compressed(replace(config, method="taylor-element"), tmp_path / "one-shot")
+    _, rows = compressed(config, tmp_path / "learnt")
+    first = next(row for row in rows if row["stage"] == "gates")
+    units = UnitTable.of_layers(one_shot.dense_layers)
+    assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(one_shot.mask)
+
+
+def test_scores_by_rank_project_to_the_same_mask(quick: CompressConfig) -> None:
+    budget = prepare(quick).budget
+    scores = torch.rand(budget.units.size, generator=torch.Generator().manual_seed(0))
+    scores[::3] = 0.5  # equals, which the tie order decides
+    assert torch.equal(project(scores, budget), project(by_rank(scores, budget), budget))
+    assert by_rank(scores, budget).sort().values.tolist() == pytest.approx(
+        torch.linspace(-1, 1, budget.units.size).tolist()
+    )
+
+
+def test_an_equal_start_and_gumbel_noise_give_other_masks(
+    quick: CompressConfig, tmp_path: Path
+) -> None:
+    masks = {}
+    for method, start in (("grasp", "equal"), ("gumbel-topk", "equal"), ("grasp", "magnitude")):
+        config = replace(quick, method=method, start=start, learning_rate=0.1)
+        masks[method, start] = compressed(config, tmp_path / f"{method}-{start}")[0].mask
+    different = {tuple(mask.tolist()) for mask in masks.values()}
+    assert len(different) == 3
+
+
+@pytest.mark.parametrize("allocation", ["layerwise", "owl"])
+def test_allocations_bend_a_criterions_ranking(
+    allocation: str, quick: CompressConfig, tmp_path: Path
+) -> None:
+    config = replace(quick, method="magnitude")
+    shared, _ = compressed(replace(config, allocation=allocation), tmp_path / allocation)
+    ranked, _ = compressed(config, tmp_path / "global")
+    units = UnitTable.of_layers(shared.dense_layers)
+
+    def range_of_ffn_widths(plan: Plan) -> int:
+        widths = [ffn for ffn, _ in units.kept_per_layer(plan.mask)]
+        return max(widths) - min(widths)
+
+    assert range_of_ffn_widths(shared) < range_of_ffn_widths(ranked)
+    if allocation == "layerwise":
+        assert range_of_ffn_widths(shared) <= 1
+
+
+@pytest.fixture(scope="module")
+def compensated(
+    quick: CompressConfig, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, Plan, list[dict[str, Any]]]]:
+    output = tmp_path_factory.mktemp("compensated") / "out"
+    config = replace(quick, method="taylor-element", compensation=True, scale_epochs=1)
+    yield output, *compressed(config, output)
+
+
+def test_compensation_lowers_the_heldout_loss(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], quick: CompressConfig, tmp_path: Path
+) -> None:
+    """On text that it has not seen, on a really trained model."""
+    _, plan, rows = compensated
+    assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
+        range(1, 2 * len(plan.dense_layers) + 1)
+    )
+    config = replace(quick, method="taylor-element", scale_epochs=1)
+    without, _ = compressed(config, tmp_path / "without")
+    assert torch.equal(without.mask, plan.mask)
+    losses = [one.provenance["losses"]["heldout_pruned"] for one in (plan, without)]
+    assert losses[0] < losses[1]
+    for fit in plan.provenance["compensation"]:
+        assert fit["after"] <= fit["before"]
+
+
+def test_a_compensated_checkpoint_verifies_and_computes_what_was_learnt(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]],
+) -> None:
+    output, plan, _ = compensated
+    checks = list(verify(output))
+    assert [check.name for check in checks] == ["files", "shapes", "weights", "gated", "reloaded"]
+    assert all(check.ok for check in checks), checks
+    assert f"{2 * len(plan.dense_layers)} more were fitted" in checks[2].detail
+
+
+def test_the_plan_in_its_checkpoint_makes_it_again(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    output, plan, _ = compensated
+    fitted = fitted_beside(plan, output / PLAN_FILE)
+    export(plan, plan.provenance["model"], tmp_path / "again", fitted=fitted)
+    for name in ("model.safetensors", "config.json", PLAN_FILE, "README.md"):
+        assert (tmp_path / "again" / name).read_bytes() == (output / name).read_bytes(), name
+
+
+def test_a_plan_alone_cannot_make_fitted_tensors(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    output, plan, _ = compensated
+    shutil.copyfile(output / PLAN_FILE, tmp_path / PLAN_FILE)
+    with pytest.raises(InputError, match="fitted to the calibration text"):
+        fitted_beside(plan, tmp_path / PLAN_FILE)
+    shutil.copytree(output, tmp_path / "changed")
+    with (tmp_path / "changed" / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    with pytest.raises(InputError, match="another SHA-256"):
+        fitted_beside(plan, tmp_path / "changed" / PLAN_FILE)
