@@ -36,6 +36,7 @@ from grasp_deploy.record import versions
 from grasp_deploy.stages import Stages, Watcher
 from grasp_deploy.workspace import METRICS_FILE, Workspace
 
+
 @dataclass(frozen=True)
 class Compressed:
     """What a compression came to."""
@@ -106,7 +107,7 @@ def learn_plan(
             "heldout_dense": dense_loss,
             "heldout_pruned": stages.heldout_loss(mask * scales),
         }
-        if config.compensation:
+        if fits:
             fitted = stages.fitted(mask, scales)
     except LossError as error:
         raise InputError(str(error)) from None

@@ -293,8 +293,10 @@ def _budget_problems(config: CompressConfig, wrong_types: Container[str]) -> lis
 
 def _range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[str]:
     at_least = dict.fromkeys(
-        ("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs", "batch_size")
-        + ("criterion_sequences", "compensation_sequences"),
+        (
+            *("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs"),
+            *("batch_size", "criterion_sequences", "compensation_sequences"),
+        ),
         1,
     ) | {"sequence_length": 2, "scale_epochs": 0, "seed": 0, "cached_tokens": 0}
     problems = []

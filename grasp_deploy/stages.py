@@ -25,6 +25,8 @@ from grasp_deploy.pruning.training import LearningState, keep_mask, learn_scores
 from grasp_deploy.workspace import Workspace
 
 Watcher = Callable[[dict[str, Any]], None]
+Look = Callable[[int, Tensor], None]
+Outputs = dict[str, tuple[nn.Linear, Tensor]]  # a weight's name: its layer, its kept columns
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,11 @@ class Stages:
     workspace: Workspace
     watch: Watcher
 
-    def scores(self) -> tuple[Tensor, float]:
-        """`(N,)` scores, learnt or of a criterion, and the seconds that it took."""
+    def scores(self, look: Look = lambda step, scores: None) -> tuple[Tensor, float]:
+        """`(N,)` scores, learnt or of a criterion, and the seconds that it took.
+
+        `look(step, scores)` sees the scores before the first step and after each.
+        """
         job = self.job
         start = torch.zeros(job.budget.units.size, device=job.device)
         schedule = job.gate_schedule
@@ -45,6 +50,7 @@ class Stages:
         seconds = self.workspace.restore("gates", state)
         if seconds is None:
             seconds = self._start(state)
+        look(state.step, state.values.detach())
         steps = learn_scores(
             self.model,
             job.budget,
@@ -58,28 +64,34 @@ class Stages:
         )
         for row in self.workspace.follow("gates", steps, state, job.budget.units, seconds):
             self.watch(row)
+            look(row["step"], state.values.detach())
             seconds = row["seconds"]
         return state.chosen(schedule.select_best), seconds
 
     def mask(self, scores: Tensor) -> Tensor:
         """`(N,)` mask that scores keep under the budget."""
         config = self.job.config
-        if not self.job.learns:  # a criterion's scores are of any size, and a sigmoid would saturate
+        if (
+            not self.job.learns
+        ):  # a criterion's scores are of any size, and a sigmoid would saturate
             return project(scores, self.job.budget)
         return keep_mask(scores, self.job.budget, config.temperature, self._ranks_per_cost())
 
     def compensation(self, mask: Tensor) -> tuple[list[Fit], float]:
-        """Solve the kept columns of the output layers, in the model; the fits and the seconds."""
+        """Solve the kept columns of the output layers, in the model; the fits and the seconds.
+
+        Little text has more columns than it can tell apart. Where the held-out loss rises, the
+        columns are put back as they were, and there are no fits.
+        """
         job = self.job
         outputs = output_columns(self.model, job.budget.units, job.group_width, mask)
         saved = self.workspace.restore_tensors("compensation")
         if saved is not None:
             tensors, record = saved
-            with torch.no_grad():
-                for name, (linear, columns) in outputs.items():
-                    linear.weight[:, columns] = tensors[name].to(linear.weight)
+            _put_back(outputs, tensors)
             return [Fit(**fit) for fit in record["fits"]], float(record["seconds"])
         began, fits = time.perf_counter(), []
+        before, columns_before = self.heldout_loss(mask.float()), _kept_columns(outputs)
         for fit in compensate(
             self.model,
             job.budget.units,
@@ -91,12 +103,13 @@ class Stages:
         ):
             fits.append(fit)
             self.watch({"stage": "compensation", "step": len(fits), "steps": len(outputs)})
+        after = self.heldout_loss(mask.float())
+        if before is not None and after is not None and after > before:
+            _put_back(outputs, columns_before)
+            fits = []
         seconds = time.perf_counter() - began
-        self.workspace.save_tensors(
-            "compensation",
-            {name: linear.weight[:, columns] for name, (linear, columns) in outputs.items()},
-            {"fits": [asdict(fit) for fit in fits], "seconds": seconds},
-        )
+        record = {"fits": [asdict(fit) for fit in fits], "seconds": seconds}
+        self.workspace.save_tensors("compensation", _kept_columns(outputs), record)
         return fits, seconds
 
     def scales(self, mask: Tensor) -> tuple[Tensor, float]:
@@ -105,9 +118,7 @@ class Stages:
         state = LearningState(open_scales(mask).to(job.device), schedule.learning_rate)
         seconds = self.workspace.restore("scales", state) or 0.0
         units = job.budget.units
-        steps = learn_scales(
-            self.model, units, job.group_width, mask, job.blocks, schedule, state
-        )
+        steps = learn_scales(self.model, units, job.group_width, mask, job.blocks, schedule, state)
         for row in self.workspace.follow("scales", steps, state, units, seconds):
             self.watch(row)
             seconds = row["seconds"]
@@ -185,3 +196,15 @@ class Stages:
         if config.ranking == "auto":
             return config.method in ADDITIVE
         return config.ranking == "score-per-cost"
+
+
+def _kept_columns(outputs: Outputs) -> dict[str, Tensor]:
+    """Copies of the kept columns of output layers, by the weight's name."""
+    return {name: linear.weight[:, columns] for name, (linear, columns) in outputs.items()}
+
+
+@torch.no_grad()
+def _put_back(outputs: Outputs, kept: dict[str, Tensor]) -> None:
+    """Put kept columns into their output layers."""
+    for name, (linear, columns) in outputs.items():
+        linear.weight[:, columns] = kept[name].to(linear.weight)

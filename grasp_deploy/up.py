@@ -8,9 +8,9 @@ from pathlib import Path
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.compression import is_result_of
-from grasp_deploy.job import prepare
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.job import prepare
 from grasp_deploy.measure.vllm_flags import read_flags
 from grasp_deploy.measure.vllm_process import installed_platform
 from grasp_deploy.serve import HOST, PORT, check_port

@@ -125,9 +125,7 @@ class Workspace:
         path = self._state_path(stage)
         return read_tensors(path) if path.exists() else None
 
-    def save_tensors(
-        self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]
-    ) -> Path:
+    def save_tensors(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> Path:
         """Save a stage's tensors and record; returns the file."""
         path = self._state_path(stage)
         write_tensors(path, tensors, record)

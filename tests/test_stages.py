@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.export import export, fitted_beside
+from grasp_deploy.checkpoint.export import export
 from grasp_deploy.checkpoint.loading import load
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression import compress
 from grasp_deploy.config import CRITERIA, CompressConfig
@@ -121,12 +121,21 @@ def test_allocations_bend_a_criterions_ranking(
         assert range_of_ffn_widths(shared) <= 1
 
 
+COMPENSATED = {  # more tokens than a layer has columns
+    "method": "taylor-element",
+    "scale_epochs": 1,
+    "sequences": 32,
+    "sequence_length": 128,
+    "compensation_sequences": 24,
+}
+
+
 @pytest.fixture(scope="module")
 def compensated(
     quick: CompressConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, Plan, list[dict[str, Any]]]]:
     output = tmp_path_factory.mktemp("compensated") / "out"
-    config = replace(quick, method="taylor-element", compensation=True, scale_epochs=1)
+    config = replace(quick, **COMPENSATED, compensation=True)
     yield output, *compressed(config, output)
 
 
@@ -138,7 +147,7 @@ def test_compensation_lowers_the_heldout_loss(
     assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
         range(1, 2 * len(plan.dense_layers) + 1)
     )
-    config = replace(quick, method="taylor-element", scale_epochs=1)
+    config = replace(quick, **COMPENSATED, compensation=False)
     without, _ = compressed(config, tmp_path / "without")
     assert torch.equal(without.mask, plan.mask)
     losses = [one.provenance["losses"]["heldout_pruned"] for one in (plan, without)]
@@ -160,9 +169,9 @@ def test_a_compensated_checkpoint_verifies_and_computes_what_was_learnt(
 def test_the_plan_in_its_checkpoint_makes_it_again(
     compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    output, plan, _ = compensated
-    fitted = fitted_beside(plan, output / PLAN_FILE)
-    export(plan, plan.provenance["model"], tmp_path / "again", fitted=fitted)
+    output, _, _ = compensated
+    plan = load_plan(output / PLAN_FILE)
+    export(plan, plan.provenance["model"], tmp_path / "again")
     for name in ("model.safetensors", "config.json", PLAN_FILE, "README.md"):
         assert (tmp_path / "again" / name).read_bytes() == (output / name).read_bytes(), name
 
@@ -172,11 +181,31 @@ def test_a_plan_alone_cannot_make_fitted_tensors(
 ) -> None:
     output, plan, _ = compensated
     shutil.copyfile(output / PLAN_FILE, tmp_path / PLAN_FILE)
+    base = plan.provenance["model"]
     with pytest.raises(InputError, match="fitted to the calibration text"):
-        fitted_beside(plan, tmp_path / PLAN_FILE)
+        export(load_plan(tmp_path / PLAN_FILE), base, tmp_path / "again")
     shutil.copytree(output, tmp_path / "changed")
     with (tmp_path / "changed" / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
     with pytest.raises(InputError, match="another SHA-256"):
-        fitted_beside(plan, tmp_path / "changed" / PLAN_FILE)
+        export(load_plan(tmp_path / "changed" / PLAN_FILE), base, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_too_little_text_leaves_the_weights_as_they_were(
+    quick: CompressConfig, tmp_path: Path
+) -> None:
+    """Four blocks of 16 tokens fit hundreds of columns perfectly, and mean nothing."""
+    config = replace(
+        quick,
+        method="taylor-element",
+        sequence_length=16,
+        compensation=True,
+        compensation_sequences=4,
+        ridge=1e-6,
+    )
+    plan, rows = compressed(config, tmp_path / "out")
+    assert "compensation" in {row["stage"] for row in rows}
+    assert plan.fitted == [] and plan.provenance["compensation"] == []
+    assert all(check.ok for check in verify(tmp_path / "out"))

@@ -66,9 +66,10 @@ def export(
     """Write the checkpoint that a plan makes of its base model; returns its shape.
 
     `model` is the base model's folder or hub id, by default at the plan's revision. Memory stays
-    near the largest tensor (section 3.5). `fitted` says where the plan's fitted tensors lie; see
-    `fitted_beside`. `beside` maps names of more text files to their contents;
-    `on_progress` hears tensors written and tensors in all. The output appears whole or not at all.
+    near the largest tensor (section 3.5). `fitted` says where the plan's fitted tensors lie, by
+    default in the checkpoint that the plan was loaded from. `beside` maps names of more text files
+    to their contents; `on_progress` hears tensors written and tensors in all. The output appears
+    whole or not at all.
 
     Raises InputError if the plan is another model's, weights are damaged, or the output exists.
     """
@@ -82,8 +83,9 @@ def export(
     entries = check_weights(base, dense)
     dense = replace(dense, dtype=stored_dtype(entries))
     check_plan_fits(plan, dense, file_hashes(base))
-    fitted = fitted or {}
-    assert sorted(fitted) == sorted(plan.fitted), "the plan's fitted tensors must be given"
+    if fitted is None:
+        fitted = _fitted_beside(plan)
+    assert sorted(fitted) == sorted(plan.fitted), "the plan names other fitted tensors"
     kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
     pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
     layouts = {
@@ -114,14 +116,14 @@ def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
     return resolve_model(model, revision).directory
 
 
-def fitted_beside(plan: Plan, path: Path) -> dict[str, TensorEntry]:
-    """Where the fitted tensors of the plan at `path` lie: in the checkpoint that it belongs to.
+def _fitted_beside(plan: Plan) -> dict[str, TensorEntry]:
+    """Where a loaded plan's fitted tensors lie: in the checkpoint that it belongs to.
 
-    Raises InputError if there are any, and `path` lies in no whole checkpoint.
+    Raises InputError if there are any, and the plan's file lies in no whole checkpoint.
     """
     if not plan.fitted:
         return {}
-    folder = path.parent
+    folder = (plan.path or Path(PLAN_FILE)).parent
     try:
         entries = check_weights(folder, model_shape(read_config(folder)))
         found = {name: entries[name] for name in plan.fitted}

@@ -7,7 +7,7 @@ float32 on the flat axis of units, and a JSON record of where they come from.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Plan:
     mask: Tensor  # (N,) bool
     scales: Tensor  # (N,) float32; 1 where a unit is removed
     provenance: dict[str, Any]  # base model and hashes, cost model, budget, config, versions
+    path: Path | None = field(default=None, compare=False)  # the file that it was loaded from
 
     def save(self, path: Path) -> None:
         """Write the plan in one move; the same plan gives the same bytes."""
@@ -77,7 +78,7 @@ def load_plan(path: str | Path) -> Plan:
             f"{PLAN_VERSION}: use the release {record.get('versions', {}).get('grasp_deploy', '')} "
             "that wrote it, or compress again"
         )
-    plan = Plan(tensors["scores"], tensors["mask"], tensors["scales"], record)
+    plan = Plan(tensors["scores"], tensors["mask"], tensors["scales"], record, path)
     if not (_has_provenance(record) and _is_whole(plan)):
         raise InputError(f"{path} is damaged: its parts do not fit together; fetch it again")
     return plan

@@ -178,7 +178,7 @@ class _Bench:
         return _compare("gated dense and cut model", expected, self._logits(self._cut_model(False)))
 
     def _spread_fitted(self, model: nn.Module, units: UnitTable, dense: ModelShape) -> Tensor:
-        """Put fitted tensors into the dense model; the `(N,)` gates that then belong before them."""
+        """Put fitted tensors into the dense model; the `(N,)` gates that then stand before them."""
         plan, written = self.plan, self._written()
         group, width = dense.query_heads_per_group, dense.head_dim
         parameters = dict(model.named_parameters())

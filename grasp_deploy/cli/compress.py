@@ -43,7 +43,7 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Make the checkpoint again from a plan and the base model's weights."""
-    from grasp_deploy.checkpoint.export import export, fitted_beside
+    from grasp_deploy.checkpoint.export import export
     from grasp_deploy.checkpoint.plan import load_plan
     from grasp_deploy.measure.footprint import footprint
     from grasp_deploy.report.progress import stage_bars
@@ -57,7 +57,6 @@ def export_command(
             revision=revision,
             shard_bytes=shard_bytes,
             overwrite=overwrite,
-            fitted=fitted_beside(loaded, plan),
             on_progress=lambda done, of: watch({"stage": "export", "step": done, "steps": of}),
         )
     if as_json:

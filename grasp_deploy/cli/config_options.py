@@ -63,8 +63,9 @@ def _merge(stored: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 def _option(f: Any) -> inspect.Parameter:
     kind = _plain_type(typing.get_type_hints(CompressConfig)[f.name])
+    negation = f"/--no-{flag(f.name)[2:]}" if f.default is True else ""
     declaration = typer.Option(
-        flag(f.name),
+        flag(f.name) + negation,
         help=f.metadata["help"] + _default_text(f.default),
         rich_help_panel=f.metadata["panel"],
         show_default=False,  # Typer would show that all are None: what is not given comes later
@@ -73,7 +74,10 @@ def _option(f: Any) -> inspect.Parameter:
 
 
 def _default_text(default: Any) -> str:
-    return "" if default is None else f" [dim](default: {str(default).lower()})[/]"
+    words = {None: "", True: " [dim](default: yes)[/]", False: " [dim](default: no)[/]"}
+    if default is None or isinstance(default, bool):
+        return words[default]
+    return f" [dim](default: {str(default).lower()})[/]"
 
 
 def _plain_type(hint: Any) -> Any:

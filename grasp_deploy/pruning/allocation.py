@@ -38,9 +38,7 @@ def by_rank(scores: Tensor, budget: Budget) -> Tensor:
     must be called for before it crosses the cut should depend on its rank, not on a criterion's
     scale. Equals are ordered as the projection orders them.
     """
-    order = budget.tie_order[
-        torch.argsort(scores[budget.tie_order], descending=True, stable=True)
-    ]
+    order = budget.tie_order[torch.argsort(scores[budget.tie_order], descending=True, stable=True)]
     even = torch.linspace(1, -1, len(scores), device=scores.device)
     return torch.empty_like(even).scatter_(0, order, even)
 

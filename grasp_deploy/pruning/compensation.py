@@ -58,10 +58,12 @@ class NormalEquations:
 
     def add(self, targets: Tensor, inputs: Tensor) -> None:
         """Take in `(..., outputs)` targets and the `(..., inputs)` inputs that should give them."""
-        t, y = targets.flatten(0, -2).float(), inputs.flatten(0, -2).float()
+        # In float64 from the start: a few inputs are thousands of times larger than the rest, and
+        # float32 products of those would drown what the ridge adds.
+        t, y = targets.flatten(0, -2).double(), inputs.flatten(0, -2).double()
         self.cross += t.T @ y
         self.gram += y.T @ y
-        self.power += t.square().sum(dtype=torch.float64)
+        self.power += t.square().sum()
 
     def solve(self, weight: Tensor, ridge: float) -> Tensor:
         """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`."""
@@ -77,7 +79,7 @@ class NormalEquations:
         """`Σ |t - W y|²` of `(outputs, inputs)` weights."""
         weight = weight.double()
         error = self.power + (weight * (weight @ self.gram - 2 * self.cross)).sum()
-        return max(0.0, float(error))  # sums of products in float32 may miss 0 by a little
+        return max(0.0, float(error))  # the difference of large sums may miss 0 by a little
 
 
 def compensate(
@@ -114,13 +116,14 @@ def compensate(
             for trace, start, (middle, _) in zip(
                 _run(layer, pruned, calls), pruned, goals, strict=True
             ):
-                sums.add(_without_bias(middle - start, linear), trace.attention[..., columns])
+                targets = _without_bias(middle.float() - start.float(), linear)
+                sums.add(targets, trace.attention[..., columns])
             yield Fit(index, "self_attn.o_proj", *_replace(linear, columns, sums, ridge))
 
             linear, columns = layer.mlp.down_proj, _columns(kept[units.ffn(index)], 1)
             sums = NormalEquations(linear.out_features, len(columns), device)
             for trace, (_, output) in zip(_run(layer, pruned, calls), goals, strict=True):
-                targets = _without_bias(output - trace.middle, linear)
+                targets = _without_bias(output.float() - trace.middle.float(), linear)
                 sums.add(targets, trace.channels[..., columns])
             yield Fit(index, "mlp.down_proj", *_replace(linear, columns, sums, ridge))
 
@@ -181,7 +184,7 @@ class _Trace:
     output: Tensor  # (B, T, d) hidden states behind the layer
 
 
-def _run(layer: nn.Module, batches: list[Tensor], calls: list[dict[str, Any]]) -> Iterator[_Trace]:
+def _run(layer: Any, batches: list[Tensor], calls: list[dict[str, Any]]) -> Iterator[_Trace]:
     """Run one decoder layer on `(B, T, d)` hidden states, batch after batch."""
     seen: dict[str, Tensor] = {}
 

@@ -171,7 +171,7 @@ def learn_scores(
     """
 
     def gates_now(step: int | None) -> tuple[Tensor, Tensor]:
-        scores = state.values
+        scores: Tensor = state.values
         if noisy and step is not None:
             scores = scores + temperature * gumbel_noise(scores, schedule.seed, step)
         mask = keep_mask(scores.detach(), budget, temperature, per_cost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from grasp_deploy.budgets import unit_table
 from grasp_deploy.checkpoint.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.pruning.costs import Widths, parameters_cost
-from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.objective import LossError, language_loss, mean_loss
+from grasp_deploy.pruning.gates import gated, straight_through
+from grasp_deploy.pruning.objective import LossError, distillation_loss, language_loss, mean_loss
 from grasp_deploy.pruning.projection import make_budget
 from grasp_deploy.pruning.scales import learn_scales
 from grasp_deploy.pruning.training import (
@@ -26,6 +27,7 @@ from grasp_deploy.pruning.training import (
     Schedule,
     StepRecord,
     freeze,
+    gumbel_noise,
     keep_mask,
     learn_scores,
 )
@@ -231,3 +233,64 @@ def test_the_loss_is_that_of_transformers(model: PreTrainedModel) -> None:
 def test_every_block_counts_the_same_in_the_mean(model: PreTrainedModel) -> None:
     whole = mean_loss(model, BLOCKS.train[:5], 5)
     assert mean_loss(model, BLOCKS.train[:5], 2) == pytest.approx(whole, rel=1e-6)
+
+
+def test_a_cosine_takes_the_learning_rate_to_zero() -> None:
+    schedule = Schedule(
+        epochs=2, batch_size=3, learning_rate=0.05, seed=0, select_best=False, cosine=True
+    )
+    rates = [schedule.rate(BLOCKS, step) for step in range(STEPS + 1)]
+    assert rates[0] == 0.05 and rates[STEPS // 2] == pytest.approx(0.025)
+    assert rates[STEPS] == pytest.approx(0) and rates == sorted(rates, reverse=True)
+    assert SCHEDULE.rate(BLOCKS, STEPS) == 0.05
+
+
+def test_a_distilled_step_follows_the_divergence_from_open_gates(model: PreTrainedModel) -> None:
+    """The first AdamW step is the learning rate against the gradient's sign."""
+    schedule = replace(SCHEDULE, distil=True, select_best=False)
+    state = fresh("gates", schedule)
+    record = next(learn("gates", model, state, schedule))
+    ids = schedule.batch(BLOCKS, 0)
+    scores = torch.zeros(UNITS.size, requires_grad=True)
+    mask = keep_mask(scores.detach(), BUDGET, 1.5, per_cost=False)
+    dense = model(input_ids=ids).logits.detach()
+    with gated(model, UNITS, GROUP_WIDTH) as gates:
+        gates.assign(straight_through(torch.sigmoid(scores / 1.5), mask))
+        loss = distillation_loss(dense, model(input_ids=ids).logits)
+        loss.backward()
+    assert record.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert scores.grad is not None
+    moved = scores.grad.abs() > 1e-6
+    expected = -0.05 * scores.grad.sign()
+    torch.testing.assert_close(state.values.detach()[moved], expected[moved], rtol=1e-2, atol=1e-4)
+
+
+def test_noise_moves_the_masks_of_steps_and_not_those_that_are_measured(
+    model: PreTrainedModel,
+) -> None:
+    def masks(noisy: bool) -> list[Tensor]:
+        apart = torch.randn(UNITS.size, generator=torch.Generator().manual_seed(0))
+        state = LearningState(apart, 1e-6)
+        steps = learn_scores(
+            model,
+            BUDGET,
+            GROUP_WIDTH,
+            BLOCKS,
+            replace(SCHEDULE, learning_rate=1e-6),
+            state,
+            temperature=1.5,
+            noisy=noisy,
+        )
+        return [record.mask for record in steps]
+
+    still, noisy = masks(False), masks(True)
+    assert all(torch.equal(still[0], mask) for mask in still)
+    assert len({tuple(mask.tolist()) for mask in noisy}) == STEPS
+    assert all(torch.equal(a, b) for a, b in zip(noisy, masks(True), strict=True))
+    assert all(BUDGET.cost_of(mask) <= BUDGET.limit for mask in noisy)
+
+
+def test_gumbel_noise_has_gumbels_mean_and_variance() -> None:
+    noise = gumbel_noise(torch.zeros(200_000), seed=3, step=5)
+    assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
+    assert float(noise.var()) == pytest.approx(torch.pi**2 / 6, rel=0.02)

@@ -1,0 +1,38 @@
+"""What learning minimises."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from grasp_deploy.pruning.objective import distillation_loss, language_loss
+from grasp_deploy.pruning.training import freeze
+from tests.tiny import tiny_model
+
+
+def test_distillation_is_the_mean_divergence_over_positions() -> None:
+    """Two tokens, one position each way: 0.75·ln(0.75/0.5) + 0.25·ln(0.25/0.5), and 0."""
+    dense = torch.tensor([[[math.log(3.0), 0.0], [1.0, 1.0]]])
+    pruned = torch.tensor([[[5.0, 5.0], [7.0, 7.0]]])
+    expected = (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)) / 2
+    assert float(distillation_loss(dense, pruned)) == pytest.approx(expected, rel=1e-5)
+    assert float(distillation_loss(dense, dense + 3)) == pytest.approx(0, abs=1e-6)
+
+
+def test_its_gradient_is_the_difference_of_the_probabilities() -> None:
+    dense, pruned = (torch.randn(1, 4, 9, generator=torch.manual_seed(seed)) for seed in (0, 1))
+    pruned.requires_grad_(True)
+    distillation_loss(dense, pruned).backward()
+    assert pruned.grad is not None
+    expected = (pruned.detach().softmax(-1) - dense.softmax(-1)) / 4
+    torch.testing.assert_close(pruned.grad, expected)
+
+
+def test_the_texts_own_loss_is_that_of_transformers() -> None:
+    model = tiny_model("llama")
+    freeze(model)
+    ids = torch.randint(256, (3, 16), generator=torch.Generator().manual_seed(0))
+    expected = model(input_ids=ids, labels=ids).loss
+    torch.testing.assert_close(language_loss(model, ids), expected)
