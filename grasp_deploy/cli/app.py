@@ -16,6 +16,7 @@ from grasp_deploy.cli.bench.throughput import throughput_command
 from grasp_deploy.cli.compress import compress_command, export_command
 from grasp_deploy.cli.console import INTERRUPTED, Edge
 from grasp_deploy.cli.evaluate import perplexity_command
+from grasp_deploy.cli.heal import heal_command
 from grasp_deploy.cli.look import inspect_command, verify_command
 from grasp_deploy.cli.report import report_command
 from grasp_deploy.cli.serve import demo_command, serve_command, up_command
@@ -35,6 +36,7 @@ app.command("verify")(verify_command)
 # A flag of vLLM's means what it says, with or without -- before it.
 app.command("serve", context_settings={"ignore_unknown_options": True})(serve_command)
 app.command("export")(export_command)
+app.command("heal")(heal_command)
 
 evaluate_app = typer.Typer(no_args_is_help=True, help="Measure what a model can do.")
 evaluate_app.command("perplexity")(perplexity_command)

@@ -1,0 +1,281 @@
+"""Healing: minutes of low-rank fine-tuning that bring a pruned model nearer to its dense one.
+
+LoRA adapters (Hu et al. 2022, through PEFT) on every linear layer of the pruned model learn the
+dense model's predictions on text; the weights that did best on held-out text are merged, so the
+checkpoint keeps its shapes and is served as before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from grasp_deploy.checkpoint.export import SHARD_BYTES, export, resolve_base
+from grasp_deploy.checkpoint.files import refuse_existing
+from grasp_deploy.checkpoint.loading import (
+    check_tokens,
+    load_checked,
+    load_tokenizer,
+    resolve_device,
+)
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.shapes import read_config
+from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint
+from grasp_deploy.data import calibration_split, read_blocks
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.objective import LossError, distillation_loss, finite, mean_loss
+from grasp_deploy.pruning.training import CalibrationBlocks
+
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+WARMUP_SHARE = 0.05  # of the time, in which the learning rate rises
+CHECKS = 20  # of the held-out loss, spread evenly over the time
+PATIENCE = 5  # checks without a new best, after which healing ends
+
+Watcher = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class HealConfig:
+    """All that decides a healing, but for the clock where minutes are counted."""
+
+    calibration: str
+    calibration_split: str | None = None
+    calibration_column: str | None = None
+    sequences: int = 512
+    sequence_length: int = 512
+    minutes: float = 10.0
+    steps: int | None = None  # instead of minutes: the same result on every run
+    rank: int = 32
+    learning_rate: float = 1e-3
+    batch_size: int = 2
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"--{name.replace('_', '-')} {getattr(self, name)} is not above 0"
+            for name in ("sequences", "minutes", "steps", "rank", "learning_rate", "batch_size")
+            if getattr(self, name) is not None and not getattr(self, name) > 0
+        ]
+        if problems:
+            raise InputError("; ".join(problems))
+
+
+@dataclass(frozen=True)
+class Healed:
+    """What a healing came to: losses on held-out blocks in nats per token."""
+
+    output: Path
+    steps: int
+    seconds: float
+    loss_dense: float
+    loss_before: float
+    loss_after: float
+
+
+def heal(
+    directory: Path,
+    config: HealConfig,
+    output: Path,
+    *,
+    model: str | None = None,
+    overwrite: bool = False,
+    watch: Watcher = lambda row: None,
+) -> Healed:
+    """Heal a pruned checkpoint into the folder `output`, which appears whole or not at all.
+
+    `model` names the dense model to learn from, by default the one that the plan names. `watch`
+    hears a row after every step. Raises InputError for anything wrong with the input, and where no
+    check of the held-out loss found it lower than before.
+    """
+    refuse_existing(output, overwrite=overwrite)
+    if not (directory / PLAN_FILE).is_file():
+        raise InputError(f"{directory} is no pruned checkpoint: name a folder that compress made")
+    check_checkpoint(directory)
+    plan = load_plan(directory / PLAN_FILE)
+    base = resolve_base(plan, model or plan.provenance["config"]["model"])
+    device = resolve_device(config.device)
+    text = read_blocks(
+        load_tokenizer(directory),
+        config.calibration,
+        calibration_split(config.calibration, config.calibration_split),
+        config.calibration_column,
+        config.sequence_length,
+        config.sequences,
+    )
+    check_tokens(text.token_ids, read_config(directory))
+    blocks = CalibrationBlocks.split(text.token_ids)
+    if not len(blocks.heldout):
+        raise InputError("one block of text cannot be learnt from and held out: use more")
+    teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
+    course = _Course(config, blocks, teacher, student)
+    for row in course.lessons():
+        watch(row)
+    if not course.best_loss < course.first_loss:
+        raise InputError(
+            f"the held-out loss was {course.first_loss:.4f} before and at least "
+            f"{course.best_loss:.4f} after healing, so nothing was written: try more text, or a "
+            "smaller --learning-rate"
+        )
+    healed = Healed(
+        output,
+        course.step,
+        course.seconds,
+        mean_loss(teacher, blocks.heldout, config.batch_size),
+        course.first_loss,
+        course.best_loss,
+    )
+    record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
+    record.pop("output")
+    _write(course.merged(), plan, base, output, record, overwrite)
+    return healed
+
+
+def check_installed() -> None:
+    """InputError if PEFT is not installed."""
+    if importlib.util.find_spec("peft") is None:
+        raise InputError(
+            "healing needs PEFT, which is not installed: pip install 'grasp-deploy[heal]'"
+        )
+
+
+class _Course:
+    """The lessons: adapters on the student, the optimiser, and the best adapters so far."""
+
+    def __init__(
+        self, config: HealConfig, blocks: CalibrationBlocks, teacher: nn.Module, student: nn.Module
+    ) -> None:
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(config.seed)  # of the adapters' first values
+        adapters = LoraConfig(
+            r=config.rank, lora_alpha=2 * config.rank, target_modules=list(LINEARS)
+        )
+        self.config, self.blocks, self.teacher = config, blocks, teacher.eval()
+        self.student = get_peft_model(student, adapters).eval()  # no dropout to switch on
+        self.parameters = [p for p in self.student.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
+        )
+        self.step, self.seconds = 0, 0.0
+        self.first_loss = self.best_loss = self._heldout_loss()
+        self.best = self._snapshot()
+
+    def lessons(self) -> Iterator[dict[str, Any]]:
+        """Learn to the end, until the held-out loss falls no more, or until the loss overflows."""
+        began, checked_at, checks_without_best = time.perf_counter(), 0.0, 0
+        while (share := self._share()) < 1 and checks_without_best < PATIENCE:
+            try:
+                loss = self._learn(share)
+            except LossError:  # too high a learning rate: the best adapters so far are safe
+                return
+            self.seconds = time.perf_counter() - began
+            checked = None
+            if self._share() >= min(1.0, checked_at + 1 / CHECKS):
+                checked_at = self._share()
+                checked = self._heldout_loss()
+                checks_without_best = 0 if checked < self.best_loss else checks_without_best + 1
+                if checked < self.best_loss:
+                    self.best_loss, self.best = checked, self._snapshot()
+            done, total = self._progress()
+            yield {
+                "stage": "healing",
+                "step": done,
+                "steps": total,
+                "loss": loss,
+                "heldout_loss": checked,
+            }
+
+    def _progress(self) -> tuple[int, int]:
+        """Steps done and in all; or seconds, if those are counted."""
+        if self.config.steps is not None:
+            return self.step, self.config.steps
+        limit = 60 * self.config.minutes
+        return math.floor(min(self.seconds, limit)), math.ceil(limit)
+
+    def _share(self) -> float:
+        """How much of the way is behind us, 1 at the end."""
+        if self.config.steps is not None:
+            return self.step / self.config.steps
+        return self.seconds / (60 * self.config.minutes)
+
+    def merged(self) -> dict[str, Tensor]:
+        """The linear layers' weights by name, with the best adapters merged into them."""
+        with torch.no_grad():
+            for parameter, best in zip(self.parameters, self.best, strict=True):
+                parameter.copy_(best)
+        weights = self.student.merge_and_unload().state_dict()
+        return {
+            name: tensor.float().cpu().contiguous()
+            for name, tensor in weights.items()
+            if name.rsplit(".", 2)[-2] in LINEARS and name.endswith(".weight")
+        }
+
+    def _learn(self, share: float) -> float:
+        """One step, `share` of the way; its loss in nats per token."""
+        ids = self._batch()
+        with torch.no_grad():
+            expected = self.teacher(input_ids=ids, use_cache=False).logits
+        loss = distillation_loss(expected, self.student(input_ids=ids, use_cache=False).logits)
+        loss.backward()
+        value = finite(loss, "healing", self.step)
+        rising = min(1.0, share / WARMUP_SHARE + 0.01)
+        rate = self.config.learning_rate * rising * (1 + math.cos(math.pi * min(1.0, share))) / 2
+        self.optimizer.param_groups[0]["lr"] = rate
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return value
+
+    def _batch(self) -> Tensor:
+        """`(B, T)` ids of the present step; each pass over the text has its own order."""
+        train, size = self.blocks.train, self.config.batch_size
+        epoch, place = divmod(self.step, math.ceil(len(train) / size))
+        generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(train), generator=generator)
+        batch = train[order[place * size : (place + 1) * size]]
+        return batch.to(next(self.teacher.parameters()).device)
+
+    def _heldout_loss(self) -> float:
+        return mean_loss(self.student, self.blocks.heldout, self.config.batch_size)
+
+    def _snapshot(self) -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in self.parameters]
+
+
+def _write(
+    weights: dict[str, Tensor],
+    plan: Plan,
+    base: Path,
+    output: Path,
+    record: dict[str, Any],
+    overwrite: bool,
+) -> None:
+    """Write the checkpoint: healed linear layers, and the plan's cut of all else."""
+    provenance = {**plan.provenance, "fitted": sorted(weights), "healing": record}
+    with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
+        path = Path(folder) / "weights.safetensors"
+        save_file(weights, path)
+        fitted = {
+            name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in weights.items()
+        }
+        export(
+            replace(plan, provenance=provenance),
+            base,
+            output,
+            shard_bytes=SHARD_BYTES,
+            overwrite=overwrite,
+            fitted=fitted,
+        )

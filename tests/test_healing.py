@@ -1,0 +1,108 @@
+"""Healing: the held-out loss falls, shapes stay, and the result is a checkpoint like any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grasp_deploy.checkpoint.loading import load
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.data import read_blocks
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.healing import LINEARS, HealConfig, heal
+from tests.cli.command import assert_refused, grasp_deploy
+
+pytest.importorskip("peft", reason="healing needs the extra 'heal'")
+
+
+@pytest.fixture(scope="module")
+def quick(demo_text: tuple[Path, Path]) -> HealConfig:
+    return HealConfig(
+        calibration=str(demo_text[0]),
+        sequences=64,
+        sequence_length=64,
+        steps=40,
+        rank=8,
+        batch_size=8,
+    )
+
+
+@pytest.fixture(scope="module")
+def healed(
+    quick: HealConfig, demo_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    output = tmp_path_factory.mktemp("healed") / "out"
+    rows: list[dict[str, object]] = []
+    result = heal(demo_checkpoint, quick, output, watch=rows.append)
+    assert result.loss_after < result.loss_before
+    assert result.steps == len(rows) == 40
+    assert {row["stage"] for row in rows} == {"healing"}
+    return output
+
+
+def test_it_does_better_on_text_that_it_has_not_seen(
+    healed: Path, demo_checkpoint: Path, demo_text: tuple[Path, Path]
+) -> None:
+    models = {folder: load(folder, device="cpu") for folder in (demo_checkpoint, healed)}
+    from grasp_deploy.checkpoint.loading import load_tokenizer
+
+    blocks = read_blocks(load_tokenizer(healed), str(demo_text[1]), None, None, 64, 40)
+    found = {folder: perplexity(model, blocks).perplexity for folder, model in models.items()}
+    assert found[healed] < found[demo_checkpoint]
+
+
+def test_shapes_stay_and_the_checkpoint_verifies(healed: Path, demo_checkpoint: Path) -> None:
+    shapes = [model_shape(read_config(folder)) for folder in (healed, demo_checkpoint)]
+    assert shapes[0] == shapes[1]
+    checks = list(verify(healed))
+    assert len(checks) == 5 and all(check.ok for check in checks), checks
+    plan = load_plan(healed / PLAN_FILE)
+    assert len(plan.fitted) == len(LINEARS) * len(plan.dense_layers)
+    assert plan.provenance["healing"]["loss_after"] < plan.provenance["healing"]["loss_before"]
+
+
+def test_a_healed_checkpoint_heals_again(quick: HealConfig, healed: Path, tmp_path: Path) -> None:
+    before = load_plan(healed / PLAN_FILE).provenance["healing"]["loss_after"]
+    assert heal(healed, quick, tmp_path / "twice").loss_before == pytest.approx(before, rel=0.01)
+
+
+def test_nothing_is_written_where_nothing_is_won(
+    demo_checkpoint: Path, demo_text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Steps so large that every check finds a worse model."""
+    config = HealConfig(
+        calibration=str(demo_text[0]),
+        sequences=16,
+        sequence_length=64,
+        steps=12,
+        learning_rate=100.0,
+    )
+    with pytest.raises(InputError, match="nothing was written"):
+        heal(demo_checkpoint, config, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_and_its_bad_input(
+    demo_checkpoint: Path,
+    demo_model: Path,
+    demo_text: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = ("--data", demo_text[0], "--sequences", "16", "--sequence-length", "64")
+    assert_refused(grasp_deploy("heal", "none", *text, "-o", "out"), "no folder none")
+    refused = grasp_deploy("heal", demo_model, *text, "-o", "out")
+    assert_refused(refused, "model")
+    refused = grasp_deploy("heal", demo_checkpoint, *text, "-o", "out", "--minutes", "0")
+    assert_refused(refused, "--minutes 0")
+    assert not list(tmp_path.iterdir())
+    ended = grasp_deploy("heal", demo_checkpoint, *text, "-o", "out", "--steps", "30", "--json")
+    assert ended.code == 0, ended.stderr
+    record = json.loads(ended.stdout)
+    assert record["loss_dense"] < record["loss_after"] < record["loss_before"]
