@@ -1,0 +1,112 @@
+"""How much does the mask still change while gates are learnt?
+
+The share of units whose state survives from one snapshot to the next, FFN channels and KV groups
+apart: the projected straight-through gates against the paper's Gumbel-TopK, and against our start
+from one-shot scores with a falling learning rate. The same blocks in the same order for all.
+
+    python benchmarks/mask_stability.py --model ../shared/models/ref-llama-7m --keep 0.5 \
+        --calibration ../shared/data/c4/c4_sample.jsonl --calibration-split 'train[:900]'
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from quality import PAPER
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from variants import add_options, settings_of
+
+from grasp_deploy.checkpoint.loading import load_checked
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.job import Job, prepare
+from grasp_deploy.pruning.training import freeze
+from grasp_deploy.record import new_record, write_record
+from grasp_deploy.report.progress import stage_bars
+from grasp_deploy.stages import Stages, Watcher
+from grasp_deploy.workspace import Workspace
+
+WAYS: dict[str, dict[str, Any]] = {
+    "projected straight-through": PAPER,
+    "Gumbel-TopK": {**PAPER, "method": "gumbel-topk"},
+    "default": {},
+}
+SNAPSHOTS = 32
+
+
+def masks_while_learning(job: Job, work: Path, watch: Watcher) -> list[Tensor]:
+    """`(N,)` masks of the scores alone, without noise, at the start and after even spans."""
+    model = load_checked(job.source.directory, job.device, job.config.dtype, job.config.attention)
+    freeze(model)
+    masks: list[Tensor] = []
+    with Workspace.open(
+        work / "run", job.config, job.inputs, resume=False, overwrite=True
+    ) as workspace:
+        stages = Stages(job, model, workspace, watch)
+        every = max(1, job.gate_schedule.steps(job.blocks) // SNAPSHOTS)
+
+        def look(step: int, scores: Tensor) -> None:
+            if step % every == 0:
+                masks.append(stages.mask(scores).cpu())
+
+        stages.scores(look)
+    return masks
+
+
+def survival(masks: list[Tensor], chosen: Tensor) -> list[float]:
+    """Share of the chosen units whose state is the same in a snapshot and in the next."""
+    return [
+        float((one == other)[chosen].float().mean()) for one, other in itertools.pairwise(masks)
+    ]
+
+
+def stability_table(record: dict[str, Any]) -> Table:
+    """The mean over the first half and over the second half of learning, in percent."""
+    table = Table("gates", title="Units whose state survives to the next snapshot, %")
+    for kind in ("FFN", "KV"):
+        for half in ("first half", "second half"):
+            table.add_column(f"{kind}, {half}", justify="right")
+    for row in record["rows"]:
+        cells = []
+        for kind in ("ffn_survival", "kv_survival"):
+            middle = len(row[kind]) // 2
+            for part in (row[kind][:middle], row[kind][middle:]):
+                cells.append(f"{100 * sum(part) / len(part):.2f}")
+        table.add_row(row["variant"], *cells)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_options(parser)
+    parser.set_defaults(keep="0.5")
+    options = parser.parse_args()
+    command = ["python", "benchmarks/mask_stability.py", *sys.argv[1:]]
+    with (
+        tempfile.TemporaryDirectory(prefix="mask-stability-") as folder,
+        stage_bars(Console(stderr=True)) as watch,
+    ):
+        settings = {**settings_of(options, Path(folder)), "keep": float(options.keep)}
+        record = new_record("mask-stability", command, settings)
+        record["rows"] = []
+        for name, way in WAYS.items():
+            job = prepare(CompressConfig(**{**settings, **way}))
+            masks = masks_while_learning(job, Path(folder), watch)
+            kv = job.budget.units.is_kv
+            row = {"ffn_survival": survival(masks, ~kv), "kv_survival": survival(masks, kv)}
+            record["rows"].append({"variant": name, **row})
+    Console().print(stability_table(record))
+    if options.output:
+        write_record(options.output, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""How long does each stage of a compression take, and how much memory, at a true shape?
+
+Random weights and random tokens: time and memory do not depend on them. One criterion, the gates by
+the text and by distillation, the closed-form compensation, the scales; one epoch of each, from
+which the time of the paper's schedule follows.
+
+    python benchmarks/pipeline.py --config benchmarks/configs/qwen3-0.6b.json --device cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from grasp_deploy.budgets import budget_for
+from grasp_deploy.checkpoint.config_file import read_config_at
+from grasp_deploy.checkpoint.loading import resolve_device
+from grasp_deploy.checkpoint.random_weights import random_model
+from grasp_deploy.checkpoint.shapes import model_shape
+from grasp_deploy.checkpoint.source import ModelSource
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.data import Blocks
+from grasp_deploy.demo.run import MODEL
+from grasp_deploy.job import Job
+from grasp_deploy.pruning.training import freeze
+from grasp_deploy.record import new_record, write_record
+from grasp_deploy.report.progress import stage_bars
+from grasp_deploy.stages import Stages, Watcher
+from grasp_deploy.workspace import Workspace
+
+CONFIG = Path(__file__).parent / "configs" / "qwen3-0.6b.json"
+GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 blocks
+SCALE_BLOCKS = 512
+CRITERION_SEQUENCES, COMPENSATION_SEQUENCES = 64, 128  # our defaults
+
+
+def random_job(options: argparse.Namespace, **changes: Any) -> Job:
+    """A checked job on random tokens."""
+    device = resolve_device(options.device)
+    shape = model_shape(read_config_at(options.config))
+    config = CompressConfig(
+        model=str(options.config),
+        keep=options.keep,
+        sequences=options.sequences,
+        sequence_length=options.sequence_length,
+        batch_size=options.batch_size,
+        epochs=1,
+        select="last",
+        criterion_sequences=min(CRITERION_SEQUENCES, options.sequences),
+        compensation_sequences=min(COMPENSATION_SEQUENCES, options.sequences),
+        device=options.device,
+        **changes,
+    )
+    generator = torch.Generator().manual_seed(0)
+    size = (options.sequences, options.sequence_length)
+    tokens = torch.randint(shape.vocab_size, size, generator=generator)
+    return Job(
+        config=config,
+        source=ModelSource(str(options.config), options.config.parent, None),
+        shape=shape,
+        device=device,
+        budget=budget_for(config, shape, device),
+        text=Blocks(tokens, "random tokens", None, None, options.sequences),
+        weight_hashes={},
+    )
+
+
+def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float, int]:
+    """What a stage returns, its seconds, and its peak memory in bytes."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    began = time.perf_counter()
+    result = stage()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return result, time.perf_counter() - began, torch.cuda.max_memory_allocated(device)
+    # A CPU has no counter to set back: the peak of the process so far.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return result, time.perf_counter() - began, peak
+
+
+def run(
+    options: argparse.Namespace, model: nn.Module, work: Path, watch: Watcher
+) -> Iterator[dict[str, Any]]:
+    """A row for every stage: its seconds and peak memory, and the time at the paper's schedule."""
+    masks: dict[str, torch.Tensor] = {}
+    text, dense = ({"start": "equal", "objective": name} for name in ("text", "distillation"))
+    for name, changes, stage, blocks_at_schedule in (
+        ("criterion", {"method": "taylor-element"}, Stages.scores, CRITERION_SEQUENCES),
+        ("gates, text", text, Stages.scores, GATE_BLOCKS),
+        ("gates, distillation", dense, Stages.scores, GATE_BLOCKS),
+        ("compensation", {}, lambda s: s.compensation(masks["criterion"]), COMPENSATION_SEQUENCES),
+        ("scales", {}, lambda s: s.scales(masks["criterion"]), SCALE_BLOCKS),
+    ):
+        job = random_job(options, **changes)
+        folder = work / name.replace(", ", "-")
+        with Workspace.open(
+            folder, job.config, job.inputs, resume=False, overwrite=False
+        ) as workspace:
+            stages = Stages(job, model, workspace, watch)
+            result, seconds, peak = measured(job.device, partial(stage, stages))
+        if name == "criterion":
+            masks[name] = stages.mask(result[0])
+        blocks = min(blocks_at_schedule, len(job.blocks.train))
+        yield {
+            "stage": name,
+            "blocks": blocks,
+            "seconds": seconds,
+            "peak_memory_bytes": peak,
+            "schedule_seconds": seconds / blocks * blocks_at_schedule,
+        }
+
+
+def stage_table(record: dict[str, Any]) -> Table:
+    table = Table("stage", title="Stages of a compression", title_justify="left")
+    for head in ("blocks", "seconds", "peak, MiB", "seconds at the paper's schedule"):
+        table.add_column(head, justify="right")
+    for row in record["rows"]:
+        table.add_row(
+            row["stage"],
+            f"{row['blocks']}",
+            f"{row['seconds']:.1f}",
+            f"{row['peak_memory_bytes'] / 2**20:,.0f}",
+            f"{row['schedule_seconds']:,.0f}",
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", type=Path, default=CONFIG, help="a config.json")
+    parser.add_argument("--keep", type=float, default=0.6)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--sequences", type=int, default=512)
+    parser.add_argument("--sequence-length", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--smoke", action="store_true", help="the embedded model's shape")
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+    options = parser.parse_args()
+    if options.smoke:
+        options.config, options.device = MODEL / "config.json", "cpu"
+        options.sequences, options.sequence_length, options.batch_size = 8, 32, 2
+    model = random_model(options.config, resolve_device(options.device))
+    freeze(model)
+    settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
+    record = new_record("pipeline", ["python", "benchmarks/pipeline.py", *sys.argv[1:]], settings)
+    with (
+        tempfile.TemporaryDirectory(prefix="pipeline-") as folder,
+        stage_bars(Console(stderr=True)) as watch,
+    ):
+        record["rows"] = list(run(options, model, Path(folder), watch))
+    Console().print(stage_table(record))
+    if options.output:
+        write_record(options.output, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""One model compressed in several ways, each measured on text that none was calibrated on."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from exports import demo_texts
+
+from grasp_deploy.checkpoint.loading import load, load_tokenizer
+from grasp_deploy.compression import compress
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.data import read_blocks
+from grasp_deploy.demo.run import MODEL
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.pruning.units import UnitTable
+
+Watcher = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compress: options of the config that differ from the study's own."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Held-out text."""
+
+    name: str
+    source: str
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Corpus:
+        """From `NAME=SOURCE` or `NAME=SOURCE@SPLIT`."""
+        name, equals, place = text.partition("=")
+        if not (name and equals and place):
+            raise InputError(f"--evaluate {text!r} is not NAME=SOURCE or NAME=SOURCE@SPLIT")
+        source, _, split = place.partition("@")
+        return cls(name, source, split or None)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What all studies of quality take."""
+    parser.add_argument("--model", type=Path, default=MODEL, help="folder of a dense model")
+    parser.add_argument("--calibration", help="text; default: the embedded model's")
+    parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
+    parser.add_argument(
+        "--evaluate", action="append", metavar="NAME=SOURCE[@SPLIT]", help="held-out text; repeat"
+    )
+    parser.add_argument("--keep", default="0.8,0.6,0.5,0.4", help="budgets")
+    parser.add_argument("--seeds", default="0", help="such as 0,1,2")
+    parser.add_argument("--sequences", type=int, default=512)
+    parser.add_argument("--sequence-length", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--epochs", type=int, help="passes to learn the gates")
+    parser.add_argument("--evaluation-blocks", type=int, default=80)
+    parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+
+
+def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """The options of the config that all variants share."""
+    calibration, _ = demo_texts(work)
+    settings = {
+        "model": str(options.model),
+        "calibration": options.calibration or str(calibration),
+        "calibration_split": options.calibration_split,
+        "sequences": options.sequences,
+        "sequence_length": options.sequence_length,
+        "batch_size": options.batch_size,
+    }
+    if options.smoke:
+        settings |= {"sequences": 8, "sequence_length": 64, "batch_size": 4, "epochs": 1}
+        settings |= {"criterion_sequences": 4, "compensation_sequences": 4, "scale_epochs": 1}
+    if options.epochs is not None:
+        settings["epochs"] = options.epochs
+    return settings
+
+
+def corpora_of(options: argparse.Namespace, work: Path) -> list[Corpus]:
+    if options.evaluate:
+        return [Corpus.parse(text) for text in options.evaluate]
+    return [Corpus("held-out", str(demo_texts(work)[1]))]
+
+
+class Bench:
+    """Measures compressed models on the same blocks of the same corpora."""
+
+    def __init__(self, options: argparse.Namespace, corpora: Sequence[Corpus]) -> None:
+        blocks = 2 if options.smoke else options.evaluation_blocks
+        length = 64 if options.smoke else options.sequence_length
+        tokenizer = load_tokenizer(options.model)
+        self.blocks = {
+            corpus.name: read_blocks(tokenizer, corpus.source, corpus.split, None, length, blocks)
+            for corpus in corpora
+        }
+        self.dense = self.perplexities(options.model)
+
+    def perplexities(self, folder: Path) -> dict[str, float]:
+        """In float32, by the corpus's name."""
+        model = load(folder, device=_device(), dtype="float32")
+        return {
+            name: perplexity(model, b, batch_size=4).perplexity for name, b in self.blocks.items()
+        }
+
+    def measure(
+        self, variant: Variant, settings: dict[str, Any], keep: float, seed: int, watch: Watcher
+    ) -> dict[str, Any]:
+        """Compress in one way under one budget; what a study records of the result."""
+        config = CompressConfig(**{**settings, "keep": keep, "seed": seed, **variant.options})
+        with tempfile.TemporaryDirectory(prefix="variant-") as folder:
+            plan = compress(config, Path(folder) / "pruned", watch=watch).plan
+            found = self.perplexities(Path(folder) / "pruned")
+        units = UnitTable.of_layers(plan.dense_layers)
+        ffn_share, kv_share = units.kept_shares(plan.mask)
+        budget = plan.provenance["budget"]
+        return {
+            "variant": variant.name,
+            "keep": keep,
+            "seed": seed,
+            "perplexity": found,
+            "excess_nats": {
+                name: math.log(value / self.dense[name]) for name, value in found.items()
+            },
+            "kept_cost_share": budget["kept_cost"] / budget["total_cost"],
+            "kept_ffn_share": ffn_share,
+            "kept_kv_share": kv_share,
+            "kept_per_layer": units.kept_per_layer(plan.mask),
+            "heldout_loss": plan.provenance["losses"],
+            "seconds": plan.provenance["seconds"],
+        }
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
