@@ -120,6 +120,12 @@ def _task_table(record: Row) -> Table:
     return task_table(record)
 
 
+def _startup_table(record: Row) -> Table:
+    from grasp_deploy.report.startup_tables import startup_table
+
+    return startup_table(record)
+
+
 TABLES: Mapping[str, Sequence[Callable[[Row], Table]]] = {
     "throughput": (_throughput_table, gain_table),
     "memory": (_memory_table,),
@@ -127,6 +133,7 @@ TABLES: Mapping[str, Sequence[Callable[[Row], Table]]] = {
     "serve": (_serve_table,),
     "quality": (quality_table,),
     "tasks": (_task_table,),
+    "startup": (_startup_table,),
 }
 
 

@@ -18,6 +18,7 @@ KINDS = {
     "serve": "Load on the live server",
     "quality": "Quality",
     "tasks": "Accuracy on tasks",
+    "startup": "Start of the server",
 }
 POSITIVE = "a positive number"
 SIZES = dict.fromkeys(("weight_bytes", "kv_bytes", "peak_bytes", "other_bytes"), int)
@@ -54,6 +55,11 @@ CELLS: dict[str, dict[str, Any]] = {
         ],
     },
     "quality": {"model": str, "corpus": str, "perplexity": POSITIVE},
+    "startup": {
+        "model": str,
+        "cold_seconds": {"median": POSITIVE, "samples": [POSITIVE]},
+        "warm_seconds": {"median": POSITIVE, "samples": [POSITIVE]},
+    },
     "tasks": {
         **{"model": str, "task": str, "metric": str, "accuracy": float, "truncated": int},
         **{"standard_error": None, "num_fewshot": None, "prompts_sha256": str},

@@ -8,6 +8,7 @@ from typing import Any
 from grasp_deploy.report.plots.memory import kv_drawings, memory_drawings
 from grasp_deploy.report.plots.serving import serve_drawings
 from grasp_deploy.report.plots.shapes import kept_drawings, quality_drawings
+from grasp_deploy.report.plots.startup import startup_drawings
 from grasp_deploy.report.plots.style import Drawing as Drawing
 from grasp_deploy.report.plots.style import color_rules as color_rules
 from grasp_deploy.report.plots.style import our_style
@@ -21,6 +22,7 @@ DRAWERS: dict[str, Callable[[dict[str, Any]], Iterator[Drawing]]] = {
     "kv": kv_drawings,
     "serve": serve_drawings,
     "quality": quality_drawings,
+    "startup": startup_drawings,
 }
 
 
