@@ -54,7 +54,7 @@ def read_blocks(
     sequences: int | None,
 ) -> Blocks:
     """Read a source and cut it into blocks: `read_documents`, then `token_blocks`."""
-    documents = read_documents(source, split, column)
+    documents = read_documents(source, split, column, tokenizer)
     token_ids = token_blocks(tokenizer, documents, sequence_length, sequences)
     return Blocks(token_ids, source, split, column, len(documents))
 
@@ -74,21 +74,28 @@ def _with_name(split: str | None, name: str) -> str:
     return name + (split or "") if not split or split.startswith("[") else split
 
 
-def read_documents(source: str, split: str | None = None, column: str | None = None) -> list[str]:
+def read_documents(
+    source: str,
+    split: str | None = None,
+    column: str | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> list[str]:
     """The documents of `wikitext2 | ptb | c4 | hf:NAME[:CONFIG] | PATH`.
 
     Local `.jsonl`, `.json`, `.csv` and `.parquet`: a row is a document; any other file is plain
     text: one document, read whole. `split` is written as in `datasets`: `train`, `train[:900]`,
-    `[10%:20%]`; a local file is its own `train`. `column` is `text` if not given, else the only
-    one that holds strings. Errors: InputError for a source that is missing, unreadable, not
-    text, empty or out of reach, and for a split or column that it does not have.
+    `[10%:20%]`; a local file is its own `train`. `column` is `text` if not given, else `messages`
+    or `conversations`, else the only one that holds strings. A row that is a list of messages is
+    the document that the chat template of `tokenizer` makes of it. Errors: InputError for a source
+    that is missing, unreadable, not text, empty or out of reach, for a split or column that it does
+    not have, and for conversations that cannot be written.
     """
     corpus = find_corpus(source)
     if corpus:
         split = _with_name(split, "train")
-        documents = remote_documents(corpus, source, split, column)
+        documents = remote_documents(corpus, source, split, column, tokenizer)
     else:
-        documents = local_documents(Path(source), split, column)
+        documents = local_documents(Path(source), split, column, tokenizer)
     if not any(document.strip() for document in documents):
         where = f"split {split!r} of {source}" if split else source
         raise InputError(f"{where} is empty: it holds no text; give another file or split")

@@ -7,10 +7,14 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from grasp_deploy.data.table import Columns, as_columns, parse_split, texts_of
 from grasp_deploy.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 OFFLINE_WAY = "pass a local file instead (--calibration FILE, or --data FILE to evaluate)"
 REACH_SECONDS = 5.0  # huggingface_hub alone retries for 23 s before it says "unreachable"
@@ -70,7 +74,13 @@ def find_corpus(source: str) -> Corpus | None:
     return Corpus(name, config or None)
 
 
-def remote_documents(corpus: Corpus, source: str, split: str, column: str | None) -> list[str]:
+def remote_documents(
+    corpus: Corpus,
+    source: str,
+    split: str,
+    column: str | None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> list[str]:
     """The documents of a corpus, fetched or from the cache of `datasets`.
 
     Errors: InputError where it is out of reach, unknown, or has no such split or column.
@@ -92,7 +102,7 @@ def remote_documents(corpus: Corpus, source: str, split: str, column: str | None
             f"{source} with split {split!r} cannot be loaded: {_first_line(error)}; "
             f"check its name and split, or {OFFLINE_WAY}"
         ) from error
-    texts = texts_of(columns, column, source)
+    texts = texts_of(columns, column, source, tokenizer)
     # The lines of Penn Treebank begin and end with a blank, which its loading script stripped.
     return [text.strip() for text in texts] if source == "ptb" else texts
 

@@ -54,7 +54,7 @@ def read_token_documents(
     """
     found: list[torch.Tensor] = []
     skipped = 0
-    for text in read_documents(source, split, column):
+    for text in read_documents(source, split, column, tokenizer):
         if documents is not None and len(found) == documents:
             break
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]

@@ -7,14 +7,23 @@ import stat
 import warnings
 from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from grasp_deploy.data.table import Columns, as_columns, parse_split, slice_bound, texts_of
 from grasp_deploy.errors import InputError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 FORMATS = "plain text in UTF-8, .jsonl, .json, .csv or .parquet"
 
 
-def local_documents(path: Path, split: str | None, column: str | None) -> list[str]:
+def local_documents(
+    path: Path,
+    split: str | None,
+    column: str | None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> list[str]:
     """The documents of a file, sliced by `split`; the file counts as its own split `train`.
 
     Errors: InputError for a file that is missing, unreadable or not of its format, another
@@ -43,7 +52,7 @@ def local_documents(path: Path, split: str | None, column: str | None) -> list[s
             "leave the slice out, or store the documents as .jsonl"
         )
     columns = reader(path, column) if reader else {"text": [_read_text(path)]}
-    texts = texts_of(columns, column, path)
+    texts = texts_of(columns, column, path, tokenizer)
     return texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from grasp_deploy.data.chat import CHAT_COLUMNS, chat_text
 from grasp_deploy.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Columns = Mapping[str, Sequence[object]]
 
@@ -45,8 +50,16 @@ def as_columns(rows: object, source: object) -> Columns:
     )
 
 
-def texts_of(columns: Columns, column: str | None, source: object) -> list[str]:
-    """The strings of `column`, or of the one that is the text where none is named."""
+def texts_of(
+    columns: Columns,
+    column: str | None,
+    source: object,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> list[str]:
+    """The strings of `column`, or of the one that is the text where none is named.
+
+    With a tokenizer, lists of messages are written by its chat template.
+    """
     if column is None:
         column = _default_column(columns, source)
     if column not in columns:
@@ -56,6 +69,9 @@ def texts_of(columns: Columns, column: str | None, source: object) -> list[str]:
         )
     texts: list[str] = []
     for row, value in enumerate(columns[column]):
+        if isinstance(value, list) and tokenizer is not None:
+            where = f"row {row} (counted from 0) of column {column!r} of {source}"
+            value = chat_text(tokenizer, value, where)
         if not isinstance(value, str):
             raise InputError(
                 f"column {column!r} of {source} must hold strings, but row {row} (counted from 0) "
@@ -63,6 +79,10 @@ def texts_of(columns: Columns, column: str | None, source: object) -> list[str]:
             )
         texts.append(_encodable(value))
     return texts
+
+
+def _is_conversation(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(message, dict) for message in value)
 
 
 def _encodable(text: str) -> str:
@@ -77,6 +97,9 @@ def _encodable(text: str) -> str:
 def _default_column(columns: Columns, source: object) -> str:
     if "text" in columns or not columns:
         return "text"
+    for name in CHAT_COLUMNS:
+        if any(_is_conversation(value) for value in columns.get(name, ())):
+            return name
     strings = [
         name for name, values in columns.items() if all(isinstance(value, str) for value in values)
     ]

@@ -1,0 +1,140 @@
+"""Conversations: what the template writes is the document, from every kind of file and the hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas
+import pytest
+
+from grasp_deploy.data import read_blocks, read_documents, read_token_documents
+from grasp_deploy.data.corpora import Corpus, remote_documents
+from grasp_deploy.errors import InputError
+from tests.tiny import tiny_tokenizer
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'tool' %}{{ raise_exception('no tools here.') }}{% endif %}"
+    "<{{ message.role }}>{{ message.content }}"
+    "{% if message.name is defined %}({{ message.name }}){% endif %}{{ '\n' }}"
+    "{% endfor %}"
+)
+TOKENIZER = tiny_tokenizer()
+TOKENIZER.chat_template = TEMPLATE
+CHATS = [
+    [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello “you”."}],
+    [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Why?"}],
+]
+WRITTEN = ["<user>Hi.\n<assistant>Hello “you”.\n", "<system>Be kind.\n<user>Why?\n"]
+SHAREGPT = [
+    [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Hello “you”."}],
+    [{"from": "system", "value": "Be kind."}, {"from": "human", "value": "Why?"}],
+]
+
+
+def write(path: Path, chats: list[Any], column: str = "messages", **others: Any) -> str:
+    rows = [{"id": index, **others, column: chat} for index, chat in enumerate(chats)]
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        pandas.DataFrame(rows).to_parquet(path)
+    return str(path)
+
+
+def message(source: str, column: str | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        read_documents(source, None, column, TOKENIZER)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
+@pytest.mark.parametrize("chats", [CHATS, SHAREGPT], ids=["role", "from"])
+def test_rows_are_written_by_the_template(tmp_path: Path, suffix: str, chats: list[Any]) -> None:
+    for column in ("messages", "conversations"):
+        source = write(tmp_path / f"{column}{suffix}", chats, column)
+        assert read_documents(source, None, None, TOKENIZER) == WRITTEN
+        assert read_documents(source, "train[1:]", None, TOKENIZER) == WRITTEN[1:]
+    named = write(tmp_path / f"named{suffix}", chats, "chosen", messages="not this", prompt="nor")
+    assert read_documents(named, None, "chosen", TOKENIZER) == WRITTEN
+
+
+def test_what_is_tokenised_is_what_the_template_wrote(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", CHATS)
+    text = "\n\n".join(WRITTEN).encode()
+    blocks = read_blocks(TOKENIZER, source, None, None, 4, None)
+    assert bytes(blocks.token_ids.flatten().tolist()) == text[: len(text) // 4 * 4]
+    documents = read_token_documents(TOKENIZER, source, None, None, None)
+    assert [bytes(ids.tolist()).decode() for ids in documents.token_ids] == WRITTEN
+
+
+def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)  # leaves out the look at the host
+    for chats in (CHATS, SHAREGPT):
+        write(tmp_path / "a.parquet", chats)
+        corpus = Corpus("parquet", data_files={"train": str(tmp_path / "a.parquet")})
+        assert remote_documents(corpus, "hf:x", "train", None, TOKENIZER) == WRITTEN
+        streamed = Corpus(corpus.path, data_files=corpus.data_files, streamed_documents=5)
+        assert remote_documents(streamed, "hf:x", "train", None, TOKENIZER) == WRITTEN
+
+
+def test_text_comes_before_conversations_and_these_before_other_strings(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", CHATS, text="plain")
+    assert read_documents(source, None, None, TOKENIZER) == ["plain", "plain"]
+    assert read_documents(source, None, "messages", TOKENIZER) == WRITTEN
+    source = write(tmp_path / "b.jsonl", CHATS, source="a name")
+    assert read_documents(source, None, None, TOKENIZER) == WRITTEN
+    source = write(tmp_path / "c.jsonl", [["no", "messages"]] * 2, body="plain")
+    assert read_documents(source, None, None, TOKENIZER) == ["plain", "plain"]
+
+
+def test_keys_of_other_messages_are_left_out(tmp_path: Path) -> None:
+    # Parquet gives every message all keys: None where it has none.
+    chats = [[{"role": "user", "content": "Hi.", "name": "Ann"}, {"role": "user", "content": "?"}]]
+    for suffix in (".jsonl", ".parquet"):
+        source = write(tmp_path / f"a{suffix}", chats)
+        assert read_documents(source, None, None, TOKENIZER) == ["<user>Hi.(Ann)\n<user>?\n"]
+
+
+def test_a_tokenizer_without_a_template(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", CHATS)
+    with pytest.raises(InputError) as caught:
+        read_blocks(tiny_tokenizer(), source, None, None, 4, None)
+    assert str(caught.value) == (
+        f"row 0 (counted from 0) of column 'messages' of {source} is a conversation, and the "
+        "model's tokenizer has no chat template to write it with; give plain text, or a model "
+        "that was tuned to chat"
+    )
+
+
+@pytest.mark.parametrize(
+    ("chat", "words"),
+    [
+        ([{"role": "user"}], ("message 0 is {'role': 'user'}, not like", "mend that row")),
+        ([{"role": "user", "content": 7}], ("message 0 is ",)),
+        ([{"role": "", "content": "a"}], ("message 0 is ",)),
+        ([*CHATS[0], "and so on"], ("message 2 is 'and so on', not like",)),
+        ([{"from": "narrator", "value": "a"}], ("message 0 is {'from': 'narrator'",)),
+        ([{"from": "human", "content": "a"}], ("message 0 is ",)),
+        ([], (" holds no message; mend",)),
+        (
+            [{"role": "tool", "content": "a"}],
+            (" is refused by the chat template", "(no tools here)", "mend that row"),
+        ),
+    ],
+)
+def test_what_is_no_conversation(tmp_path: Path, chat: list[Any], words: tuple[str, ...]) -> None:
+    text = message(write(tmp_path / "a.jsonl", [*CHATS, chat]))
+    assert text.startswith("row 2 (counted from 0) of column 'messages' of ")
+    assert all(word in text for word in words), text
+
+
+def test_a_row_that_is_neither(tmp_path: Path) -> None:
+    text = message(write(tmp_path / "a.jsonl", [*CHATS, None]))
+    assert "column 'messages'" in text and "but row 2 (counted from 0) holds None" in text
+    text = message(write(tmp_path / "b.jsonl", [["a"]], "body"), "body")
+    assert "row 0 (counted from 0) of column 'body'" in text and "message 0 is 'a'" in text
