@@ -79,12 +79,18 @@ class CompressConfig:
     )
 
     calibration: str = option(
-        "Calibration", "Text: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG].", "wikitext2"
+        "Calibration",
+        "Text or chats: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]; or several by "
+        "weight, SOURCE:WEIGHT,SOURCE:WEIGHT, such as wikitext2:0.5,c4:0.5.",
+        "wikitext2",
     )
     calibration_split: str | None = option(
-        "Calibration", "Rows to use, such as 'train[:900]'. Default: the corpus's training part."
+        "Calibration",
+        "Rows to use (of each source), such as 'train[:900]'. Default: the corpus's training part.",
     )
-    calibration_column: str | None = option("Calibration", "Column that holds the text.")
+    calibration_column: str | None = option(
+        "Calibration", "Column (of each source) that holds the text, or chats as lists of messages."
+    )
     sequences: int = option("Calibration", "How many blocks of text.", 512)
     sequence_length: int = option("Calibration", "Tokens in a block.", 512)
 

@@ -14,7 +14,8 @@ from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.source import ModelSource, file_hashes, resolve_model
 from grasp_deploy.checkpoint.validate import check_weights, stored_dtype
 from grasp_deploy.config import CompressConfig
-from grasp_deploy.data import Blocks, calibration_split, read_blocks
+from grasp_deploy.data import Blocks, places_of, read_calibration
+from grasp_deploy.data.sources import weighted_sources
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.projection import Budget
 from grasp_deploy.pruning.training import CalibrationBlocks, Schedule
@@ -43,7 +44,17 @@ class Job:
 
     @property
     def blocks(self) -> CalibrationBlocks:
-        return CalibrationBlocks.split(self.text.token_ids)
+        """What is learnt from and what is held out; of several sources a share of each is."""
+        token_ids, parts = self.text.token_ids, self.text.parts
+        if not parts:
+            return CalibrationBlocks.split(token_ids)
+        # Backwards, so that a source of few blocks holds out its last: its first one stands among
+        # the first blocks of all, which are all that criteria and compensation read.
+        places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
+        splits = [CalibrationBlocks.split(of_source) for of_source in places]
+        train = torch.cat([split.train for split in splits]).sort().values
+        heldout = torch.cat([split.heldout for split in splits]).sort().values
+        return CalibrationBlocks(token_ids[train], token_ids[heldout])
 
     @property
     def group_width(self) -> int:
@@ -86,6 +97,7 @@ class Job:
 def prepare(config: CompressConfig) -> Job:
     """Check everything that can be checked before weights load."""
     device = resolve_device(config.device)
+    weighted_sources(config.calibration)  # before anything is fetched
     source = resolve_model(config.model, config.revision)
     stated = read_config(source.directory)
     shape = model_shape(stated)
@@ -96,10 +108,10 @@ def prepare(config: CompressConfig) -> Job:
         )
     shape = replace(shape, dtype=stored_dtype(check_weights(source.directory, shape)))
     budget = budget_for(config, shape, device)
-    text = read_blocks(
+    text = read_calibration(
         load_tokenizer(source.directory),
         config.calibration,
-        calibration_split(config.calibration, config.calibration_split),
+        config.calibration_split,
         config.calibration_column,
         config.sequence_length,
         config.sequences,

@@ -104,13 +104,25 @@ def model_name(provenance: dict[str, Any]) -> str:
     return name if provenance["revision"] else Path(name).resolve().name
 
 
+def _corpora(calibration: dict[str, Any]) -> str:
+    """The corpus, or each of several with its number of blocks; files without their folders."""
+    parts = [(_corpus(p["source"]), p["sequences"]) for p in calibration.get("parts", [])]
+    if not parts:
+        return _corpus(calibration["source"])
+    *others, last = [f"{corpus} ({blocks:,} blocks)" for corpus, blocks in parts]
+    return f"{', '.join(others)} and {last}"
+
+
+def _corpus(source: str) -> str:
+    return f"`{source if source.startswith('hf:') else Path(source).name}`"
+
+
 def _loss_lines(provenance: dict[str, Any]) -> str:
     """What the calibration saw of the loss, with a warning of what that does not tell."""
     calibration, losses = provenance["calibration"], provenance["losses"]
-    corpus = Path(calibration["source"]).name
     text = (
         f"Calibrated on {calibration['sequences']} blocks of {calibration['sequence_length']}\n"
-        f"tokens of `{corpus}`"
+        f"tokens of {_corpora(calibration)}"
     )
     if losses["heldout_pruned"] is None:
         return text + "; no block was held out, so no loss was measured."

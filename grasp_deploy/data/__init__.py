@@ -2,6 +2,7 @@
 
 from grasp_deploy.data.blocks import (
     Blocks,
+    Part,
     calibration_split,
     evaluation_split,
     read_blocks,
@@ -9,13 +10,17 @@ from grasp_deploy.data.blocks import (
     token_blocks,
 )
 from grasp_deploy.data.documents import Documents, read_token_documents
+from grasp_deploy.data.mixture import places_of, read_calibration
 
 __all__ = [
     "Blocks",
     "Documents",
+    "Part",
     "calibration_split",
     "evaluation_split",
+    "places_of",
     "read_blocks",
+    "read_calibration",
     "read_documents",
     "read_token_documents",
     "token_blocks",

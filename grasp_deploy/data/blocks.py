@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,17 @@ CHARACTERS_PER_TOKEN = 6  # a first guess on the high side; too low only costs a
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one source gives to blocks of several."""
+
+    source: str
+    weight: float
+    split: str | None
+    sequences: int
+    documents: int
+
+
+@dataclass(frozen=True)
 class Blocks:
     """Token blocks `token_ids` (sequences, sequence_length) int64, and where they come from."""
 
@@ -30,6 +41,7 @@ class Blocks:
     split: str | None
     column: str | None
     documents: int
+    parts: tuple[Part, ...] = ()  # of several sources; of one there are none
 
     def as_dict(self) -> dict[str, Any]:
         """Provenance for records; the hash tells whether two results saw the same tokens."""
@@ -42,6 +54,7 @@ class Blocks:
             "sequence_length": sequence_length,
             "sequences": sequences,
             "token_ids_sha256": hashlib.sha256(self.token_ids.numpy().tobytes()).hexdigest(),
+            **({"parts": [asdict(part) for part in self.parts]} if self.parts else {}),
         }
 
 
@@ -107,11 +120,13 @@ def token_blocks(
     documents: Sequence[str],
     sequence_length: int,
     sequences: int | None = None,
+    mixed: str | None = None,
 ) -> torch.Tensor:
     """The first `sequences` (None: all) blocks of the joined text, (n, sequence_length) int64.
 
     Documents are joined by a blank line, tokenised without special tokens and cut without
-    overlap; the rest is dropped. Errors: InputError where there are fewer than `sequences`.
+    overlap; the rest is dropped. `mixed` names the source where it is one of several. Errors:
+    InputError where there are fewer than `sequences`.
     """
     if sequence_length < 2 or (sequences is not None and sequences < 1):
         raise InputError(
@@ -121,16 +136,20 @@ def token_blocks(
     ids = _first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
     available = len(ids) // sequence_length
     if available < (sequences or 1):
-        raise InputError(_too_short(len(ids), available, sequence_length, sequences or 1))
+        raise InputError(_too_short(len(ids), available, sequence_length, sequences or 1, mixed))
     count = sequences or available
     return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)
 
 
-def _too_short(tokens: int, available: int, sequence_length: int, needed: int) -> str:
-    remedy = f"--sequences {available} at most, " if available else ""
+def _too_short(
+    tokens: int, available: int, sequence_length: int, needed: int, mixed: str | None
+) -> str:
+    text = f"the text of {mixed}" if mixed else "the text"
+    remedy = "a smaller weight, fewer --sequences" if mixed else f"--sequences {available} at most"
     return (
-        f"the text is too short: its {tokens} tokens give {available} blocks of {sequence_length} "
-        f"tokens, and {needed} are needed; use {remedy}more text or a shorter --sequence-length"
+        f"{text} is too short: its {tokens} tokens give {available} blocks of {sequence_length} "
+        f"tokens, and {needed} are needed; use {f'{remedy}, ' if available else ''}more text or a "
+        "shorter --sequence-length"
     )
 
 

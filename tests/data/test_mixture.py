@@ -1,0 +1,100 @@
+"""Blocks of several sources: each as if it were read alone, and spread evenly over all."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grasp_deploy.data import Blocks, Part, places_of, read_blocks, read_calibration
+from grasp_deploy.errors import InputError
+from tests.tiny import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()  # a byte is a token
+
+
+@pytest.fixture(autouse=True)
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of one letter each: "a" of 400, "b" of 300, "c" of 90 tokens."""
+    monkeypatch.chdir(tmp_path)
+    for letter, tokens in (("a", 400), ("b", 300), ("c", 90)):
+        rows = [{"text": letter * 10, "other": letter.upper() * 10} for _ in range(tokens // 10)]
+        Path(f"{letter}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read(
+    sources: str, sequences: int, split: str | None = None, column: str | None = None
+) -> Blocks:
+    return read_calibration(TOKENIZER, sources, split, column, 8, sequences)
+
+
+def letters(blocks: Blocks) -> str:
+    """The letter of each block."""
+    texts = [TOKENIZER.decode(row).replace("\n", "") for row in blocks.token_ids]
+    assert all(len(set(text)) == 1 for text in texts), "no block holds text of two sources"
+    return "".join(text[0] for text in texts)
+
+
+def test_each_source_gives_its_first_blocks_in_order() -> None:
+    mixed = read("a.jsonl:3,b.jsonl:1,c.jsonl:1", 10)
+    assert mixed.token_ids.dtype == torch.int64
+    assert letters(mixed) == "abcaaabcaa"
+    for part, places in zip(mixed.parts, places_of([6, 2, 2]), strict=True):
+        alone = read_blocks(TOKENIZER, part.source, None, None, 8, part.sequences)
+        assert torch.equal(mixed.token_ids[places], alone.token_ids)
+        assert part.documents == alone.documents
+
+
+def test_provenance_lists_the_parts() -> None:
+    mixed = read("a.jsonl:3,b.jsonl:1", 4, split="train[:20]", column="other")
+    assert mixed.parts == (
+        Part("a.jsonl", 3.0, "train[:20]", 3, 20),
+        Part("b.jsonl", 1.0, "train[:20]", 1, 20),
+    )
+    assert letters(mixed) == "ABAA"
+    record = json.loads(json.dumps(mixed.as_dict()))
+    assert (
+        record["token_ids_sha256"] == hashlib.sha256(mixed.token_ids.numpy().tobytes()).hexdigest()
+    )
+    assert record["source"] == "a.jsonl:3,b.jsonl:1"
+    assert (record["documents"], record["sequences"], record["sequence_length"]) == (40, 4, 8)
+    assert [part["source"] for part in record["parts"]] == ["a.jsonl", "b.jsonl"]
+    assert [part["weight"] for part in record["parts"]] == [3, 1]
+    assert [part["sequences"] for part in record["parts"]] == [3, 1]
+
+
+def test_a_single_source_is_read_as_ever() -> None:
+    alone, blocks = read("b.jsonl", 5), read_blocks(TOKENIZER, "b.jsonl", None, None, 8, 5)
+    assert torch.equal(alone.token_ids, blocks.token_ids)
+    assert alone.as_dict() == blocks.as_dict()
+    assert "parts" not in alone.as_dict()
+
+
+def test_a_source_with_too_little_text_is_named() -> None:
+    with pytest.raises(InputError) as caught:
+        read("a.jsonl:1,c.jsonl:1", 40)
+    assert str(caught.value) == (
+        "the text of c.jsonl is too short: its 106 tokens give 13 blocks of 8 tokens, and 20 are "
+        "needed; use a smaller weight, fewer --sequences, more text or a shorter --sequence-length"
+    )
+
+
+def test_a_source_that_is_missing_is_named() -> None:
+    with pytest.raises(InputError, match=r"^d\.jsonl does not exist; give"):
+        read("a.jsonl:1,d.jsonl:1", 4)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5))
+def test_any_run_of_blocks_has_its_share(counts: list[int]) -> None:
+    places, total = places_of(counts), sum(counts)
+    assert sorted(torch.cat(places).tolist()) == list(range(total))
+    for place, count in zip(places, counts, strict=True):
+        assert place[0] < len(counts), "every source has a block near the start"
+        present = torch.zeros(total + 1)
+        present[place + 1] = 1
+        ideal = torch.arange(total + 1) * count / total
+        # Within a block of the share, give or take one of each other source that ties with it.
+        assert (present.cumsum(0) - ideal).abs().max() < len(counts) + 1e-4
