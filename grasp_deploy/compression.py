@@ -122,7 +122,7 @@ def learn_plan(
         "fitted": sorted(fitted),
         "compensation": [asdict(fit) for fit in fits],
     }
-    return Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance), fitted
+    return Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, job.calibrated), fitted
 
 
 def _provenance(job: Job, mask: Tensor, losses: dict[str, float | None]) -> dict[str, Any]:

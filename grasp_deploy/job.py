@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grasp_deploy.budgets import budget_for
 from grasp_deploy.checkpoint.loading import check_tokens, load_tokenizer, resolve_device
@@ -15,6 +16,7 @@ from grasp_deploy.checkpoint.source import ModelSource, file_hashes, resolve_mod
 from grasp_deploy.checkpoint.validate import check_weights, stored_dtype
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.data import Blocks, places_of, read_calibration
+from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.data.sources import weighted_sources
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.projection import Budget
@@ -55,6 +57,11 @@ class Job:
         train = torch.cat([split.train for split in splits]).sort().values
         heldout = torch.cat([split.heldout for split in splits]).sort().values
         return CalibrationBlocks(token_ids[train], token_ids[heldout])
+
+    @property
+    def calibrated(self) -> Tensor | None:
+        """The fingerprint of the text, by which an evaluation on the same text is told."""
+        return fingerprint(self.text.token_ids)
 
     @property
     def group_width(self) -> int:

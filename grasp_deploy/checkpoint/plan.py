@@ -1,7 +1,8 @@
 """The plan: everything that a compression decided, without any weight of the model.
 
 A plan is a safetensors file with `scores` `(N,)` float32, `mask` `(N,)` bool and `scales` `(N,)`
-float32 on the flat axis of units, and a JSON record of where they come from.
+float32 on the flat axis of units, and a JSON record of where they come from. It may hold
+`calibrated` `(w,)` int64 too, a fingerprint of the calibration text (`data.overlap`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ class Plan:
     mask: Tensor  # (N,) bool
     scales: Tensor  # (N,) float32; 1 where a unit is removed
     provenance: dict[str, Any]  # base model and hashes, cost model, budget, config, versions
+    calibrated: Tensor | None = None  # (w,) int64, ascending; older plans have none
     path: Path | None = field(default=None, compare=False)  # the file that it was loaded from
 
     def save(self, path: Path) -> None:
         """Write the plan in one move; the same plan gives the same bytes."""
         tensors = {"scores": self.scores, "mask": self.mask, "scales": self.scales}
+        if self.calibrated is not None:
+            tensors["calibrated"] = self.calibrated
         write_tensors(path, tensors, {"version": PLAN_VERSION, **self.provenance})
 
     @property
@@ -78,10 +82,23 @@ def load_plan(path: str | Path) -> Plan:
             f"{PLAN_VERSION}: use the release {record.get('versions', {}).get('grasp_deploy', '')} "
             "that wrote it, or compress again"
         )
-    plan = Plan(tensors["scores"], tensors["mask"], tensors["scales"], record, path)
+    parts = tensors["scores"], tensors["mask"], tensors["scales"]
+    plan = Plan(*parts, record, tensors.get("calibrated"), path)
     if not (_has_provenance(record) and _is_whole(plan)):
         raise InputError(f"{path} is damaged: its parts do not fit together; fetch it again")
     return plan
+
+
+def calibrated_beside(directory: Path) -> Tensor | None:
+    """The fingerprint of the text that the checkpoint in a folder was calibrated on.
+
+    None for a model that is none of ours, and where its plan is older than fingerprints or cannot
+    be read: that is for `verify` to say, and keeps nobody from using the model.
+    """
+    try:
+        return load_plan(directory / PLAN_FILE).calibrated
+    except InputError:
+        return None
 
 
 def _has_provenance(record: dict[str, Any]) -> bool:
@@ -105,7 +122,9 @@ def _has_provenance(record: dict[str, Any]) -> bool:
 
 def _is_whole(plan: Plan) -> bool:
     """Whether the tensors fit the layers, every layer keeps something, and all is finite."""
-    size = (plan.units,)
+    size, calibrated = (plan.units,), plan.calibrated
+    if calibrated is not None and (calibrated.dtype, calibrated.dim()) != (torch.int64, 1):
+        return False
     if plan.mask.dtype != torch.bool or any(
         tensor.dtype != torch.float32 or not torch.isfinite(tensor).all()
         for tensor in (plan.scores, plan.scales)

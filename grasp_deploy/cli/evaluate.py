@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grasp_deploy.cli.console import print_json, stderr, stdout
+from grasp_deploy.cli.console import print_error, print_json, stderr, stdout
 from grasp_deploy.cli.options import MODEL_HELP, Device, Json, Revision
 from grasp_deploy.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def perplexity_command(
@@ -18,7 +22,9 @@ def perplexity_command(
         str, typer.Option(help="wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG].")
     ],
     split: Annotated[str | None, typer.Option(help="Rows to use, such as 'train[900:]'.")] = None,
-    column: Annotated[str | None, typer.Option(help="Column that holds the text.")] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Column that holds the text, or chats as lists of messages.")
+    ] = None,
     sequence_length: Annotated[
         int | None,
         typer.Option(min=2, help="Tokens in a block. Default: 2048, or what the model takes."),
@@ -64,8 +70,10 @@ def perplexity_command(
         )
     if per_document:
         documents = read_token_documents(tokenizer, data, split, column, sequences)
+        calibrated_on = _calibrated_share(directory, documents.token_ids)
     else:
         blocks = read_blocks(tokenizer, data, split, column, sequence_length, sequences)
+        calibrated_on = _calibrated_share(directory, [blocks.token_ids.flatten()])
     loaded = load(directory, device=device, dtype=dtype)
     with stage_bars(stderr) as watch:
         more: dict[str, Any] = {
@@ -80,12 +88,34 @@ def perplexity_command(
             result = document_perplexity(loaded, documents, sequence_length, **more)
         else:
             result = perplexity(loaded, blocks, **more)
-    record = result.as_dict()
+    record = {**result.as_dict(), "calibrated_on_share": calibrated_on}
     if as_json:
         print_json({"model": model, **record})
     else:
         for line in lines(record, data):
             stdout.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _calibrated_share(directory: Path, texts: list[Tensor]) -> float | None:
+    """The share of texts that a checkpoint was calibrated on, told on stderr where it matters.
+
+    None where that is unknown: for dense models, and for plans that hold no fingerprint.
+    """
+    from grasp_deploy.checkpoint.plan import calibrated_beside
+    from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+
+    calibrated = calibrated_beside(directory)
+    if calibrated is None:
+        return None
+    share = calibrated_share(texts, calibrated)
+    if share > NOTEWORTHY_SHARE:
+        part = "all" if share == 1 else f"at least {int(share * 100)} %"
+        print_error(
+            "warning",
+            f"{part} of this text was calibrated on: the perplexity flatters the pruned model; "
+            "evaluate on other text",
+        )
+    return share
 
 
 def lines(record: dict[str, Any], data: str) -> list[str]:

@@ -1,0 +1,88 @@
+"""How much of a text was calibrated on, told from hashes of windows of the calibration tokens.
+
+The calibration text itself may be gone or on another machine; a fingerprint of it travels with the
+plan: hashes of windows that lie side by side. The other text is looked at from every place, since
+the same words stand elsewhere in it.
+
+    calibration    |---w---|---w---|---w---|      kept: hash(w), 8 bytes for 32 tokens
+    evaluation       |---w---|
+                      |---w---|  …                looked up: the hash at every place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+WINDOW_TOKENS = 32  # long enough that no two texts share it by chance, short enough for a paragraph
+MOST_WINDOWS = 2**16  # 2 million tokens, 512 KiB
+NOTEWORTHY_SHARE = 0.01  # phrases and boilerplate that many texts share stay under it
+FACTOR = numpy.uint64(0x9E3779B97F4A7C15)  # odd, its bits well mixed: 2^64 over the golden ratio
+
+Array = numpy.ndarray[Any, Any]
+
+
+def fingerprint(blocks: Tensor) -> Tensor | None:
+    """`(w,)` int64, ascending: hashes of the windows in `(n, T)` blocks of calibration tokens.
+
+    Windows lie side by side in a block, one more at its end where they do not fill it; of more than
+    MOST_WINDOWS evenly spread ones are kept. None for blocks shorter than a window.
+    """
+    length = blocks.shape[1]
+    if length < WINDOW_TOKENS:
+        return None
+    starts = [*range(0, length - WINDOW_TOKENS, WINDOW_TOKENS), length - WINDOW_TOKENS]
+    every = [blocks[:, start : start + WINDOW_TOKENS] for start in starts]
+    windows = torch.stack(every, dim=1).flatten(0, 1)  # (n·k, 32)
+    if len(windows) > MOST_WINDOWS:
+        windows = windows[torch.linspace(0, len(windows) - 1, MOST_WINDOWS).round().long()]
+    return torch.from_numpy(numpy.unique(_hashes(_scrambled(windows))))
+
+
+def calibrated_share(texts: Iterable[Tensor], calibrated: Tensor) -> float:
+    """The share of the tokens of `(T,)` texts that lie in a window of the calibration text.
+
+    `calibrated` is that text's `fingerprint`. Windows that lie across the ends of its blocks, or
+    were left out, are not known: the true share may be larger.
+    """
+    known = calibrated.numpy()
+    covered, tokens = 0, 0
+    for text in texts:
+        covered += int(_covered(_scrambled(text), known).sum())
+        tokens += len(text)
+    return covered / tokens if tokens else 0.0
+
+
+def _covered(tokens: Array, known: Array) -> Array:
+    """`(T,)` bool: which of the scrambled tokens lie in a window whose hash is known."""
+    depth = numpy.zeros(len(tokens) + 1, numpy.int32)
+    if len(tokens) >= WINDOW_TOKENS:
+        windows = numpy.lib.stride_tricks.sliding_window_view(tokens, WINDOW_TOKENS)
+        starts = numpy.flatnonzero(numpy.isin(_hashes(windows), known))
+        depth[starts] += 1
+        depth[starts + WINDOW_TOKENS] -= 1
+    return numpy.cumsum(depth)[:-1] > 0
+
+
+def _hashes(windows: Array) -> Array:
+    """`(w,)` int64: a polynomial modulo 2^64 of the scrambled tokens of `(w, 32)` windows."""
+    hashes = numpy.zeros(len(windows), numpy.uint64)
+    for column in windows.T:
+        hashes *= FACTOR
+        hashes += column
+    return hashes.view(numpy.int64)
+
+
+def _scrambled(token_ids: Tensor) -> Array:
+    """Token ids as 64 random-looking bits each: small numbers would leave sums alike.
+
+    SplitMix64 (Steele, Lea and Flood 2014): multiplications and shifts, each of them invertible.
+    """
+    bits = (token_ids.numpy().astype(numpy.uint64) + numpy.uint64(1)) * FACTOR
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> numpy.uint64(shift))) * numpy.uint64(factor)
+    return bits ^ (bits >> numpy.uint64(31))

@@ -1,0 +1,192 @@
+"""Calibration text through the command line: mixtures, chats, and evaluating on it again."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.plan import load_plan, read_tensors, write_tensors
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.job import Job, prepare
+from tests.cli.command import Ended, assert_refused, grasp_deploy
+from tests.tiny import save_tiny, tiny_tokenizer
+
+QUICK = (
+    *("--sequences", "8", "--sequence-length", "64", "--keep", "0.7", "--method", "magnitude"),
+    *("--scale-epochs", "0", "--compensation-sequences", "2", "--device", "cpu"),
+)
+MIXTURE = "upper.txt:3,lower.txt:1"
+CHATS = [
+    [{"role": "user", "content": f"What is {n} and {n}?"}, {"role": "assistant", "content": "It."}]
+    for n in range(40)
+]
+
+
+@pytest.fixture
+def texts(work: Path) -> Path:
+    """A folder with texts that share nothing: one of capitals, two of small letters."""
+    draw = random.Random(0)
+    for name, letters in (
+        ("upper.txt", "ABCDEFGH "),
+        ("lower.txt", "abcdefgh "),
+        ("other.txt", "abcdefgh "),
+    ):
+        (work / name).write_text("".join(draw.choices(letters, k=2000)))
+    (work / "chats.jsonl").write_text("".join(json.dumps({"messages": c}) + "\n" for c in CHATS))
+    return work
+
+
+@pytest.fixture
+def mixed(tiny_folder: Path, texts: Path) -> Path:
+    """A checkpoint calibrated on the first two of the texts."""
+    options = ("--calibration", MIXTURE, *QUICK)
+    ended = grasp_deploy("compress", tiny_folder, "-o", "mixed", *options)
+    assert ended.code == 0, ended.stderr
+    return texts / "mixed"
+
+
+def evaluated(model: Path, data: str, *options: str) -> tuple[dict[str, Any], Ended]:
+    shape = ("--sequence-length", "48", "--sequences", "8")
+    command = ("evaluate", "perplexity", model, "--data", data, *shape, *options, "--json")
+    ended = grasp_deploy(*command)
+    assert ended.code == 0, ended.stderr
+    return json.loads(ended.stdout), ended
+
+
+def job(model: Path, **options: Any) -> Job:
+    return prepare(CompressConfig(model=str(model), keep=0.7, device="cpu", **options))
+
+
+def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
+    calibration = load_plan(mixed / "plan.safetensors").provenance["calibration"]
+    assert calibration["source"] == MIXTURE
+    assert calibration["heldout_sequences"] == 2  # one of each source
+    assert calibration["parts"] == [
+        {"source": "upper.txt", "weight": 3, "split": None, "sequences": 6, "documents": 1},
+        {"source": "lower.txt", "weight": 1, "split": None, "sequences": 2, "documents": 1},
+    ]
+    card = " ".join((mixed / "README.md").read_text().split())
+    assert "8 blocks of 64 tokens of `upper.txt` (6 blocks) and `lower.txt` (2 blocks)." in card
+    plan, model = mixed / "plan.safetensors", ("--model", tiny_folder)
+    assert grasp_deploy("export", plan, *model, "-o", "again").code == 0
+    assert Path("again", plan.name).read_bytes() == plan.read_bytes()
+
+
+def test_the_card_names_a_dataset_of_the_hub_whole(mixed: Path, tiny_folder: Path) -> None:
+    tensors, record = read_tensors(mixed / "plan.safetensors")
+    record["calibration"]["parts"][0]["source"] = "hf:org/name:en"
+    record["calibration"]["parts"][1]["source"] = "/home/me/private/lower.txt"
+    write_tensors(mixed / "plan.safetensors", tensors, record)
+    model = ("--model", tiny_folder)
+    assert grasp_deploy("export", mixed / "plan.safetensors", *model, "-o", "again").code == 0
+    card = Path("again/README.md").read_text()
+    assert "`hf:org/name:en` (6 blocks) and `lower.txt` (2 blocks)" in card
+    assert "private" not in card
+
+
+@pytest.mark.parametrize("weights", ["1:1", "30:1", "50:1", "1:50", "3:2"])
+@pytest.mark.parametrize("sequences", [5, 16, 49, 65])
+def test_both_sides_of_the_split_see_every_source(
+    tiny_folder: Path, texts: Path, weights: str, sequences: int
+) -> None:
+    first, second = weights.split(":")
+    sources = f"upper.txt:{first},lower.txt:{second}"
+    blocks = job(tiny_folder, calibration=sources, sequences=sequences, sequence_length=16).blocks
+    assert len(blocks.train) + len(blocks.heldout) == sequences
+    small = [(side > ord("Z")).any(dim=1) for side in (blocks.train, blocks.heldout)]
+    in_prefix, counts = small[0][:8], [int(small[0].sum() + small[1].sum())]
+    assert in_prefix.any() and not in_prefix.all()
+    counts.append(sequences - counts[0])
+    for lower, count in zip((True, False), counts, strict=True):
+        heldout = int((small[1] == lower).sum())
+        assert heldout == (max(1, round(count / 16)) if count > 1 else 0)
+
+
+def test_one_source_is_split_as_ever(tiny_folder: Path, texts: Path) -> None:
+    one = job(tiny_folder, calibration="upper.txt", sequences=40, sequence_length=16)
+    expected = type(one.blocks).split(one.text.token_ids)
+    assert torch.equal(one.blocks.train, expected.train)
+    assert torch.equal(one.blocks.heldout, expected.heldout)
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        ("upper.txt:1,lower.txt", ("'lower.txt' has no weight", "SOURCE:WEIGHT")),
+        ("upper.txt:0,lower.txt:1", ("upper.txt", "no positive number")),
+        ("upper.txt:1,./upper.txt:1", ("upper.txt is named twice",)),
+        ("upper.txt:1,lower.txt:1,no.txt:1", ("no.txt does not exist",)),
+        ("upper.txt:1,chats.jsonl:1", ("row 0", "chats.jsonl", "no chat template")),
+    ],
+)
+def test_mixtures_that_are_refused(
+    tiny_folder: Path, texts: Path, sources: str, words: tuple[str, ...]
+) -> None:
+    options = ("--calibration", sources, *QUICK)
+    assert_refused(grasp_deploy("compress", tiny_folder, "-o", "out", *options), *words)
+    assert not Path("out").exists()
+
+
+def test_a_wrong_mixture_is_refused_before_a_model_is_fetched(texts: Path) -> None:
+    options = ("--calibration", "upper.txt,lower.txt", *QUICK)
+    assert_refused(grasp_deploy("compress", "no-one/nothing", "-o", "out", *options), "no weight")
+
+
+def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
+    save_tiny("llama", texts / "tuned")
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{% for message in messages %}<{{ message.role }}>{{ message.content + '\n' }}{% endfor %}"
+    )
+    tokenizer.save_pretrained(texts / "tuned")
+    options = ("--calibration", "chats.jsonl:1,upper.txt:1", *QUICK)
+    ended = grasp_deploy("compress", texts / "tuned", "-o", "chatty", *options)
+    assert ended.code == 0, ended.stderr
+    tokens = job(texts / "tuned", calibration="chats.jsonl", sequences=3).text.token_ids
+    assert bytes(tokens.flatten().tolist()).startswith(b"<user>What is 0 and 0?\n<assistant>It.\n")
+    record, ended = evaluated(Path("chatty"), "chats.jsonl", "--per-document")
+    assert record["data"]["documents"] == 8
+    # The template travelled with the checkpoint. Of such short documents few windows are whole.
+    assert record["calibrated_on_share"] > 0.2
+    assert "of this text was calibrated on" in ended.stderr
+
+
+def test_evaluating_on_the_calibration_text_warns(mixed: Path) -> None:
+    record, ended = evaluated(mixed, "upper.txt")
+    # 8 blocks of 48 tokens are the first 384: all that its 6 blocks of 64 hold.
+    assert record["calibrated_on_share"] == 1
+    assert ended.stderr.splitlines()[0] == (
+        "warning: all of this text was calibrated on: the perplexity flatters the pruned model; "
+        "evaluate on other text"
+    )
+    record, ended = evaluated(mixed, "lower.txt", "--sequences", "16", "--stride", "16")
+    assert record["calibrated_on_share"] == pytest.approx(128 / (16 * 48))
+    assert ended.stderr.startswith("warning: at least 16 % of this text was calibrated on")
+
+
+def test_other_text_and_other_models_warn_of_nothing(mixed: Path, tiny_folder: Path) -> None:
+    record, ended = evaluated(mixed, "other.txt")
+    assert record["calibrated_on_share"] == 0
+    assert "calibrated" not in ended.stderr
+    record, ended = evaluated(tiny_folder, "upper.txt")
+    assert record["calibrated_on_share"] is None
+    assert "calibrated" not in ended.stderr
+
+
+def test_a_plan_without_a_fingerprint_is_read(mixed: Path, tiny_folder: Path) -> None:
+    path = mixed / "plan.safetensors"
+    tensors, record = read_tensors(path)
+    fingerprint = tensors.pop("calibrated")
+    write_tensors(path, tensors, record)
+    assert load_plan(path).calibrated is None
+    measured, ended = evaluated(mixed, "upper.txt")
+    assert measured["calibrated_on_share"] is None
+    assert "calibrated" not in ended.stderr
+    write_tensors(path, tensors | {"calibrated": fingerprint.float()}, record)
+    ended = grasp_deploy("export", path, "--model", tiny_folder, "-o", "again")
+    assert_refused(ended, "plan.safetensors is damaged")

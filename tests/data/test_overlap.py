@@ -1,0 +1,111 @@
+"""Overlap with the calibration text: found at any place, measured in tokens, and not by chance."""
+
+import numpy
+import pytest
+import torch
+
+from grasp_deploy.data import overlap
+from grasp_deploy.data.overlap import WINDOW_TOKENS, calibrated_share, fingerprint
+
+
+def tokens(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(1000, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def naive_share(text: torch.Tensor, blocks: torch.Tensor) -> float:
+    """The share of tokens in windows of the calibration text, by comparing lists."""
+    width, length = WINDOW_TOKENS, blocks.shape[1]
+    starts = [*range(0, length - width + 1, width), length - width]
+    known = {tuple(row[start : start + width].tolist()) for row in blocks for start in starts}
+    covered = set()
+    for start in range(len(text) - width + 1):
+        if tuple(text[start : start + width].tolist()) in known:
+            covered |= set(range(start, start + width))
+    return len(covered) / len(text)
+
+
+@pytest.mark.parametrize("length", [32, 64, 80, 100])
+def test_the_share_is_that_of_comparing_every_window(length: int) -> None:
+    blocks = tokens(6, length) % 3  # of few words, so that parts repeat
+    running = blocks.flatten()
+    texts = {
+        "all of it": running,
+        "from the middle of a window": running[45:-7],
+        "a part": torch.cat([tokens(37, seed=1), running[10:150], tokens(90, seed=2)]),
+        "other text": tokens(500, seed=3) % 3,
+        "no window": running[:31],
+    }
+    print_of = fingerprint(blocks)
+    assert print_of is not None
+    for name, text in texts.items():
+        assert calibrated_share([text], print_of) == naive_share(text, blocks), name
+    assert calibrated_share([running], print_of) == 1
+    assert 0 < calibrated_share([texts["a part"]], print_of) < 140 / 267
+    assert calibrated_share([texts["other text"]], print_of) == 0
+
+
+def test_documents_count_by_their_tokens() -> None:
+    blocks = tokens(2, 64)
+    known = fingerprint(blocks)
+    assert known is not None
+    # No window reaches over the end of a document: these two halves of one are not found.
+    texts = [blocks[0], tokens(96, seed=1), blocks[1, :16], blocks[1, 16:32]]
+    assert calibrated_share(texts, known) == 64 / (64 + 96 + 32)
+    assert calibrated_share([], known) == 0
+
+
+def test_a_fingerprint_is_small_and_the_same_for_any_order_of_blocks() -> None:
+    blocks = tokens(512, 512)
+    known = fingerprint(blocks)
+    assert known is not None
+    assert (known.dtype, known.shape) == (torch.int64, (8192,))
+    assert (known.diff() > 0).all()
+    assert torch.equal(known, fingerprint(blocks.flip(0)))
+    assert fingerprint(tokens(4, 31)) is None
+
+
+def test_of_a_long_text_evenly_spread_windows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "MOST_WINDOWS", 50)
+    blocks = tokens(100, 64)
+    known = fingerprint(blocks)
+    assert known is not None and len(known) == 50
+    assert calibrated_share([blocks.flatten()], known) == 0.25
+    for half in blocks.chunk(2):
+        assert calibrated_share([half.flatten()], known) == pytest.approx(0.25, abs=0.011)
+
+
+def test_hashes_tell_windows_apart() -> None:
+    # All windows that differ from one of equal tokens in one place, or by an exchange of two.
+    base = torch.full((WINDOW_TOKENS,), 7)
+    windows = [base]
+    for place in range(WINDOW_TOKENS):
+        for token in range(50):
+            if token != 7:
+                window = base.clone()
+                window[place] = token
+                windows.append(window)
+    hashes = overlap._hashes(overlap._scrambled(torch.stack(windows)))
+    assert len(numpy.unique(hashes)) == len(windows)
+    ascending = torch.arange(WINDOW_TOKENS)
+    swapped = ascending.clone()
+    swapped[[3, 4]] = swapped[[4, 3]]
+    one, other = overlap._hashes(overlap._scrambled(torch.stack([ascending, swapped])))
+    assert one != other
+
+
+def test_the_hash_never_changes() -> None:
+    """Plans that were written hold it: another hash would silently find nothing in any text."""
+    known = fingerprint(torch.arange(64).view(1, 64))
+    assert known is not None
+    assert known.tolist() == sorted(map(reference_hash, (range(32), range(32, 64))))
+
+
+def reference_hash(window: range) -> int:
+    """The hash in whole numbers."""
+    total, factor, bits = 0, 0x9E3779B97F4A7C15, 2**64
+    for token in window:
+        x = (token + 1) * factor % bits
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % bits
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % bits
+        total = (total * factor + (x ^ (x >> 31))) % bits
+    return total - bits if total >= bits // 2 else total
