@@ -28,7 +28,8 @@ class Perplexity:
     tokens: int
     tokens_counted: str
     bytes: int | None  # of the scored tokens; None where no tokenizer was given
-    document_losses: list[float] | None  # mean of each document, where each was taken alone
+    cluster_losses: list[float]  # mean of each block or document
+    document_losses: list[float] | None  # the same, where documents were taken alone
     data: dict[str, Any]
     dtype: str
     seconds: float
@@ -156,6 +157,7 @@ def _measure(
         tokens=sum(tokens),
         tokens_counted=counted,
         bytes=scored_bytes(tokenizer, windows) if tokenizer else None,
+        cluster_losses=means,
         document_losses=means if of_documents else None,
         data=data,
         dtype=str(model.dtype).removeprefix("torch."),

@@ -27,6 +27,16 @@ def clustered_error(summed: Sequence[float], tokens: Sequence[int]) -> float | N
     return math.sqrt(count / (count - 1) * math.fsum(d * d for d in deviations)) / total
 
 
+def paired_error(before: Sequence[float], after: Sequence[float]) -> float | None:
+    """Standard error of the mean of `after - before`, mean losses of the same blocks of one size.
+
+    What makes a block hard makes it hard for both models, so this is far smaller than the error of
+    either. None for one block.
+    """
+    differences = [b - a for a, b in zip(before, after, strict=True)]
+    return clustered_error(differences, [1] * len(differences))
+
+
 def perplexity_interval(loss: float, error: float | None) -> list[float] | None:
     """The 95 % interval of exp(loss): the ends of the loss's own interval, through exp."""
     if error is None or loss + NORMAL_95 * error > 700:

@@ -12,6 +12,12 @@ def span(values: Sequence[float], form: str, unit: str = "") -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def plus_minus(value: float, error: float | None, form: str, sign: str = "") -> str:
+    """A figure with its standard error: `0.021 ± 0.003`; alone where that is unknown."""
+    text = f"{value:{sign}{form}}"
+    return text if error is None else f"{text} ± {error:{form}}"
+
+
 def listed(values: Iterable[Any]) -> str:
     """Figures in a row: `1, 2 and 4`."""
     *most, last = [f"{value:,}" if isinstance(value, int) else str(value) for value in values]
