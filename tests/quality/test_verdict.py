@@ -1,0 +1,106 @@
+"""Which figures make a model usable, worth healing or broken, and what the verdict says of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from grasp_deploy.verdicts.quality import (
+    BROKEN,
+    BROKEN_NATS,
+    DROP_IN,
+    DROP_IN_NATS,
+    NEEDS_HEALING,
+    UNDECIDED,
+    excess_loss,
+    quality_verdict,
+)
+from tests.quality.rows import corpus, task
+
+Rows = list[dict[str, Any]]
+NEAR = 1e-9
+KEPT = task("kept", 0.60, 0.59)
+LOST = task("lost", 0.60, 0.50)
+FALLEN = task("fallen", 0.60, 0.26)
+UNABLE = task("unable", 0.26, 0.25)
+
+
+def test_excess_loss_is_the_logarithm_of_the_ratio() -> None:
+    assert excess_loss(10.0, 20.0) == pytest.approx(math.log(2))
+    assert excess_loss(20.0, 10.0) == pytest.approx(-math.log(2))
+    assert excess_loss(7.0, 7.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("corpora", "tasks", "outcome"),
+    [
+        # The edges of both thresholds.
+        ([corpus("c4", DROP_IN_NATS - NEAR)], [], DROP_IN),
+        ([corpus("c4", DROP_IN_NATS + NEAR)], [], NEEDS_HEALING),
+        ([corpus("c4", BROKEN_NATS - NEAR)], [], NEEDS_HEALING),
+        ([corpus("c4", BROKEN_NATS + NEAR)], [], BROKEN),
+        ([corpus("c4", -0.1)], [], DROP_IN),
+        # The worst corpus decides, wherever it stands.
+        ([corpus("c4", 0.01), corpus("ptb", 0.3)], [], NEEDS_HEALING),
+        ([corpus("c4", 0.7), corpus("ptb", 0.3)], [], BROKEN),
+        # A drop-in must be one beyond noise, which one block does not tell.
+        ([corpus("c4", 0.03, error=0.0099)], [], DROP_IN),
+        ([corpus("c4", 0.03, error=0.0101)], [], UNDECIDED),
+        ([corpus("c4", 0.01), corpus("ptb", 0.0, error=0.03)], [], UNDECIDED),
+        ([corpus("c4", 0.0, error=None)], [], UNDECIDED),
+        ([corpus("c4", 0.06, error=0.02)], [], NEEDS_HEALING),
+        ([corpus("c4", 0.06, error=None)], [], NEEDS_HEALING),
+        ([corpus("c4", 0.03, error=0.02)], [LOST], NEEDS_HEALING),
+        # What was calibrated on does not count, for better or for worse.
+        ([corpus("c4", 0.01, True), corpus("ptb", 0.3)], [], NEEDS_HEALING),
+        ([corpus("c4", 0.9, True), corpus("ptb", 0.01)], [], DROP_IN),
+        ([corpus("c4", 0.01, True)], [], UNDECIDED),
+        # Tasks: 1 point is noise, 10 points are not.
+        ([corpus("c4", 0.01)], [KEPT], DROP_IN),
+        ([corpus("c4", 0.01)], [KEPT, LOST], NEEDS_HEALING),
+        ([corpus("c4", 0.01)], [task("edge", 0.6, 0.58 + NEAR)], DROP_IN),
+        ([corpus("c4", 0.01)], [task("edge", 0.6, 0.58 - NEAR)], NEEDS_HEALING),
+        ([corpus("c4", 0.01)], [task("unknown", 0.6, 0.5, change_error=None)], DROP_IN),
+        ([corpus("c4", 0.2)], [KEPT], NEEDS_HEALING),
+        # Chance: most of the tasks that the dense model can do.
+        ([corpus("c4", 0.01)], [FALLEN], BROKEN),
+        ([corpus("c4", 0.01)], [FALLEN, KEPT], NEEDS_HEALING),
+        ([corpus("c4", 0.01)], [FALLEN, FALLEN, KEPT], BROKEN),
+        ([corpus("c4", 0.01)], [FALLEN, UNABLE, UNABLE], BROKEN),
+        ([corpus("c4", 0.01)], [UNABLE], DROP_IN),
+        # So near chance before that the fall is noise.
+        ([corpus("c4", 0.01)], [task("weak", 0.275, 0.262)], DROP_IN),
+        # Tasks alone condemn a model and do not acquit it.
+        ([], [LOST], NEEDS_HEALING),
+        ([], [FALLEN], BROKEN),
+        ([], [KEPT], UNDECIDED),
+        ([], [], UNDECIDED),
+    ],
+)
+def test_outcomes(corpora: Rows, tasks: Rows, outcome: str) -> None:
+    verdict = quality_verdict(corpora, tasks)
+    assert verdict["outcome"] == outcome
+    assert verdict["sentence"].startswith(f"{outcome}: ")
+    assert verdict["sentence"].endswith(".") and "\n" not in verdict["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("corpora", "tasks", "words"),
+    [
+        ([corpus("c4", 0.02)], [], ("c4 that it was not calibrated on", "0.020 ± 0.000", "0.05")),
+        ([corpus("c4", -0.02)], [], ("it gains 0.020 ± 0.000 nats", "at most 0.05")),
+        ([corpus("c4", 0.02)], [KEPT, UNABLE], ("2 tasks", "twice its standard error")),
+        ([corpus("c4", 0.2), corpus("ptb", 0.3)], [], ("ptb, the worst of 2", "0.300", "0.05")),
+        ([corpus("c4", 0.02, error=0.04)], [], ("0.020 ± 0.040", "0.05", "--sequences")),
+        ([corpus("c4", 0.9)], [], ("on c4", "0.900", "more than 0.5")),
+        ([corpus("c4", 0.02)], [LOST], ("lost", "10.0 points", "standard error of 1.0")),
+        ([corpus("c4", 0.02)], [FALLEN], ("fallen", "26.0%", "60.0%", "chance 25.0%")),
+    ],
+)
+def test_the_sentence_names_the_figure_and_the_threshold(
+    corpora: Rows, tasks: Rows, words: tuple[str, ...]
+) -> None:
+    sentence = quality_verdict(corpora, tasks)["sentence"]
+    assert [word for word in words if word not in sentence] == [], sentence
