@@ -13,6 +13,7 @@ from grasp_deploy.bench.tasks_vllm import vllm_cells
 from grasp_deploy.bench.vllm_checks import vllm_platform
 from grasp_deploy.checkpoint.config_file import read_config_at
 from grasp_deploy.checkpoint.servable import check_head_size
+from grasp_deploy.checkpoint.source import file_hashes
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.accuracy import AVERAGE_RULE, RULE, average
 from grasp_deploy.evaluate.harness import RunSettings, check_installed, run_task, transformers_lm
@@ -55,8 +56,8 @@ def bench_tasks(
     """Run every task on every model; gives a record of kind "tasks".
 
     `models` start with the one that the others are compared with. Cells are those of
-    `harness.run_task` with `model` added; `averages` has one row a model. `watch` hears rows of
-    progress with `stage`, `step` and `steps`.
+    `harness.run_task` with `model` added; `averages` has one row a model; models have the SHA-256
+    of their weights by file. `watch` hears rows of progress with `stage`, `step` and `steps`.
 
     Raises InputError for tasks, models or settings that cannot be had, and ChildError if vLLM
     fails.
@@ -75,7 +76,9 @@ def bench_tasks(
         "tasks",
         command,
         {**asdict(settings), **noted},
-        models=[model.as_dict() for model in models],
+        models=[
+            {**model.as_dict(), "weight_hashes": file_hashes(model.path)} for model in models
+        ],  # so that a model card can tell whose accuracies these are
         cells=cells,
         averages=[
             {"model": model.name, **average([c for c in cells if c["model"] == model.name])}
