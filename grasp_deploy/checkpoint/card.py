@@ -1,11 +1,13 @@
-"""The model card of a pruned checkpoint, from its plan alone."""
+"""The model card of a pruned checkpoint, from its plan and from what was measured of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.quality_section import quality_section
 from grasp_deploy.checkpoint.shapes import ModelShape
 
 
@@ -20,8 +22,16 @@ def ratios(plan: Plan, dense: ModelShape, pruned: ModelShape) -> dict[str, float
     }
 
 
-def model_card(plan: Plan, dense: ModelShape, pruned: ModelShape) -> str:
-    """README.md of the checkpoint: what it is, what was won and lost, how to load it."""
+def model_card(
+    plan: Plan,
+    dense: ModelShape,
+    pruned: ModelShape,
+    quality: Mapping[str, Any] | None = None,
+) -> str:
+    """README.md of the checkpoint: what it is, what was won and lost, how to load it.
+
+    `quality` is the record that `evaluate card` makes; None: nothing was measured yet.
+    """
     provenance = plan.provenance
     base = model_name(provenance)
     share = ratios(plan, dense, pruned)
@@ -42,6 +52,10 @@ model's.
 | | dense | pruned | kept |
 |---|---|---|---|
 {_figures_table(plan, dense, pruned)}
+
+## Quality
+
+{quality_section(quality)}
 
 {_loss_lines(provenance)}
 
