@@ -48,7 +48,8 @@ def commands() -> list[str]:
 
 def with_local_input(line: str, model: Path, text: Path) -> list[str]:
     """The command's arguments, with what a hub would give replaced, and a schedule of seconds."""
-    words = [{"$MODEL": str(model), "wikitext2": str(text)}.get(w, w) for w in shlex.split(line)]
+    local = {"$MODEL": str(model), "wikitext2": str(text), "c4": str(text.parent / "heldout.jsonl")}
+    words = [local.get(word, word) for word in shlex.split(line)]
     if words[1] == "bench":
         words = [*(SHORTER.get(word, word) for word in words), *SHORT_BENCH[words[2]]]
         own_flags = ["--", "--enforce-eager"] if words[2] == "serve" else []
@@ -66,6 +67,9 @@ def with_local_input(line: str, model: Path, text: Path) -> list[str]:
         own = [{"--preset": "--task-file", "paper": ITEMS}.get(word, word) for word in own]
     elif words[1] == "evaluate":
         own = [*own, "--sequence-length", "128", "--sequences", "8"]
+        if "--record" in own and find_spec("lm_eval") is None:  # nothing wrote it
+            at = own.index("--record")
+            del own[at : at + 2]
     if words[1] in ("serve", "up"):
         passed_on = [{"4096": "512"}.get(w, w) for w in passed_on]
         passed_on += ["--port", str(free_port()), "--enforce-eager"]

@@ -16,6 +16,7 @@ from grasp_deploy.cli.bench.throughput import throughput_command
 from grasp_deploy.cli.compress import compress_command, export_command
 from grasp_deploy.cli.console import INTERRUPTED, Edge
 from grasp_deploy.cli.evaluate import perplexity_command
+from grasp_deploy.cli.evaluate_card import card_command
 from grasp_deploy.cli.heal import heal_command
 from grasp_deploy.cli.look import inspect_command, verify_command
 from grasp_deploy.cli.report import report_command
@@ -41,6 +42,7 @@ app.command("heal")(heal_command)
 evaluate_app = typer.Typer(no_args_is_help=True, help="Measure what a model can do.")
 evaluate_app.command("perplexity")(perplexity_command)
 evaluate_app.command("tasks")(tasks_command)
+evaluate_app.command("card")(card_command)
 app.add_typer(evaluate_app, name="evaluate")
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure what compression wins, side by side.")

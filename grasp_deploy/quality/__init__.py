@@ -1,0 +1,1 @@
+"""The quality card: what a checkpoint lost, measured and judged, and put into its model card."""

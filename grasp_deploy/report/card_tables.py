@@ -1,0 +1,38 @@
+"""The tables of a quality card in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from grasp_deploy.checkpoint.quality_section import (
+    CALIBRATED,
+    CORPUS_HEAD,
+    ERRORS_ARE,
+    TASK_HEAD,
+    corpus_cells,
+    task_cells,
+)
+
+
+def card_tables(quality: Mapping[str, Any]) -> list[Table]:
+    """Perplexity by corpus, and accuracy by task where there is one; dense beside pruned."""
+    corpora, tasks = quality["corpora"], quality["tasks"]
+    marked = any(row["calibrated_on"] for row in corpora)
+    notes = [CALIBRATED, ERRORS_ARE] if marked else [ERRORS_ARE]
+    tables = [_table(CORPUS_HEAD, [corpus_cells(row) for row in corpora], "\n".join(notes))]
+    if tasks:
+        tables.append(_table(TASK_HEAD, [task_cells(row) for row in tasks]))
+    return tables
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Table:
+    table = Table(caption=caption or None, caption_justify="left")
+    for index, name in enumerate(head):
+        table.add_column(name, justify="right" if index else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
