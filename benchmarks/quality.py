@@ -34,6 +34,7 @@ PAPER: dict[str, Any] = {
     "start": "equal",
     "select": "last",
     "learning_rate_schedule": "constant",
+    "epochs": 4,
     "compensation": False,
 }
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
@@ -41,6 +42,7 @@ MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 STUDIES: dict[str, list[Variant]] = {
     "methods": [
         Variant("default"),
+        Variant("progressive", {"method": "progressive"}),
         Variant("paper", PAPER),
         Variant("gumbel-topk", {**PAPER, "method": "gumbel-topk"}),
         *(Variant(name, {"method": name, **MASK_ALONE}) for name in CRITERIA),
@@ -52,11 +54,12 @@ STUDIES: dict[str, list[Variant]] = {
     "additions": [
         Variant("default"),
         Variant("equal start", {"start": "equal"}),
+        Variant("one-shot start", {"start": "taylor-element"}),
         Variant("flap start", {"start": "flap"}),
         Variant("constant learning rate", {"learning_rate_schedule": "constant"}),
         Variant("last mask", {"select": "last"}),
         Variant("distillation", {"objective": "distillation"}),
-        Variant("text alone", {"objective": "text"}),
+        Variant("four epochs", {"epochs": 4}),
         Variant("no compensation", {"compensation": False}),
         Variant("no scales", {"scale_epochs": 0}),
         Variant("mask alone", MASK_ALONE),

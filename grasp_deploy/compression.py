@@ -95,14 +95,13 @@ def learn_plan(
     stages = Stages(job, model, workspace, watch)
     fits: list[Fit] = []
     fitted: dict[str, TensorEntry] = {}
-    seconds = {}
     try:
         dense_loss = stages.heldout_loss()
-        scores, seconds["gates"] = stages.scores()
-        mask = stages.mask(scores)
+        scores, masks = stages.scores()
+        mask = masks[0]
         if config.compensation:
-            fits, seconds["compensation"] = stages.compensation(mask)
-        scales, seconds["scales"] = stages.scales(mask)
+            mask, fits = stages.compensation(masks)
+        scales = stages.scales(mask)
         losses = {
             "heldout_dense": dense_loss,
             "heldout_pruned": stages.heldout_loss(mask * scales),
@@ -118,7 +117,7 @@ def learn_plan(
         ) from None
     provenance = {
         **_provenance(job, mask, losses),
-        "seconds": seconds,
+        "seconds": stages.seconds,
         "fitted": sorted(fitted),
         "compensation": [asdict(fit) for fit in fits],
     }

@@ -94,17 +94,19 @@ class CompressConfig:
     sequences: int = option("Calibration", "How many blocks of text.", 512)
     sequence_length: int = option("Calibration", "Tokens in a block.", 512)
 
-    method: Literal["grasp", "gumbel-topk", Criterion] = option(
+    method: Literal["grasp", "gumbel-topk", "progressive", Criterion] = option(
         "Method",
-        f"How units are chosen: grasp (learnt gates), gumbel-topk, or at once by a criterion: "
-        f"{', '.join(CRITERIA)}.",
+        f"How units are chosen: grasp (learnt gates), gumbel-topk, progressive (a cut in rounds), "
+        f"or at once by a criterion: {', '.join(CRITERIA)}.",
         "grasp",
     )
-    start: Literal["equal", Criterion] = option(
+    start: Literal["equal", "progressive", Criterion] = option(
         "Method",
-        "What learnt gates start from: equal scores, or the ranking of a criterion.",
-        "taylor-element",
+        "What learnt gates start from: progressive (a cut in rounds), equal scores, or the ranking "
+        "of a criterion.",
+        "progressive",
     )
+    rounds: int = option("Method", "Rounds of a progressive cut.", 5)
     criterion_sequences: int = option("Method", "Blocks of text that a criterion reads.", 64)
     allocation: Literal["global", "layerwise", "owl"] = option(
         "Method",
@@ -119,7 +121,7 @@ class CompressConfig:
     compensation_sequences: int = option("Method", "Blocks of text that this reads.", 128)
     ridge: float = option("Method", "Its pull towards the weights as they were.", 0.01)
 
-    epochs: int = option("Learning", "Passes over the blocks to learn the gates.", 4)
+    epochs: int = option("Learning", "Passes over the blocks to learn the gates.", 1)
     learning_rate: float = option("Learning", "Of AdamW, for scores and scales.", 0.01)
     learning_rate_schedule: Literal["constant", "cosine"] = option(
         "Learning", "constant, or falling to 0 along half a cosine.", "cosine"
@@ -301,7 +303,7 @@ def _range_problems(config: CompressConfig, wrong_types: Container[str]) -> list
     at_least = dict.fromkeys(
         (
             *("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs"),
-            *("batch_size", "criterion_sequences", "compensation_sequences"),
+            *("batch_size", "criterion_sequences", "compensation_sequences", "rounds"),
         ),
         1,
     ) | {"sequence_length": 2, "scale_epochs": 0, "seed": 0, "cached_tokens": 0}
@@ -315,6 +317,11 @@ def _range_problems(config: CompressConfig, wrong_types: Container[str]) -> list
     for name in ("learning_rate", "temperature", "kv_cost_factor", "ridge"):
         if name in values and not 1e-6 <= values[name] <= 1e6:
             problems.append(f"{flag(name)} {values[name]} is not between 1e-6 and 1e6")
+    if {"method", "start", "allocation"} <= values.keys() and not _shares_out(config):
+        problems.append(
+            f"--allocation {config.allocation} bends the ranking of one criterion, and none is "
+            "used: give --method or --start a criterion, such as taylor-element"
+        )
     for name in ("weights", "kv_per_token"):
         if values.get(name) is not None:
             try:
@@ -322,3 +329,10 @@ def _range_problems(config: CompressConfig, wrong_types: Container[str]) -> list
             except InputError as error:
                 problems.append(str(error))
     return problems
+
+
+def _shares_out(config: CompressConfig) -> bool:
+    """Whether the allocation has a criterion's scores to work on, or nothing to do."""
+    learns = config.method in ("grasp", "gumbel-topk")
+    criterion = config.start if learns else config.method
+    return config.allocation == "global" or criterion in CRITERIA

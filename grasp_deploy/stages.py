@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,11 +15,12 @@ from grasp_deploy.checkpoint.plan import open_scales
 from grasp_deploy.checkpoint.validate import TensorEntry
 from grasp_deploy.job import Job
 from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
-from grasp_deploy.pruning.compensation import Fit, compensate, output_columns
+from grasp_deploy.pruning.compensation import Fit, OutputLayers, compensate
 from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.objective import mean_loss
+from grasp_deploy.pruning.progressive import cut_in_rounds
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.scales import learn_scales
 from grasp_deploy.pruning.training import LearningState, keep_mask, learn_scores
@@ -26,30 +28,28 @@ from grasp_deploy.workspace import Workspace
 
 Watcher = Callable[[dict[str, Any]], None]
 Look = Callable[[int, Tensor], None]
-Outputs = dict[str, tuple[nn.Linear, Tensor]]  # a weight's name: its layer, its kept columns
+PROGRESSIVE_CRITERION = "taylor-element"
 
 
-@dataclass(frozen=True)
 class Stages:
     """One job's stages, bound to its frozen model and to the workspace that remembers them."""
 
-    job: Job
-    model: nn.Module
-    workspace: Workspace
-    watch: Watcher
+    def __init__(self, job: Job, model: nn.Module, workspace: Workspace, watch: Watcher) -> None:
+        self.job, self.model, self.workspace, self.watch = job, model, workspace, watch
+        self.seconds: dict[str, float] = {}  # of each stage that is done
+        self._outputs = OutputLayers(model, job.budget.units, job.group_width)
 
-    def scores(self, look: Look = lambda step, scores: None) -> tuple[Tensor, float]:
-        """`(N,)` scores, learnt or of a criterion, and the seconds that it took.
+    def scores(self, look: Look = lambda step, scores: None) -> tuple[Tensor, list[Tensor]]:
+        """`(N,)` scores, learnt or of a criterion, and the `(N,)` masks that they leave to choose.
 
-        `look(step, scores)` sees the scores before the first step and after each.
+        The first mask is the scores' own; another is what learning started from, if that was cut
+        already. `look(step, scores)` sees the scores before the first step and after each.
         """
         job = self.job
-        start = torch.zeros(job.budget.units.size, device=job.device)
+        start, start_mask = self._start()
         schedule = job.gate_schedule
         state = LearningState(start, schedule.learning_rate)
-        seconds = self.workspace.restore("gates", state)
-        if seconds is None:
-            seconds = self._start(state)
+        seconds = self.workspace.restore("gates", state) or 0.0
         look(state.step, state.values.detach())
         steps = learn_scores(
             self.model,
@@ -66,54 +66,58 @@ class Stages:
             self.watch(row)
             look(row["step"], state.values.detach())
             seconds = row["seconds"]
-        return state.chosen(schedule.select_best), seconds
+        self.seconds["gates"] = seconds
+        scores = state.chosen(schedule.select_best)
+        masks = [self.mask(scores)] if job.learns or start_mask is None else []
+        if start_mask is not None and not any(torch.equal(start_mask, mask) for mask in masks):
+            masks.append(start_mask)
+        return scores, masks
 
     def mask(self, scores: Tensor) -> Tensor:
         """`(N,)` mask that scores keep under the budget."""
         config = self.job.config
-        if (
-            not self.job.learns
-        ):  # a criterion's scores are of any size, and a sigmoid would saturate
+        if not self.job.learns:  # a criterion's scores have any size: a sigmoid would saturate
             return project(scores, self.job.budget)
         return keep_mask(scores, self.job.budget, config.temperature, self._ranks_per_cost())
 
-    def compensation(self, mask: Tensor) -> tuple[list[Fit], float]:
-        """Solve the kept columns of the output layers, in the model; the fits and the seconds.
+    def compensation(self, masks: list[Tensor]) -> tuple[Tensor, list[Fit]]:
+        """The mask that does best on held-out text, its output columns solved for; and the fits.
 
-        Little text has more columns than it can tell apart. Where the held-out loss rises, the
-        columns are put back as they were, and there are no fits.
+        Little text has more columns than it can tell apart: where the held-out loss of a mask rises
+        by solving, its columns stay the dense model's, and there are no fits. Without held-out
+        blocks it is the first mask, solved for.
         """
-        job = self.job
-        outputs = output_columns(self.model, job.budget.units, job.group_width, mask)
         saved = self.workspace.restore_tensors("compensation")
         if saved is not None:
             tensors, record = saved
-            _put_back(outputs, tensors)
-            return [Fit(**fit) for fit in record["fits"]], float(record["seconds"])
-        began, fits = time.perf_counter(), []
-        before, columns_before = self.heldout_loss(mask.float()), _kept_columns(outputs)
-        for fit in compensate(
-            self.model,
-            job.budget.units,
-            job.group_width,
-            mask,
-            job.blocks.train[: job.config.compensation_sequences],
-            batch_size=job.config.batch_size,
-            ridge=job.config.ridge,
-        ):
-            fits.append(fit)
-            self.watch({"stage": "compensation", "step": len(fits), "steps": len(outputs)})
-        after = self.heldout_loss(mask.float())
-        if before is not None and after is not None and after > before:
-            _put_back(outputs, columns_before)
-            fits = []
-        seconds = time.perf_counter() - began
-        record = {"fits": [asdict(fit) for fit in fits], "seconds": seconds}
-        self.workspace.save_tensors("compensation", _kept_columns(outputs), record)
-        return fits, seconds
+            mask = tensors.pop("mask").to(self.job.device)
+            self._outputs.restore()
+            self._outputs.put(mask, tensors)
+            self.seconds["compensation"] = float(record["seconds"])
+            return mask, [Fit(**fit) for fit in record["fits"]]
+        began, best_loss = time.perf_counter(), float("inf")
+        chosen = masks[0]
+        columns: dict[str, Tensor] = {}
+        fits: list[Fit] = []
+        for number, mask in enumerate(masks):
+            for loss, found, kept in self._ways(mask, number, len(masks)):
+                if loss is None or loss < best_loss:
+                    best_loss = loss if loss is not None else best_loss
+                    chosen, fits, columns = mask, found, kept
+            if best_loss == float("inf"):  # nothing is held out to compare by
+                break
+        self._outputs.restore()
+        self._outputs.put(chosen, columns)
+        self.seconds["compensation"] = time.perf_counter() - began
+        self.workspace.save_tensors(
+            "compensation",
+            {"mask": chosen, **columns},
+            {"fits": [asdict(fit) for fit in fits], "seconds": self.seconds["compensation"]},
+        )
+        return chosen, fits
 
-    def scales(self, mask: Tensor) -> tuple[Tensor, float]:
-        """`(N,)` scales, 1 at the start and for removed units, and the seconds that it took."""
+    def scales(self, mask: Tensor) -> Tensor:
+        """`(N,)` scales, 1 at the start and wherever a unit is removed."""
         job, schedule = self.job, self.job.scale_schedule
         state = LearningState(open_scales(mask).to(job.device), schedule.learning_rate)
         seconds = self.workspace.restore("scales", state) or 0.0
@@ -122,30 +126,28 @@ class Stages:
         for row in self.workspace.follow("scales", steps, state, units, seconds):
             self.watch(row)
             seconds = row["seconds"]
-        return state.chosen(schedule.select_best), seconds
+        self.seconds["scales"] = seconds
+        return state.chosen(schedule.select_best)
 
     def heldout_loss(self, gates: Tensor | None = None) -> float | None:
         """Loss on the held-out blocks, nats per token, under `(N,)` gates; None without any."""
         job = self.job
         if not len(job.blocks.heldout):
             return None
-        with gated(self.model, job.budget.units, job.group_width) as open_gates:
-            if gates is not None:
-                open_gates.assign(gates)
+        with self._gated(gates):
             return mean_loss(self.model, job.blocks.heldout, job.config.batch_size)
 
     def fitted(self, mask: Tensor, scales: Tensor) -> dict[str, TensorEntry]:
         """The compensated tensors as the checkpoint will hold them, scales folded in, on disk."""
-        job = self.job
-        outputs = output_columns(self.model, job.budget.units, job.group_width, mask)
-        widths = torch.where(job.budget.units.is_kv, job.group_width, 1).to(scales.device)
-        of_column = scales.repeat_interleave(widths).split(
-            [linear.in_features for linear, _ in outputs.values()]
+        widths = torch.where(self.job.budget.units.is_kv, self.job.group_width, 1)
+        of_column = scales.repeat_interleave(widths.to(scales.device)).split(
+            [linear.in_features for linear in self._outputs.linears.values()]
         )
+        columns = self._outputs.columns(mask)
         tensors = {
-            name: linear.weight[:, columns].float() * column_scales[columns]
-            for (name, (linear, columns)), column_scales in zip(
-                outputs.items(), of_column, strict=True
+            name: kept.float() * column_scales[columns[name]]
+            for (name, kept), column_scales in zip(
+                self._outputs.kept(mask).items(), of_column, strict=True
             )
         }
         path = self.workspace.save_tensors("fitted", tensors, {})
@@ -153,26 +155,109 @@ class Stages:
             name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in tensors.items()
         }
 
-    def _start(self, state: LearningState) -> float:
-        """Put the scores of the job's criterion into a state that has not learnt yet, and save."""
-        began = time.perf_counter()
-        if self.job.criterion is not None:
-            scores = self._criterion_scores(self.job.criterion)
-            if self.job.learns:
-                scores = by_rank(scores, self.job.budget)
-            with torch.no_grad():
-                state.values.copy_(scores)
-        seconds = time.perf_counter() - began
-        self.workspace.save("gates", state, seconds)
-        return seconds
+    def _ways(
+        self, mask: Tensor, number: int, masks: int
+    ) -> Iterator[tuple[float | None, list[Fit], dict[str, Tensor]]]:
+        """A mask with its columns solved for, and as they are: held-out loss, fits and columns."""
+        self._outputs.restore()
+        loss_before, columns_before = self.heldout_loss(mask.float()), self._outputs.kept(mask)
+        blocks = self.job.blocks.train[: self.job.config.compensation_sequences]
+        fits = []
+        for fit in self._compensate(mask, blocks):
+            fits.append(fit)
+            layers = len(self._outputs.linears)
+            step = number * layers + len(fits)
+            self.watch({"stage": "compensation", "step": step, "steps": masks * layers})
+        yield self.heldout_loss(mask.float()), fits, self._outputs.kept(mask)
+        if loss_before is not None:
+            yield loss_before, [], columns_before
 
-    def _criterion_scores(self, name: str) -> Tensor:
-        """`(N,)` scores of a criterion, shared out over layers as the allocation asks."""
+    def _compensate(self, mask: Tensor, blocks: Tensor) -> Iterator[Fit]:
+        """Solve the columns of a mask, from the dense model's weights."""
+        self._outputs.restore()
+        job = self.job
+        return compensate(
+            self.model,
+            job.budget.units,
+            job.group_width,
+            mask,
+            blocks,
+            batch_size=job.config.batch_size,
+            ridge=job.config.ridge,
+        )
+
+    def _start(self) -> tuple[Tensor, Tensor | None]:
+        """`(N,)` scores to begin with; the mask, if they come of a cut, which the model is fit to.
+
+        Saved as soon as they are there, since a cut in rounds takes minutes.
+        """
+        job = self.job
+        if job.criterion is None:
+            return torch.zeros(job.budget.units.size, device=job.device), None
+        saved = self.workspace.restore_tensors("start")
+        if saved is None:
+            saved = self._made_start(job.criterion)
+            self.workspace.save_tensors("start", *saved)
+        tensors, record = saved
+        self.seconds["start"] = float(record["seconds"])
+        scores, mask = (tensors.pop(name).to(job.device) for name in ("scores", "mask"))
+        if tensors:
+            self._outputs.put(mask, tensors)
+        scores = by_rank(scores, job.budget) if job.learns else scores
+        return scores, mask if job.criterion == "progressive" else None
+
+    def _made_start(self, criterion: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Scores and mask of a criterion, with the columns of a cut in rounds, and the seconds."""
+        began = time.perf_counter()
+        columns: dict[str, Tensor] = {}
+        if criterion == "progressive":
+            scores, mask = self._cut_in_rounds()
+            if self.job.config.compensation:
+                columns = self._outputs.kept(mask)
+        else:
+            scores = self._shared_out(self._criterion_scores(criterion, "criterion"))
+            mask = project(scores, self.job.budget)
+        seconds = time.perf_counter() - began
+        return {"scores": scores, "mask": mask, **columns}, {"seconds": seconds}
+
+    def _cut_in_rounds(self) -> tuple[Tensor, Tensor]:
+        """`(N,)` scores and mask of the last round."""
+        job, config = self.job, self.job.config
+        blocks = job.blocks.train[: config.criterion_sequences]
+        per_round = len(blocks) + len(self._outputs.linears)
+        done = 0
+
+        def say(step: int) -> None:
+            steps = config.rounds * per_round
+            self.watch({"stage": "rounds", "step": min(done + step, steps), "steps": steps})
+
+        def score(mask: Tensor) -> Tensor:
+            with self._gated(mask.float()):
+                return self._criterion_scores(PROGRESSIVE_CRITERION, "rounds", say)
+
+        def repair(mask: Tensor) -> None:
+            nonlocal done
+            if config.compensation:
+                for number, _ in enumerate(self._compensate(mask, blocks), start=1):
+                    say(len(blocks) + number)
+            done += per_round
+            say(0)
+
+        *_, last = cut_in_rounds(job.budget, config.rounds, score, repair)
+        return last
+
+    def _criterion_scores(
+        self, name: str, stage: str, say: Callable[[int], None] | None = None
+    ) -> Tensor:
+        """`(N,)` scores of a criterion on the model as it is, per cost where those compare."""
         job, config = self.job, self.job.config
         blocks = job.blocks.train[: config.criterion_sequences]
 
         def on_batch(done: int, total: int) -> None:
-            self.watch({"stage": "criterion", "step": done, "steps": total})
+            if say is not None:
+                say(done)
+            else:
+                self.watch({"stage": stage, "step": done, "steps": total})
 
         scores = criterion_scores(
             name,
@@ -186,25 +271,27 @@ class Stages:
         )
         if name in ADDITIVE and (job.learns or self._ranks_per_cost()):
             scores = per_cost(scores, job.budget.costs)
+        return scores
+
+    def _shared_out(self, scores: Tensor) -> Tensor:
+        """`(N,)` scores whose projection shares the budget out as the allocation asks."""
+        job, config = self.job, self.job.config
         if config.allocation != "owl":
             return allocate(config.allocation, scores, job.budget)
-        ratios = outlier_ratios(self.model, blocks, config.batch_size, on_batch)
+        blocks = job.blocks.train[: config.criterion_sequences]
+        ratios = outlier_ratios(self.model, blocks, config.batch_size)
         return allocate("owl", scores, job.budget, ratios)
+
+    @contextmanager
+    def _gated(self, gates: Tensor | None) -> Iterator[None]:
+        """The model under `(N,)` gates; None: all open."""
+        with gated(self.model, self.job.budget.units, self.job.group_width) as installed:
+            if gates is not None:
+                installed.assign(gates)
+            yield
 
     def _ranks_per_cost(self) -> bool:
         config = self.job.config
         if config.ranking == "auto":
-            return config.method in ADDITIVE
+            return config.method in (*ADDITIVE, "progressive")
         return config.ranking == "score-per-cost"
-
-
-def _kept_columns(outputs: Outputs) -> dict[str, Tensor]:
-    """Copies of the kept columns of output layers, by the weight's name."""
-    return {name: linear.weight[:, columns] for name, (linear, columns) in outputs.items()}
-
-
-@torch.no_grad()
-def _put_back(outputs: Outputs, kept: dict[str, Tensor]) -> None:
-    """Put kept columns into their output layers."""
-    for name, (linear, columns) in outputs.items():
-        linear.weight[:, columns] = kept[name].to(linear.weight)

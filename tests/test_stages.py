@@ -25,6 +25,15 @@ from grasp_deploy.pruning.criteria import criterion_scores
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
+COMPENSATED = {  # more tokens than a layer has columns
+    "method": "taylor-element",
+    "scale_epochs": 1,
+    "sequences": 32,
+    "sequence_length": 128,
+    "criterion_sequences": 24,
+    "compensation_sequences": 24,
+}
+
 
 @pytest.fixture(scope="module")
 def quick(short_config: CompressConfig) -> CompressConfig:
@@ -82,6 +91,32 @@ def test_learning_starts_at_the_criterions_own_mask(quick: CompressConfig, tmp_p
     assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(one_shot.mask)
 
 
+def test_a_cut_in_rounds_scores_what_is_left(quick: CompressConfig, tmp_path: Path) -> None:
+    config = replace(quick, **COMPENSATED, compensation=True, method="progressive", rounds=3)
+    rounds, rows = compressed(config, tmp_path / "rounds")
+    at_once, _ = compressed(replace(config, rounds=1), tmp_path / "at-once")
+    one_shot, _ = compressed(replace(config, method="taylor-element"), tmp_path / "one-shot")
+    assert torch.equal(at_once.mask, one_shot.mask)
+    assert not torch.equal(rounds.mask, at_once.mask)
+    steps = [row["step"] for row in rows if row["stage"] == "rounds"]
+    assert steps == sorted(steps) and steps[-1] == rows[0]["steps"]
+    assert all(check.ok for check in verify(tmp_path / "rounds"))
+
+
+def test_the_better_of_start_and_learnt_mask_wins(quick: CompressConfig, tmp_path: Path) -> None:
+    """A learning rate that wrecks the scores, and the last mask asked for."""
+    config = replace(
+        quick, **COMPENSATED, compensation=True, rounds=2, learning_rate=5.0, select="last"
+    )
+    start, _ = compressed(replace(config, method="progressive"), tmp_path / "start")
+    learnt, rows = compressed(replace(config, method="grasp"), tmp_path / "learnt")
+    assert torch.equal(learnt.mask, start.mask)
+    assert not torch.equal(learnt.scores.sort().values, start.scores.sort().values)
+    first = next(row for row in rows if row["stage"] == "gates")
+    units = UnitTable.of_layers(start.dense_layers)
+    assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(start.mask)
+
+
 def test_scores_by_rank_project_to_the_same_mask(quick: CompressConfig) -> None:
     budget = prepare(quick).budget
     scores = torch.rand(budget.units.size, generator=torch.Generator().manual_seed(0))
@@ -121,15 +156,6 @@ def test_allocations_bend_a_criterions_ranking(
         assert range_of_ffn_widths(shared) <= 1
 
 
-COMPENSATED = {  # more tokens than a layer has columns
-    "method": "taylor-element",
-    "scale_epochs": 1,
-    "sequences": 32,
-    "sequence_length": 128,
-    "compensation_sequences": 24,
-}
-
-
 @pytest.fixture(scope="module")
 def compensated(
     quick: CompressConfig, tmp_path_factory: pytest.TempPathFactory
@@ -147,7 +173,7 @@ def test_compensation_lowers_the_heldout_loss(
     assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
         range(1, 2 * len(plan.dense_layers) + 1)
     )
-    config = replace(quick, **COMPENSATED, compensation=False)
+    config = replace(quick, **COMPENSATED)
     without, _ = compressed(config, tmp_path / "without")
     assert torch.equal(without.mask, plan.mask)
     losses = [one.provenance["losses"]["heldout_pruned"] for one in (plan, without)]

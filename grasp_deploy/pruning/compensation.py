@@ -131,23 +131,51 @@ def compensate(
             dense = [output for _, output in goals]
 
 
-def output_columns(
-    model: nn.Module, units: UnitTable, group_width: int, mask: Tensor
-) -> dict[str, tuple[nn.Linear, Tensor]]:
-    """The linear layers behind the gates and their kept input columns, by the weight's name.
+class OutputLayers:
+    """The linear layers behind the gates, `down_proj` and `o_proj` of each layer, by weight name.
 
-    In the order of the flat axis: `down_proj` of a layer, then its `o_proj`.
+    Remembers the dense model's weights, on the CPU, so that they can be solved for more than once.
+    In the order of the flat axis.
     """
-    outputs = {}
-    for index, layer in enumerate(decoder_layers(model)):
-        stem = f"model.layers.{index}"
-        channels, groups = mask[units.ffn(index)], mask[units.kv(index)]
-        outputs[f"{stem}.mlp.down_proj.weight"] = (layer.mlp.down_proj, _columns(channels, 1))
-        outputs[f"{stem}.self_attn.o_proj.weight"] = (
-            layer.self_attn.o_proj,
-            _columns(groups, group_width),
-        )
-    return outputs
+
+    def __init__(self, model: nn.Module, units: UnitTable, group_width: int) -> None:
+        self._units, self._group_width = units, group_width
+        self.linears: dict[str, nn.Linear] = {}
+        for index, layer in enumerate(decoder_layers(model)):
+            stem = f"model.layers.{index}"
+            self.linears[f"{stem}.mlp.down_proj.weight"] = layer.mlp.down_proj
+            self.linears[f"{stem}.self_attn.o_proj.weight"] = layer.self_attn.o_proj
+        self._dense = {
+            name: linear.weight.detach().to("cpu", copy=True)
+            for name, linear in self.linears.items()
+        }
+
+    def columns(self, mask: Tensor) -> dict[str, Tensor]:
+        """Indices of the input columns that a `(N,)` mask keeps, by the weight's name."""
+        segments = mask.split(self._units.segment_sizes)
+        widths = (1, self._group_width) * self._units.layers
+        return {
+            name: _columns(kept, width)
+            for name, kept, width in zip(self.linears, segments, widths, strict=True)
+        }
+
+    def kept(self, mask: Tensor) -> dict[str, Tensor]:
+        """Copies of the kept columns as they now are, by the weight's name."""
+        columns = self.columns(mask)
+        return {name: linear.weight[:, columns[name]] for name, linear in self.linears.items()}
+
+    @torch.no_grad()
+    def put(self, mask: Tensor, kept: dict[str, Tensor]) -> None:
+        """Put columns that `kept` gave for a mask back into the model."""
+        columns = self.columns(mask)
+        for name, linear in self.linears.items():
+            linear.weight[:, columns[name]] = kept[name].to(linear.weight)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the dense model's weights back."""
+        for name, linear in self.linears.items():
+            linear.weight.copy_(self._dense[name])
 
 
 def _columns(kept: Tensor, width: int) -> Tensor:

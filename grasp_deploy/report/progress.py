@@ -21,6 +21,7 @@ from rich.progress import (
 Watcher = Callable[[dict[str, Any]], None]
 
 STAGES = {
+    "rounds": "cutting in rounds",
     "criterion": "scoring units",
     "gates": "learning gates",
     "compensation": "compensating",

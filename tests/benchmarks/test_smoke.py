@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import quality  # noqa: E402  the scripts lie in no package
+
 EVERY_RECORD = {"schema_version", "benchmark", "command", "machine", "versions", "settings"}
 
 
@@ -114,6 +118,68 @@ def test_aligned_shapes(tmp_path: Path) -> None:
     dense, *others = (row["perplexity"] for row in record["quality"])
     assert all(1 < dense < other for other in others)
     assert "distinct shapes" in table
+
+
+@pytest.mark.parametrize("study", quality.STUDIES)
+def test_quality(
+    study: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process: seven times importing torch would take longer than the studies."""
+    path = tmp_path / "record.json"
+    monkeypatch.setattr(sys, "argv", ["quality.py", study, "--smoke", "--output", str(path)])
+    quality.main()
+    table, record = capsys.readouterr().out, json.loads(path.read_text())
+    assert record.keys() >= EVERY_RECORD
+    assert record["benchmark"] == f"quality-{study}"
+    names = [variant.name for variant in quality.STUDIES[study]]
+    assert [row["variant"] for row in record["rows"]] == names
+    for row in record["rows"]:
+        assert row["kept_cost_share"] <= 0.6
+        loss = row["excess_nats"]["held-out"]
+        ratio = row["perplexity"]["held-out"] / record["dense_perplexity"]["held-out"]
+        assert loss == pytest.approx(math.log(ratio)) and loss > -0.1
+    assert "dense" in table and names[0].split()[0] in table
+
+
+def test_a_study_goes_on_where_its_record_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    short = ["quality.py", "targets", "--smoke", "--output", str(path)]
+    monkeypatch.setattr(sys, "argv", [*short, "--variants", "ffn"])
+    quality.main()
+    first = json.loads(path.read_text())["rows"]
+    monkeypatch.setattr(sys, "argv", short)
+    quality.main()
+    rows = json.loads(path.read_text())["rows"]
+    assert rows[: len(first)] == first, "seconds and all: it was not measured twice"
+    assert [row["variant"] for row in rows] == ["ffn", "both", "kv"]
+
+
+def test_mask_stability(tmp_path: Path) -> None:
+    record, table = run("mask_stability.py", tmp_path / "record.json")
+    assert [row["variant"] for row in record["rows"]] == [
+        "projected straight-through",
+        "Gumbel-TopK",
+        "default",
+    ]
+    for row in record["rows"]:
+        for shares in (row["ffn_survival"], row["kv_survival"]):
+            assert shares and all(0 < share <= 1 for share in shares)
+    assert "survives" in table
+
+
+def test_pipeline(tmp_path: Path) -> None:
+    record, table = run("pipeline.py", tmp_path / "record.json")
+    stages = ["criterion", "gates, text", "gates, distillation", "compensation", "scales"]
+    assert [row["stage"] for row in record["rows"]] == stages
+    for row in record["rows"]:
+        assert row["seconds"] > 0 and row["peak_memory_bytes"] > 2**20
+        assert row["schedule_seconds"] > row["seconds"]
+    assert "compensation" in table
 
 
 @pytest.mark.vllm

@@ -270,7 +270,7 @@ def test_an_interrupt_leaves_a_run_that_goes_on(tiny_folder: Path, work: Path) -
         # Whoever runs the tests in the background of a shell has them ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    wait_for(work / "out.partial" / "gates.safetensors", process)
+    wait_for_a_step(work / "out.partial" / "gates.safetensors", process)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
@@ -290,9 +290,12 @@ def test_an_interrupt_leaves_a_run_that_goes_on(tiny_folder: Path, work: Path) -
     assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
 
 
-def wait_for(path: Path, process: subprocess.Popen[str], timeout_seconds: float = 120) -> None:
+def wait_for_a_step(
+    path: Path, process: subprocess.Popen[str], timeout_seconds: float = 120
+) -> None:
+    """Until a state is saved that has learnt: the first one holds what learning starts from."""
     end = time.monotonic() + timeout_seconds
-    while not path.exists():
+    while not (path.exists() and int(read_tensors(path)[0]["step"])):
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, f"{path} does not appear"
+        assert time.monotonic() < end, f"no step is saved in {path}"
         time.sleep(0.01)

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from grasp_deploy.pruning.compensation import (
     Fit,
     NormalEquations,
+    OutputLayers,
     compensate,
-    output_columns,
 )
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.training import freeze
@@ -125,16 +125,29 @@ def test_only_kept_columns_of_the_output_layers_change() -> None:
     model, _ = fitted("llama-biases", blocks)
     units, width = units_of(model)
     before = tiny_model(**VARIANTS["llama-biases"]).state_dict()
-    outputs = output_columns(model, units, width, random_mask(units))
+    columns = OutputLayers(model, units, width).columns(random_mask(units))
     for name, after in model.state_dict().items():
-        if name not in outputs:
+        if name not in columns:
             assert torch.equal(after, before[name]), name
             continue
-        columns = outputs[name][1]
         kept = torch.zeros(after.shape[1], dtype=torch.bool)
-        kept[columns] = True
+        kept[columns[name]] = True
         assert torch.equal(after[:, ~kept], before[name][:, ~kept])
         assert not torch.equal(after[:, kept], before[name][:, kept])
+
+
+def test_output_layers_go_back_and_forth() -> None:
+    model = tiny_model("llama")
+    freeze(model)
+    dense = copy.deepcopy(model.state_dict())
+    outputs = OutputLayers(model, UNITS, 64)
+    mask = random_mask(UNITS)
+    list(compensate(model, UNITS, 64, mask, torch.randint(256, (4, 24)), batch_size=2))
+    solved, kept = copy.deepcopy(model.state_dict()), outputs.kept(mask)
+    outputs.restore()
+    assert all(torch.equal(tensor, dense[name]) for name, tensor in model.state_dict().items())
+    outputs.put(mask, kept)
+    assert all(torch.equal(tensor, solved[name]) for name, tensor in model.state_dict().items())
 
 
 def test_a_mask_that_keeps_everything_changes_next_to_nothing() -> None:

@@ -1,0 +1,40 @@
+"""Cutting in rounds, with scores and repairs that are written down."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.pruning.progressive import cut_in_rounds
+from grasp_deploy.pruning.projection import make_budget, project
+from grasp_deploy.pruning.units import UnitTable
+
+UNITS = UnitTable.of_layers([(6, 2)])
+COSTS = torch.tensor([1.0] * 6 + [2.0] * 2)
+BUDGET = make_budget(UNITS, COSTS, 4.0)  # of 10
+
+
+def test_the_budget_falls_in_even_steps_and_nothing_comes_back() -> None:
+    asked: list[Tensor] = []
+
+    def score(mask: Tensor) -> Tensor:
+        """What was scored lowest becomes the best, were it still there."""
+        asked.append(mask)
+        return torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8]) * (1 if len(asked) == 1 else -1)
+
+    repaired: list[Tensor] = []
+    rounds = list(cut_in_rounds(BUDGET, 3, score, repaired.append))
+    masks = [mask for _, mask in rounds]
+    for mask, limit in zip(masks, (8.0, 6.0, 4.0), strict=True):
+        assert limit - 2 < BUDGET.cost_of(mask) <= limit  # 2: the dearest unit, which did not fit
+    assert all(torch.equal(one, other) for one, other in zip(masks, repaired, strict=True))
+    assert asked[0].all() and torch.equal(asked[1], masks[0]) and torch.equal(asked[2], masks[1])
+    assert masks[0].tolist() == [1, 1, 1, 1, 0, 0, 1, 1]
+    assert not (masks[2] & ~masks[1]).any() and not (masks[1] & ~masks[0]).any()
+
+
+def test_one_round_is_one_cut() -> None:
+    scores = torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8])
+    ((found, mask),) = cut_in_rounds(BUDGET, 1, lambda _mask: scores, lambda _mask: None)
+    assert torch.equal(found, scores)
+    assert torch.equal(mask, project(scores, BUDGET))
