@@ -225,7 +225,11 @@ def test_a_loss_that_is_no_number(model: Path) -> None:
     tensors = load_file(model / WEIGHTS)
     tensors["model.layers.1.mlp.up_proj.weight"][3] = float("nan")
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
-    words = ("loss of the gates stage is nan at step 1", "weights are damaged", "--dtype float32")
+    words = (
+        "loss of the taylor-element stage is nan at step 1",
+        "weights are damaged",
+        "--dtype float32",
+    )
     assert_leaves_nothing(model, *words)
     data = ("--data", "text.txt", "--sequence-length", "16", "--sequences", "2")
     measured = grasp_deploy("evaluate", "perplexity", model, *data, "--json")

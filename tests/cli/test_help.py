@@ -69,7 +69,10 @@ def test_help_shows_every_option_with_its_default(name: str) -> None:
         row = next((r for r in text.splitlines() if re.search(rf"{flag(field.name)}\b", r)), None)
         assert row is not None, field.name
         if field.default is not None:
-            assert f"(default: {str(field.default).lower()})" in row, row
+            switch = {True: "yes", False: "no"}  # 1 and 1.0 are True to a dict
+            value = field.default
+            default = switch[value] if isinstance(value, bool) else str(value).lower()
+            assert f"(default: {default})" in row, row
     for option in ("--output", "--overwrite", "--shard-size", "--config"):
         assert option in text
     assert ("--resume" in text and "--json" in text) == (name == "compress")
