@@ -47,6 +47,7 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
         calibration_split=options.calibration_split,
         sequences=BATCH_SIZE if options.smoke else options.sequences,
         sequence_length=SEQUENCE_LENGTH,
+        rounds=1 if options.smoke else CompressConfig.rounds,
         epochs=1 if options.smoke else options.epochs,
         batch_size=BATCH_SIZE,
     )

@@ -37,6 +37,7 @@ PAPER: dict[str, Any] = {
     "epochs": 4,
     "compensation": False,
 }
+SMOKE_VARIANTS = 4
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 
 STUDIES: dict[str, list[Variant]] = {
@@ -122,7 +123,7 @@ def main() -> None:
     add_options(parser)
     parser.add_argument("--variants", help="only these, separated by semicolons")
     options = parser.parse_args()
-    chosen = STUDIES[options.study]
+    chosen = STUDIES[options.study][: SMOKE_VARIANTS if options.smoke else None]
     if options.variants:
         wanted = options.variants.split(";")
         chosen = [variant for variant in chosen if variant.name in wanted]

@@ -67,6 +67,7 @@ def short_config(demo_text: tuple[Path, Path]) -> CompressConfig:
         calibration=str(demo_text[0]),
         sequences=16,
         sequence_length=128,
+        rounds=2,
         epochs=1,
         scale_epochs=1,
         batch_size=4,

@@ -34,7 +34,7 @@ SHORT_BENCH = {  # the other benches' own tests start vLLM; a load on a real ser
 }
 ITEMS = "items.jsonl"
 SHORTER = {"20GiB": "64MiB", "1,8,32": "1,4"}
-SHORT = ["--sequences", "16", "--sequence-length", "128", "--epochs", "1", "--batch-size", "4"]
+SHORT = ["--sequences", "16", "--sequence-length", "128", "--rounds", "2", "--batch-size", "4"]
 
 
 def blocks(language: str) -> list[str]:

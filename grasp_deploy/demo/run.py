@@ -77,7 +77,9 @@ def demo_config(calibration: Path) -> CompressConfig:
         calibration=str(calibration),
         sequences=128,
         sequence_length=BLOCK_TOKENS,
-        epochs=2,
+        criterion_sequences=32,
+        rounds=3,
+        epochs=1,
         scale_epochs=1,
         batch_size=2,
     )

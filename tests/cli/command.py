@@ -18,7 +18,7 @@ ENTRY = "from grasp_deploy.cli import main; main()"
 # Seconds on a tiny model; what a test adds comes after it and wins.
 SHORT = (
     *("--sequences", "4", "--sequence-length", "16"),
-    *("--epochs", "1", "--scale-epochs", "0", "--device", "cpu"),
+    *("--rounds", "1", "--epochs", "1", "--scale-epochs", "0", "--device", "cpu"),
 )
 
 
