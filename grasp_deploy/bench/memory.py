@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from grasp_deploy.bench.models import BenchModel
+from grasp_deploy.checkpoint.config_file import read_config_at
 from grasp_deploy.checkpoint.loading import resolve_device
 from grasp_deploy.errors import InputError
 from grasp_deploy.measure.memory import prefill_memory
@@ -45,6 +47,7 @@ def bench_memory(
     Raises InputError for a device that is not there or too small, ChildError if a child fails.
     """
     settings = replace(settings, device=str(resolve_device(settings.device)))
+    _check_lengths(models, settings.prompt_tokens)
     points = [(model, tokens) for model in models for tokens in settings.prompt_tokens]
     if settings.device == "cpu":
         _check_room(points, settings.batch)
@@ -60,6 +63,17 @@ def bench_memory(
         models=[model.as_dict() for model in models],
         cells=cells,
     )
+
+
+def _check_lengths(models: Sequence[BenchModel], prompt_tokens: Sequence[int]) -> None:
+    """InputError if a prompt is longer than a model has positions."""
+    for model in models:
+        positions = read_config_at(model.path).get("max_position_embeddings") or sys.maxsize
+        if max(prompt_tokens) > positions:
+            raise InputError(
+                f"a prompt of {max(prompt_tokens)} tokens is longer than the {positions} positions "
+                f"that {model.name} was made for: give --prompt-tokens of {positions} or less"
+            )
 
 
 def _cell(model: BenchModel, prompt_tokens: int, settings: MemorySettings) -> dict[str, Any]:

@@ -90,6 +90,10 @@ def _shape(path: Path, random_weights: bool) -> ModelShape:
     shape = model_shape(read_config_at(path))
     if random_weights:
         return shape
+    if not any(path.glob("*.safetensors")):
+        raise InputError(
+            f"{path} holds no safetensors weights: for its shape alone give --random-weights"
+        )
     return replace(shape, dtype=stored_dtype(check_weights(path, shape)))
 
 

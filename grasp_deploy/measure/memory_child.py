@@ -27,7 +27,6 @@ from grasp_deploy.checkpoint.random_weights import random_model
 from grasp_deploy.errors import InputError
 from grasp_deploy.measure.child import answer_requests
 
-WARM_UP_TOKENS = 4
 RESET_PEAK = "5"  # to /proc/self/clear_refs, see proc(5)
 
 Load = Callable[[dict[str, Any]], PreTrainedModel]
@@ -52,10 +51,10 @@ def answer(request: dict[str, Any], load: Load = load_model) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(request["seed"])
     try:
         model = load(request)
-        warm_up(model)
+        size = (request["batch"], request["prompt_tokens"])
+        warm_up(model, torch.zeros(size, dtype=torch.int64))
         samples = []
         for _ in range(request["repetitions"]):
-            size = (request["batch"], request["prompt_tokens"])
             token_ids = torch.randint(model.config.vocab_size, size, generator=generator)
             samples.append(measure(model, token_ids))
             if device.type == "cuda":
@@ -78,11 +77,11 @@ def prefill(model: PreTrainedModel, token_ids: torch.Tensor) -> Any:
         return model(input_ids=token_ids.to(model.device), use_cache=True, logits_to_keep=1)
 
 
-def warm_up(model: PreTrainedModel) -> None:
-    """Read all weights once and start whatever the first prefill starts."""
+def warm_up(model: PreTrainedModel, token_ids: torch.Tensor) -> None:
+    """Read all weights once and start whatever the first prefill of this size starts."""
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.detach().sum()
-    prefill(model, torch.zeros((1, WARM_UP_TOKENS), dtype=torch.int64))
+    prefill(model, token_ids)
 
 
 def measure_on_gpu(model: PreTrainedModel, token_ids: torch.Tensor) -> dict[str, int]:

@@ -61,13 +61,18 @@ def log_lines(console: Console) -> Watcher:
     """Follows rows of metrics with a line at a stage's end and every few seconds before."""
     began: dict[str, tuple[float, int]] = {}  # stage: when its first row came, and its step
     said: dict[str, float] = {}
+    ended: set[str] = set()
 
     def follow(row: dict[str, Any]) -> None:
+        if row["step"] == row["steps"] and row["stage"] in ended:
+            return
         now, stage, step, steps = time.monotonic(), row["stage"], row["step"], row["steps"]
         start, first_step = began.setdefault(stage, (now, step))
         if step < steps and now - said.setdefault(stage, now) < LOG_EVERY_SECONDS:
             return
         said[stage] = now
+        if step == steps:
+            ended.add(stage)
         left = (now - start) / max(1, step - first_step) * (steps - step)
         clock = f"{left:.0f} s left" if step < steps else f"in {now - start:.0f} s"
         text = f"{label(stage)} {step}/{steps}  {clock}  {figures(row)}"

@@ -10,12 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.verdicts import verdicts
+from grasp_deploy.verdicts.noise import NO_DIFFERENCE, UNDECIDED
 from grasp_deploy.verdicts.throughput import QUANTITIES, SETTING
 from grasp_deploy.verdicts.wording import grouped
 
 PROVENANCE = ("command", "created", "machine", "versions", "settings")
 COMMON = ("schema_version", "benchmark", *PROVENANCE)
 Row = dict[str, Any]
+SHORT_OUTCOMES = {NO_DIFFERENCE: "within noise", UNDECIDED: "undecided"}
 
 
 def record_tables(record: Mapping[str, Any]) -> list[Table]:
@@ -40,11 +42,10 @@ def gain_table(record: Row) -> Table:
     """Ratios to the first model, their intervals and the ideal, point by point."""
     title = "Speed against the first model"
     table = Table(title=title, title_justify="left")
-    for head in ("model", "speed"):
-        table.add_column(head, overflow="fold")
-    for head in ("batch", "ratio", "interval", "ideal", "of ideal"):
-        table.add_column(head, justify="right")
-    table.add_column("verdict")
+    table.add_column("model and batch", overflow="fold")
+    for head in ("ratio", "interval", "ideal", "of ideal"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     judged = verdicts(record)
     settings = grouped(judged, SETTING)
     for of_model in grouped(judged, ("model",)):
@@ -52,9 +53,9 @@ def gain_table(record: Row) -> Table:
             what = QUANTITIES[rows[0]["quantity"]]
             if len(settings) > 1:
                 what += f" ({_setting(rows[0])})"
-            for number, row in enumerate(rows):
-                names = ("", "") if number else (row["model"], what)
-                table.add_row(*map(Text, names), *_gain_cells(row))
+            table.add_row(Text(f"{rows[0]['model']}: {what}", style="bold"))
+            for row in rows:
+                table.add_row(f"batch {row['batch']:,}", *_gain_cells(row))
             table.add_section()
     return table
 
@@ -66,12 +67,11 @@ def _setting(row: Row) -> str:
 def _gain_cells(row: Row) -> list[str]:
     interval, share = row["interval"], row["share_of_ideal"]
     return [
-        f"{row['batch']:,}",
         f"{row['ratio']:.2f}x",
         f"{interval[0]:.2f}-{interval[1]:.2f}" if interval else "",
         f"{row['ideal']:.2f}x" if row["ideal"] else "",
         f"{share:.0%}" if share is not None else "",
-        row["outcome"],
+        str(SHORT_OUTCOMES.get(row["outcome"], row["outcome"])),
     ]
 
 

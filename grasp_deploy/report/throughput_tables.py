@@ -23,8 +23,8 @@ def throughput_table(record: Mapping[str, Any]) -> Table:
     table = Table(
         title="Throughput" + (f": {settings[0]}" if len(settings) == 1 else ""),
         title_justify="left",
-        caption="tokens/s of output, ± half the range of the repetitions; Δ: change against the "
-        "first model",
+        caption="tokens/s of output: median ± half the range of the repetitions; Δ: mean change "
+        "against the first model, repetition by repetition; whether it is more than noise: report",
         caption_justify="left",
     )
     table.add_column("model", overflow="fold")

@@ -151,8 +151,8 @@ def _reasons(
     record: dict[str, Any], row: dict[str, Any], rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, str]]:
     """Likely reasons where a model that ought to be faster is slower, or short of the ideal."""
-    share, ideal = row["share_of_ideal"], row["ideal"]
-    short = share is not None and share < ENOUGH_OF_IDEAL
+    ideal = row["ideal"]
+    short = ideal is not None and _best_share(row) < ENOUGH_OF_IDEAL
     unexpected = row["outcome"] == SLOWER and (ideal is None or ideal > 1 / SMALLEST_RATIO)
     if not short and not unexpected:
         return []
@@ -169,6 +169,12 @@ def _reasons(
     return likely_reasons(case)
 
 
+def _best_share(row: dict[str, Any]) -> float:
+    """How much of the way to the ideal the upper end of the interval lies."""
+    highest = row["interval"][1] if row["interval"] else row["ratio"]
+    return share_of_ideal(highest, row["ideal"]) or 0.0
+
+
 def _headline(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """One sentence over the batches of one model, setting and quantity."""
     first = rows[0]
@@ -178,9 +184,11 @@ def _headline(rows: list[dict[str, Any]]) -> dict[str, Any]:
         f"{span(ratios, '.2f', 'x')} the {QUANTITIES[first['quantity']]} of {first['baseline']} "
         f"at batch {span(batches, ',')}: {names_by_outcome(rows, 'batch')}"
     )
-    shares = [row["share_of_ideal"] for row in rows if row["share_of_ideal"] is not None]
+    # Of what may be nothing there is no share: those points wait for more repetitions.
+    sure = [row for row in rows if row["outcome"] in (FASTER, SLOWER)]
+    shares = [row["share_of_ideal"] for row in sure if row["share_of_ideal"] is not None]
     if shares:
-        ideals = [row["ideal"] for row in rows]
+        ideals = [row["ideal"] for row in sure]
         reached = span([max(0.0, share) for share in shares], ".0%")
         sentence += f"; {reached} of the way to the ideal {span(ideals, '.2f', 'x')}"
     return {
