@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grasp_deploy.checkpoint.export import SHARD_BYTES, export, resolve_base
-from grasp_deploy.checkpoint.files import refuse_existing
+from grasp_deploy.checkpoint.files import check_writable, refuse_existing
 from grasp_deploy.checkpoint.loading import (
     check_tokens,
     load_checked,
@@ -31,14 +32,23 @@ from grasp_deploy.checkpoint.loading import (
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.shapes import read_config
 from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint
+from grasp_deploy.config import LARGEST_NUMBER, LARGEST_SEED
 from grasp_deploy.data import calibration_split, read_blocks
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.objective import LossError, distillation_loss, finite, mean_loss
+from grasp_deploy.pruning.objective import (
+    OVERFLOW,
+    LossError,
+    distillation_loss,
+    finite,
+    mean_loss,
+)
 from grasp_deploy.pruning.training import CalibrationBlocks
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WARMUP_SHARE = 0.05  # of the time, in which the learning rate rises
 CHECKS = 20  # of the held-out loss, spread evenly over the time
+LARGEST_RANK = 4096
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 PATIENCE = 5  # checks without a new best, after which healing ends
 
 Watcher = Callable[[dict[str, Any]], None]
@@ -64,10 +74,16 @@ class HealConfig:
 
     def __post_init__(self) -> None:
         problems = [
-            f"--{name.replace('_', '-')} {getattr(self, name)} is not above 0"
+            f"--{name.replace('_', '-')} {getattr(self, name)} is no positive number"
             for name in ("sequences", "minutes", "steps", "rank", "learning_rate", "batch_size")
-            if getattr(self, name) is not None and not getattr(self, name) > 0
+            if getattr(self, name) is not None and not 0 < getattr(self, name) <= LARGEST_NUMBER
         ]
+        if not 0 <= self.seed <= LARGEST_SEED:
+            problems.append(f"--seed {self.seed} is not between 0 and {LARGEST_SEED}")
+        if self.rank > LARGEST_RANK:
+            problems.append(f"--rank {self.rank} is over {LARGEST_RANK}")
+        if self.dtype not in DTYPES:
+            problems.append(f"--dtype {self.dtype} is unknown: use {', '.join(DTYPES)}")
         if problems:
             raise InputError("; ".join(problems))
 
@@ -118,15 +134,18 @@ def heal(
     blocks = CalibrationBlocks.split(text.token_ids)
     if not len(blocks.heldout):
         raise InputError("one block of text cannot be learnt from and held out: use more")
+    check_writable(output)  # better now than after the lessons
     teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
     course = _Course(config, blocks, teacher, student)
     for row in course.lessons():
         watch(row)
+    if not math.isfinite(course.first_loss):
+        raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
     if not course.best_loss < course.first_loss:
         raise InputError(
-            f"the held-out loss was {course.first_loss:.4f} before and at least "
-            f"{course.best_loss:.4f} after healing, so nothing was written: try more text, or a "
-            "smaller --learning-rate"
+            f"the held-out loss was {course.first_loss:.4f} before and {course.last_loss:.4f} at "
+            "the end of healing, never lower, so nothing was written: try more --minutes, more "
+            "text, or a smaller --learning-rate"
         )
     healed = Healed(
         output,
@@ -169,7 +188,7 @@ class _Course:
             self.parameters, lr=config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
         self.step, self.seconds = 0, 0.0
-        self.first_loss = self.best_loss = self._heldout_loss()
+        self.first_loss = self.best_loss = self.last_loss = self._heldout_loss()
         self.best = self._snapshot()
 
     def lessons(self) -> Iterator[dict[str, Any]]:
@@ -184,7 +203,7 @@ class _Course:
             checked = None
             if self._share() >= min(1.0, checked_at + 1 / CHECKS):
                 checked_at = self._share()
-                checked = self._heldout_loss()
+                checked = self.last_loss = self._heldout_loss()
                 checks_without_best = 0 if checked < self.best_loss else checks_without_best + 1
                 if checked < self.best_loss:
                     self.best_loss, self.best = checked, self._snapshot()
@@ -267,7 +286,13 @@ def _write(
     provenance = {**plan.provenance, "fitted": sorted(weights), "healing": record}
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
         path = Path(folder) / "weights.safetensors"
-        save_file(weights, path)
+        try:
+            save_file(weights, path)
+        except SafetensorError as error:
+            raise InputError(
+                f"{folder} cannot hold the healed weights ({error}): make room there, or point "
+                "TMPDIR to a larger disk"
+            ) from None
         fitted = {
             name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in weights.items()
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from grasp_deploy.checkpoint.loading import load
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression import compress
+from grasp_deploy.config import CompressConfig
 from grasp_deploy.data import read_blocks
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
@@ -33,12 +36,19 @@ def quick(demo_text: tuple[Path, Path]) -> HealConfig:
 
 
 @pytest.fixture(scope="module")
-def healed(
-    quick: HealConfig, demo_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def cut(short_config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that lost much: a random mask, and nothing that makes up for it."""
+    output = tmp_path_factory.mktemp("cut") / "out"
+    bare = {"method": "random", "compensation": False, "scale_epochs": 0}
+    compress(replace(short_config, **bare), output)
+    return output
+
+
+@pytest.fixture(scope="module")
+def healed(quick: HealConfig, cut: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("healed") / "out"
     rows: list[dict[str, object]] = []
-    result = heal(demo_checkpoint, quick, output, watch=rows.append)
+    result = heal(cut, quick, output, watch=rows.append)
     assert result.loss_after < result.loss_before
     assert result.steps == len(rows) == 40
     assert {row["stage"] for row in rows} == {"healing"}
@@ -46,18 +56,18 @@ def healed(
 
 
 def test_it_does_better_on_text_that_it_has_not_seen(
-    healed: Path, demo_checkpoint: Path, demo_text: tuple[Path, Path]
+    healed: Path, cut: Path, demo_text: tuple[Path, Path]
 ) -> None:
-    models = {folder: load(folder, device="cpu") for folder in (demo_checkpoint, healed)}
+    models = {folder: load(folder, device="cpu") for folder in (cut, healed)}
     from grasp_deploy.checkpoint.loading import load_tokenizer
 
     blocks = read_blocks(load_tokenizer(healed), str(demo_text[1]), None, None, 64, 40)
     found = {folder: perplexity(model, blocks).perplexity for folder, model in models.items()}
-    assert found[healed] < found[demo_checkpoint]
+    assert found[healed] < found[cut]
 
 
-def test_shapes_stay_and_the_checkpoint_verifies(healed: Path, demo_checkpoint: Path) -> None:
-    shapes = [model_shape(read_config(folder)) for folder in (healed, demo_checkpoint)]
+def test_shapes_stay_and_the_checkpoint_verifies(healed: Path, cut: Path) -> None:
+    shapes = [model_shape(read_config(folder)) for folder in (healed, cut)]
     assert shapes[0] == shapes[1]
     checks = list(verify(healed))
     assert len(checks) == 5 and all(check.ok for check in checks), checks
@@ -72,7 +82,7 @@ def test_a_healed_checkpoint_heals_again(quick: HealConfig, healed: Path, tmp_pa
 
 
 def test_nothing_is_written_where_nothing_is_won(
-    demo_checkpoint: Path, demo_text: tuple[Path, Path], tmp_path: Path
+    cut: Path, demo_text: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Steps so large that every check finds a worse model."""
     config = HealConfig(
@@ -83,12 +93,12 @@ def test_nothing_is_written_where_nothing_is_won(
         learning_rate=100.0,
     )
     with pytest.raises(InputError, match="nothing was written"):
-        heal(demo_checkpoint, config, tmp_path / "out")
+        heal(cut, config, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
 def test_the_command_and_its_bad_input(
-    demo_checkpoint: Path,
+    cut: Path,
     demo_model: Path,
     demo_text: tuple[Path, Path],
     tmp_path: Path,
@@ -99,10 +109,16 @@ def test_the_command_and_its_bad_input(
     assert_refused(grasp_deploy("heal", "none", *text, "-o", "out"), "no folder none")
     refused = grasp_deploy("heal", demo_model, *text, "-o", "out")
     assert_refused(refused, "model")
-    refused = grasp_deploy("heal", demo_checkpoint, *text, "-o", "out", "--minutes", "0")
+    refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "0")
     assert_refused(refused, "--minutes 0")
+    odd = {"--minutes": "inf", "--seed": "99999999999", "--rank": "1000000", "--dtype": "x"}
+    for option, value in odd.items():
+        refused = grasp_deploy("heal", cut, *text, "-o", "out", option, value)
+        assert_refused(refused, f"{option} {value}")
+    refused = grasp_deploy("heal", cut, *text, "-o", "/proc/x/out")
+    assert_refused(refused, "/proc/x")
     assert not list(tmp_path.iterdir())
-    ended = grasp_deploy("heal", demo_checkpoint, *text, "-o", "out", "--steps", "30", "--json")
+    ended = grasp_deploy("heal", cut, *text, "-o", "out", "--steps", "30", "--json")
     assert ended.code == 0, ended.stderr
     record = json.loads(ended.stdout)
     assert record["loss_dense"] < record["loss_after"] < record["loss_before"]

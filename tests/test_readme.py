@@ -65,6 +65,7 @@ def with_local_input(line: str, model: Path, text: Path) -> list[str]:
         own = [*own, *SHORT]
     if words[1] == "heal":
         text_and_steps = ["--steps", "40", "--sequences", "64", "--sequence-length", "64"]
+        text_and_steps += ["--learning-rate", "2e-4"]  # there is little left to heal
         own = [w for w in own if w not in ("--minutes", "10")] + text_and_steps
     if words[1:3] == ["evaluate", "tasks"]:  # the paper's tasks are on the hub
         own = [{"--preset": "--task-file", "paper": ITEMS}.get(word, word) for word in own]

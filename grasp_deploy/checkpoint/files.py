@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,14 @@ def staged_directory(output: Path, *, overwrite: bool = False) -> Iterator[Path]
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
+
+
+def check_writable(output: Path) -> None:
+    """InputError if no folder of this name could be written now; nothing is left behind."""
+    with readable_disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{output.name[:64]}.", dir=output.parent):
+            pass
 
 
 @contextmanager
