@@ -110,7 +110,8 @@ class CompressConfig:
     criterion_sequences: int = option("Method", "Blocks of text that a criterion reads.", 64)
     allocation: Literal["global", "layerwise", "owl"] = option(
         "Method",
-        "Of a criterion's scores: one global ranking, equal shares per layer, or by outliers.",
+        "Of a criterion's scores: global (one ranking), layerwise (equal shares), or owl (by "
+        "outliers).",
         "global",
     )
     compensation: bool = option(
@@ -128,7 +129,8 @@ class CompressConfig:
     )
     objective: Literal["text", "distillation"] = option(
         "Learning",
-        "What gates are learnt from: the text itself, or the dense model's predictions on it.",
+        "What gates are learnt from: text (its own loss), or distillation (the dense model's "
+        "predictions on it).",
         "text",
     )
     temperature: float = option("Learning", "p = sigmoid(score / temperature).", 1.5)

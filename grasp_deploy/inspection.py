@@ -49,6 +49,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
 
     plan = compressed.plan
     budget, seconds = plan.provenance["budget"], plan.provenance["seconds"]
+    calibration = plan.provenance["calibration"]
     ffn_share, kv_share = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
     return {
         **footprint(compressed.pruned).as_dict(),
@@ -66,6 +67,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
         "compensated": bool(plan.fitted),
         "scale_seconds": seconds["scales"],
         "peak_memory_bytes": compressed.peak_memory_bytes,
+        "heldout_tokens": calibration["heldout_sequences"] * calibration["sequence_length"],
         "heldout_loss_dense": plan.provenance["losses"]["heldout_dense"],
         "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
         "dense": footprint(compressed.dense).as_dict(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from grasp_deploy.pruning.compensation import Fit, OutputLayers, compensate
 from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.objective import mean_loss
+from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
 from grasp_deploy.pruning.progressive import cut_in_rounds
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.scales import learn_scales
@@ -87,7 +88,8 @@ class Stages:
         by solving, its columns stay the dense model's, and there are no fits. Without held-out
         blocks it is the first mask, solved for.
         """
-        saved = self.workspace.restore_tensors("compensation")
+        size = (self.job.budget.units.size,)
+        saved = self.workspace.restore_tensors("compensation", {"mask": size})
         if saved is not None:
             tensors, record = saved
             mask = tensors.pop("mask").to(self.job.device)
@@ -101,7 +103,7 @@ class Stages:
         fits: list[Fit] = []
         for number, mask in enumerate(masks):
             for loss, found, kept in self._ways(mask, number, len(masks)):
-                if loss is None or loss < best_loss:
+                if loss is None or loss < best_loss or not columns:
                     best_loss = loss if loss is not None else best_loss
                     chosen, fits, columns = mask, found, kept
             if best_loss == float("inf"):  # nothing is held out to compare by
@@ -130,12 +132,18 @@ class Stages:
         return state.chosen(schedule.select_best)
 
     def heldout_loss(self, gates: Tensor | None = None) -> float | None:
-        """Loss on the held-out blocks, nats per token, under `(N,)` gates; None without any."""
+        """Loss on the held-out blocks, nats per token, under `(N,)` gates; None without any.
+
+        Without gates it is the dense model's. Raises LossError if that is no number.
+        """
         job = self.job
         if not len(job.blocks.heldout):
             return None
         with self._gated(gates):
-            return mean_loss(self.model, job.blocks.heldout, job.config.batch_size)
+            loss = mean_loss(self.model, job.blocks.heldout, job.config.batch_size)
+        if gates is None and not math.isfinite(loss):
+            raise LossError(f"the dense model's loss on held-out blocks is {loss}: {OVERFLOW}")
+        return loss
 
     def fitted(self, mask: Tensor, scales: Tensor) -> dict[str, TensorEntry]:
         """The compensated tensors as the checkpoint will hold them, scales folded in, on disk."""
@@ -194,7 +202,8 @@ class Stages:
         job = self.job
         if job.criterion is None:
             return torch.zeros(job.budget.units.size, device=job.device), None
-        saved = self.workspace.restore_tensors("start")
+        size = (job.budget.units.size,)
+        saved = self.workspace.restore_tensors("start", {"mask": size, "scores": size})
         if saved is None:
             saved = self._made_start(job.criterion)
             self.workspace.save_tensors("start", *saved)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -117,18 +117,35 @@ class Workspace:
         if saved is None:
             return None
         tensors, record = saved
-        state.restore(tensors)
+        try:
+            state.restore(tensors)
+        except (KeyError, RuntimeError):  # a tensor is missing, or of another shape
+            raise InputError(_damaged(self._state_path(stage))) from None
         return float(record["seconds"])
 
-    def restore_tensors(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Tensors and record that a stage saved; None if it was never saved."""
+    def restore_tensors(
+        self, stage: str, shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Tensors and record that a stage saved; None if it was never saved.
+
+        Raises InputError if they are damaged, or lack what has the shapes given by name.
+        """
         path = self._state_path(stage)
-        return read_tensors(path) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            tensors, record = read_tensors(path)
+            float(record["seconds"])
+            if any(tensors[name].shape != shape for name, shape in (shapes or {}).items()):
+                raise ValueError("other shapes")
+        except (InputError, KeyError, TypeError, ValueError):
+            raise InputError(_damaged(path)) from None
+        return tensors, record
 
     def save_tensors(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> Path:
         """Save a stage's tensors and record; returns the file."""
         path = self._state_path(stage)
-        write_tensors(path, tensors, record)
+        write_tensors(path, tensors, {"seconds": 0.0, **record})
         return path
 
     def save(self, stage: str, state: LearningState, seconds: float) -> None:
@@ -190,9 +207,9 @@ class Workspace:
         for line in self.metrics().splitlines():
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:  # the line that the kill cut off
-                break
-            if row["stage"] == stage and row["step"] > step:
+                if row["stage"] == stage and row["step"] > step:
+                    break
+            except (ValueError, KeyError, TypeError):  # the line that the kill cut off
                 break
             kept.append(line + "\n")
         write_text(self._metrics_path, "".join(kept))
@@ -210,6 +227,10 @@ def _metrics_row(record: StepRecord, units: UnitTable, seconds: float) -> dict[s
         "kept_kv_share": kv_share,
         "seconds": seconds,
     }
+
+
+def _damaged(path: Path) -> str:
+    return f"{path}, which an unfinished run left, is damaged: start anew with --overwrite"
 
 
 def _directory(output: Path) -> Path:
@@ -242,7 +263,10 @@ def _refuse_other_config(begun: dict[str, Any], config: CompressConfig, director
 
 
 def _refuse_other_inputs(directory: Path, inputs: dict[str, Any]) -> None:
-    began = json.loads((directory / INPUTS_FILE).read_text())
+    try:
+        began = dict(json.loads((directory / INPUTS_FILE).read_text()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise InputError(_damaged(directory / INPUTS_FILE)) from None
     changed = [name for name, value in inputs.items() if began.get(name) != value]
     if changed:
         raise InputError(

@@ -114,9 +114,9 @@ def print_compressed(record: dict[str, Any], output: Path) -> None:
     stdout.print(footprint_table(sizes, "What it takes"))
     if record["heldout_loss_pruned"] is not None:
         stdout.print(
-            f"held-out calibration loss, nats per token: {record['heldout_loss_dense']:.3f} dense, "
-            f"{record['heldout_loss_pruned']:.3f} pruned; other text may lose more: "
-            "grasp-deploy evaluate perplexity",
+            f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
+            f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
+            "pruned; other text may lose more: grasp-deploy evaluate perplexity",
             soft_wrap=True,
         )
     line = f"wrote {output}; serve it: grasp-deploy serve {output}"

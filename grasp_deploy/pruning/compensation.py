@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import decoder_layers, gated
+from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.units import UnitTable
 
 RIDGE = 0.01  # of the mean power of an input
@@ -66,10 +67,15 @@ class NormalEquations:
         self.power += t.square().sum()
 
     def solve(self, weight: Tensor, ridge: float) -> Tensor:
-        """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`."""
+        """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`.
+
+        Raises LossError if inputs or targets are not finite.
+        """
         strength = ridge * self.gram.diagonal().mean()
-        if not strength > 0:
+        if strength == 0:
             return weight.double()
+        if not bool(strength.isfinite()):
+            raise LossError(f"the hidden states are not finite: {OVERFLOW}")
         regular = self.gram.clone()
         regular.diagonal().add_(strength)
         target = self.cross + strength * weight.double()

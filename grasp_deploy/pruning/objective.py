@@ -12,6 +12,9 @@ from torch import Tensor, nn
 Objective = Callable[[nn.Module, Tensor], Tensor]  # model, `(B, T)` ids -> loss in nats
 
 
+OVERFLOW = "the model overflows in this dtype or its weights are damaged; try --dtype float32"
+
+
 class LossError(ValueError):
     """The loss is not a number, so no step can be taken."""
 
@@ -36,10 +39,7 @@ def finite(loss: Tensor, stage: str, step: int) -> float:
     """The loss as a number; LossError if it is none."""
     value = float(loss.detach())
     if not math.isfinite(value):
-        raise LossError(
-            f"the loss of the {stage} stage is {value} at step {step + 1}: the model overflows in "
-            "this dtype or its weights are damaged; try --dtype float32"
-        )
+        raise LossError(f"the loss of the {stage} stage is {value} at step {step + 1}: {OVERFLOW}")
     return value
 
 

@@ -12,6 +12,7 @@ from grasp_deploy.pruning.criteria.random_order import random_scores
 from grasp_deploy.pruning.criteria.taylor import taylor_element_scores, taylor_vector_scores
 from grasp_deploy.pruning.criteria.taylor_gate import taylor_gate_scores
 from grasp_deploy.pruning.criteria.wanda import wanda_structured_scores
+from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.units import UnitTable
 
 CRITERIA: tuple[str, ...] = (
@@ -42,16 +43,13 @@ def criterion_scores(
 
     `name` is one of CRITERIA; `blocks` are `(n, T)` calibration ids, which `random` and `magnitude`
     do not read; `on_batch(done, total)` hears of blocks read. Scores lie on the model's device.
-    The model is left as it was. Raises LossError if the loss is no number, and ValueError for
-    another name, or if scores are not finite.
+    The model is left as it was. Raises LossError if the loss is no number or scores are not finite,
+    and ValueError for another name.
     """
     _check_fit(model, units, group_width)
     scores = _scores(name, model, units, blocks, batch_size, seed, on_batch)
     if not bool(scores.isfinite().all()):
-        raise ValueError(
-            f"the {name} scores are not finite: the model overflows in this dtype or its weights "
-            "are damaged; try --dtype float32"
-        )
+        raise LossError(f"the {name} scores are not finite: {OVERFLOW}")
     return scores.to(next(model.parameters()).device).float()
 
 
