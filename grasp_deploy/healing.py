@@ -34,6 +34,7 @@ from grasp_deploy.checkpoint.shapes import read_config
 from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint
 from grasp_deploy.config import LARGEST_NUMBER, LARGEST_SEED
 from grasp_deploy.data import calibration_split, read_blocks
+from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.objective import (
     OVERFLOW,
@@ -157,8 +158,15 @@ def heal(
     )
     record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
     record.pop("output")
+    plan = replace(plan, calibrated=_merged(plan.calibrated, fingerprint(text.token_ids)))
     _write(course.merged(), plan, base, output, record, overwrite)
     return healed
+
+
+def _merged(calibrated: Tensor | None, healed: Tensor | None) -> Tensor | None:
+    """`(w,)` int64, ascending: the windows of both fingerprints, or of the one that there is."""
+    known = [hashes for hashes in (calibrated, healed) if hashes is not None]
+    return torch.cat(known).unique() if known else None
 
 
 def check_installed() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grasp_deploy.verdicts.quality import excess_loss
+from grasp_deploy.verdicts.quality import excess_loss, seen
 from grasp_deploy.verdicts.wording import plus_minus
 
 NOT_MEASURED = "Not measured: run `grasp-deploy evaluate card DIR`."
 MARK = "†"
-CALIBRATED = f"{MARK} The model was calibrated on this corpus, so it does not count."
 ERRORS_ARE = "±: one standard error; of what was lost it is paired, block by block, item by item."
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
 MODELS = ("dense", "pruned")
@@ -28,11 +27,17 @@ def quality_section(quality: Mapping[str, Any] | None) -> str:
     parts = [f"**{outcome.capitalize()}**{sentence.removeprefix(outcome)}"]
     parts.append(_table(CORPUS_HEAD, [corpus_cells(row) for row in corpora]))
     if any(row["calibrated_on"] for row in corpora):
-        parts.append(CALIBRATED)
+        parts.append(mark_means(quality))
     if tasks:
         parts.append(_table(TASK_HEAD, [task_cells(row) for row in tasks]))
     parts.append(ERRORS_ARE)
     return "\n\n".join(parts)
+
+
+def mark_means(quality: Mapping[str, Any]) -> str:
+    """The note under a table in which a corpus is marked."""
+    how = seen(bool(quality.get("healed_on")))
+    return f"{MARK} The model was {how} this corpus, or a part of it, so it does not count."
 
 
 def corpus_cells(row: Row) -> list[str]:

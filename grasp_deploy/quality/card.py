@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.renewal import intact_plan, renew_card
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.source import file_hashes
 from grasp_deploy.data import Blocks, evaluation_split, read_blocks
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import Perplexity, perplexity
 from grasp_deploy.evaluate.spread import paired_error
@@ -22,6 +23,7 @@ from grasp_deploy.quality.corpora import (
     Corpus,
     calibration_sources,
     display_name,
+    healing_sources,
     heldout_corpora,
     is_calibrated_on,
 )
@@ -71,11 +73,13 @@ def evaluate_card(
         _row(corpus, blocks, dense[corpus.name], pruned[corpus.name], plan)
         for corpus, blocks in texts.items()
     ]
+    healed = [display_name(name) for name in healing_sources(plan.provenance)]
     record = {
         "schema_version": SCHEMA_VERSION,
-        "verdict": quality_verdict(corpora, tasks),
+        "verdict": quality_verdict(corpora, tasks, bool(healed)),
         "base_model": model_name(plan.provenance),
         "calibrated_on": [display_name(name) for name in calibration_sources(plan.provenance)],
+        "healed_on": healed,
         "corpora": corpora,
         "tasks": tasks,
         "versions": versions(),
@@ -105,7 +109,8 @@ def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[Corpus, 
     positions = config.get("max_position_embeddings") or SEQUENCE_LENGTH
     length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
     texts = {}
-    for corpus in heldout_corpora(settings.data, calibration_sources(plan.provenance)):
+    sources, healed = calibration_sources(plan.provenance), "healing" in plan.provenance
+    for corpus in heldout_corpora(settings.data, sources, healed):
         split = evaluation_split(corpus.source, corpus.split)
         texts[corpus] = read_blocks(
             tokenizer, corpus.source, split, settings.column, length, settings.sequences
@@ -133,13 +138,15 @@ def _measure(
 def _row(
     corpus: Corpus, blocks: Blocks, dense: Perplexity, pruned: Perplexity, plan: Plan
 ) -> dict[str, Any]:
-    """What the record says of a corpus."""
-    told = blocks.as_dict()
+    """What the record says of a corpus; its tokens tell what another name would hide."""
+    told, share = blocks.as_dict(), _calibrated_share(blocks, plan)
+    named = is_calibrated_on(corpus, calibration_sources(plan.provenance))
     return {
         "name": corpus.name,
         "source": display_name(corpus.source),
         "split": blocks.split,
-        "calibrated_on": is_calibrated_on(corpus, calibration_sources(plan.provenance)),
+        "calibrated_on": named or (share is not None and share >= NOTEWORTHY_SHARE),
+        "calibrated_on_share": share,
         **{key: told[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
         "tokens": dense.tokens,
         "tokens_counted": dense.tokens_counted,
@@ -149,6 +156,13 @@ def _row(
         "excess_loss": excess_loss(dense.perplexity, pruned.perplexity),
         "excess_error": paired_error(dense.cluster_losses, pruned.cluster_losses),
     }
+
+
+def _calibrated_share(blocks: Blocks, plan: Plan) -> float | None:
+    """The share of the tokens that the plan's fingerprint knows; None for a plan without one."""
+    if plan.calibrated is None:
+        return None
+    return calibrated_share([blocks.token_ids.flatten()], plan.calibrated)
 
 
 def _figures(measured: Perplexity) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which texts a checkpoint is measured on, and whether it was calibrated on them."""
+"""Which texts a checkpoint is measured on, and whether it was calibrated or healed on them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from grasp_deploy.data.corpora import find_corpus
 from grasp_deploy.errors import InputError
+from grasp_deploy.verdicts.quality import seen
 
 DEFAULT_CORPORA = ("wikitext2", "c4")
 
@@ -42,10 +43,13 @@ def parse_corpus(text: str) -> Corpus:
     return Corpus(name or display_name(source), source, split)
 
 
-def heldout_corpora(data: Sequence[str], calibrated: Sequence[str]) -> list[Corpus]:
+def heldout_corpora(
+    data: Sequence[str], calibrated: Sequence[str], healed: bool = False
+) -> list[Corpus]:
     """The corpora that `--data` names; by default WikiText-2 and C4, less what was calibrated on.
 
-    Raises InputError for what cannot be read, for two corpora of one name, and if none is left.
+    `healed`: whether some of that was healed on. Raises InputError for what cannot be read, for two
+    corpora of one name, and if none is left.
     """
     corpora = [parse_corpus(text) for text in data]
     if not data:
@@ -53,8 +57,8 @@ def heldout_corpora(data: Sequence[str], calibrated: Sequence[str]) -> list[Corp
         corpora = [corpus for corpus in defaults if not is_calibrated_on(corpus, calibrated)]
     if not corpora:
         raise InputError(
-            f"the model was calibrated on {' and '.join(DEFAULT_CORPORA)}: name other text with "
-            "--data"
+            f"the model was {seen(healed)} {' and '.join(DEFAULT_CORPORA)}: name other text "
+            "with --data"
         )
     for index, corpus in enumerate(corpora):
         if corpus.name in [other.name for other in corpora[:index]]:
@@ -66,10 +70,20 @@ def heldout_corpora(data: Sequence[str], calibrated: Sequence[str]) -> list[Corp
 
 
 def calibration_sources(provenance: Mapping[str, Any]) -> list[str]:
-    """The sources of text that a plan was calibrated on, one or several, as they were given."""
-    calibration = provenance["calibration"]
-    parts = calibration.get("parts") or [calibration]
-    return [part["source"] for part in parts]
+    """The sources of text that a plan was calibrated or healed on, as they were given."""
+    sources = [*_sources(provenance["calibration"]), *healing_sources(provenance)]
+    return list(dict.fromkeys(sources))
+
+
+def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
+    """The sources of text that a checkpoint was healed on; none if it was not healed."""
+    healing = provenance.get("healing")
+    return _sources(healing["text"]) if healing else []
+
+
+def _sources(text: Mapping[str, Any]) -> list[str]:
+    """The one source of a text, or its several."""
+    return [part["source"] for part in text.get("parts") or [text]]
 
 
 def is_calibrated_on(corpus: Corpus, sources: Sequence[str]) -> bool:

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.checkpoint.quality_section import (
-    CALIBRATED,
     CORPUS_HEAD,
     ERRORS_ARE,
     TASK_HEAD,
     corpus_cells,
+    mark_means,
     task_cells,
 )
 
@@ -22,7 +22,7 @@ def card_tables(quality: Mapping[str, Any]) -> list[Table]:
     """Perplexity by corpus, and accuracy by task where there is one; dense beside pruned."""
     corpora, tasks = quality["corpora"], quality["tasks"]
     marked = any(row["calibrated_on"] for row in corpora)
-    notes = [CALIBRATED, ERRORS_ARE] if marked else [ERRORS_ARE]
+    notes = [mark_means(quality), ERRORS_ARE] if marked else [ERRORS_ARE]
     tables = [_table(CORPUS_HEAD, [corpus_cells(row) for row in corpora], "\n".join(notes))]
     if tasks:
         tables.append(_table(TASK_HEAD, [task_cells(row) for row in tasks]))

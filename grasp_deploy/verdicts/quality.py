@@ -34,39 +34,50 @@ def excess_loss(dense_perplexity: float, pruned_perplexity: float) -> float:
     return math.log(pruned_perplexity) - math.log(dense_perplexity)
 
 
-def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, str]:
+def seen(healed: bool) -> str:
+    """What was done on a text that no longer tells how good the model is."""
+    return "calibrated or healed on" if healed else "calibrated on"
+
+
+def quality_verdict(
+    corpora: Sequence[Row], tasks: Sequence[Row], healed: bool = False
+) -> dict[str, str]:
     """`outcome` and a `sentence` of reason, which names the figure that decides and its threshold.
 
     A corpus has `name`, `calibrated_on`, `dense` and `pruned` with their `perplexity`, and
     `excess_error` of the difference (null: unknown). A task has `task`, `chance`, `change` and
     `change_error` (null: unknown), and `dense` and `pruned` with their `accuracy` and
-    `standard_error`. Tasks alone can condemn a model and not acquit it.
+    `standard_error`. `healed`: whether the model was healed, which `calibrated_on` then tells too.
+    Tasks alone can condemn a model and not acquit it.
     """
     losses = [_Loss.of(row) for row in corpora if not row["calibrated_on"]]
     worst = max(losses, key=lambda loss: loss.nats, default=None)
     fallen, lost = fallen_to_chance(tasks), [row for row in tasks if is_lost(row)]
+    text = _Text(len(losses), seen(healed))
     if worst and worst.nats > BROKEN_NATS:
-        return _verdict(BROKEN, f"{worst.said(len(losses))}, more than {BROKEN_NATS}")
+        return _verdict(BROKEN, f"{text.named(worst)}, it {worst.said()}, more than {BROKEN_NATS}")
     if fallen:
         return _verdict(BROKEN, _fallen(fallen))
     if worst and worst.nats > DROP_IN_NATS:
         allowed = f"more than the {DROP_IN_NATS} of a drop-in and at most {BROKEN_NATS}"
-        return _verdict(NEEDS_HEALING, f"{worst.said(len(losses))}, {allowed}")
+        return _verdict(NEEDS_HEALING, f"{text.named(worst)}, it {worst.said()}, {allowed}")
     if lost:
         return _verdict(NEEDS_HEALING, _lost(lost))
-    return _not_condemned(losses, tasks)
+    return _not_condemned(losses, tasks, text)
 
 
-def _not_condemned(losses: Sequence[_Loss], tasks: Sequence[Row]) -> dict[str, str]:
+def _not_condemned(losses: Sequence[_Loss], tasks: Sequence[Row], text: _Text) -> dict[str, str]:
     """A drop-in is a promise, so its loss must be small with two standard errors added."""
     worst = max(losses, key=lambda loss: loss.at_most, default=None)
     if worst is None:
-        return _verdict(UNDECIDED, "no text was measured that the model was not calibrated on")
-    said = worst.said(len(losses))
+        return _verdict(UNDECIDED, f"no text was measured that the model was not {text.seen}")
+    named = text.named(worst)
     if worst.at_most > DROP_IN_NATS:
-        doubt = f"and whether that is at most {DROP_IN_NATS} takes more text to see (--sequences)"
-        return _verdict(UNDECIDED, f"{said}, {doubt}")
-    reason = f"{said}, at most {DROP_IN_NATS}"
+        doubt = (
+            f"whether its loss is at most the {DROP_IN_NATS} of a drop-in takes more text to see"
+        )
+        return _verdict(UNDECIDED, f"{named}, it {worst.said()}, and {doubt} (--sequences)")
+    reason = f"{named}, it {worst.bounded()}"
     if tasks:
         reason += f", and no accuracy on {counted(len(tasks), 'task')} fell by more than twice "
         reason += "its standard error"
@@ -91,11 +102,32 @@ class _Loss:
         """With noise at its worst."""
         return math.inf if self.error is None else self.nats + ERRORS * self.error
 
-    def said(self, corpora: int) -> str:
-        among = f", the worst of {corpora} corpora" if corpora > 1 else ""
+    def said(self) -> str:
         lost = "loses" if self.nats >= 0 else "gains"
-        nats = plus_minus(abs(self.nats), self.error, ".3f")
-        return f"on {self.name}{among} that it was not calibrated on, it {lost} {nats} nats a token"
+        return f"{lost} {plus_minus(abs(self.nats), self.error, '.3f')} nats a token"
+
+    def bounded(self) -> str:
+        """How a loss is small: what it is at most, unless it is a gain for certain."""
+        if self.at_most < 0:
+            return f"{self.said()}, where a drop-in may lose {DROP_IN_NATS}"
+        noise = ERRORS * (self.error or 0.0)
+        lost = "shows no loss beyond noise:" if self.nats <= noise else "loses"
+        return (
+            f"{lost} at most {self.at_most:.3f} nats a token (with two standard errors), less than "
+            f"the {DROP_IN_NATS} that a drop-in may lose"
+        )
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The corpora that count: how many there are, and what was not done on them."""
+
+    corpora: int
+    seen: str
+
+    def named(self, loss: _Loss) -> str:
+        among = f"the worst of {self.corpora} corpora" if self.corpora > 1 else "text"
+        return f"on {loss.name}, {among} that it was not {self.seen}"
 
 
 def is_lost(row: Row) -> bool:

@@ -114,6 +114,20 @@ def test_from_the_command_to_the_card(
     assert "quality.json" in json.loads((checkpoint / "manifest.json").read_text())["sha256"]
 
 
+def test_calibration_text_under_another_name_does_not_count(
+    checkpoint: Path, demo_text: tuple[Path, Path], work: Path
+) -> None:
+    shutil.copyfile(demo_text[0], work / "other.jsonl")
+    ended = card(checkpoint, "--data", "mine=other.jsonl", "--data", demo_text[1], "--json")
+    assert ended.code == 0, ended.stderr
+    quality = json.loads(ended.stdout)
+    mine, heldout = quality["corpora"]
+    assert (mine["calibrated_on"], mine["calibrated_on_share"]) == (True, 1.0)
+    assert not heldout["calibrated_on"] and heldout["calibrated_on_share"] < 0.01
+    assert quality["verdict"]["sentence"].count("on mine") == 0
+    assert "| mine† |" in (checkpoint / "README.md").read_text()
+
+
 def test_the_folder_loads_as_before(checkpoint: Path, demo_text: tuple[Path, Path]) -> None:
     tokens = torch.arange(40).view(2, 20)
     before = load(checkpoint)(input_ids=tokens).logits

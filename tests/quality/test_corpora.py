@@ -10,6 +10,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.quality.corpora import (
     Corpus,
     calibration_sources,
+    healing_sources,
     heldout_corpora,
     is_calibrated_on,
     parse_corpus,
@@ -69,6 +70,17 @@ def test_the_default_is_what_was_not_calibrated_on(calibrated: list[str], names:
 def test_no_default_is_left() -> None:
     with pytest.raises(InputError, match="calibrated on wikitext2 and c4: name other text"):
         heldout_corpora([], ["c4", "wikitext2"])
+
+
+def test_what_was_healed_on_is_no_default_either() -> None:
+    healing = {"text": {"source": "c4"}, "steps": 3}
+    provenance = {"calibration": {"source": "wikitext2"}, "healing": healing}
+    sources = calibration_sources(provenance)
+    assert sources == ["wikitext2", "c4"] and healing_sources(provenance) == ["c4"]
+    with pytest.raises(InputError, match="calibrated or healed on wikitext2 and c4: name other"):
+        heldout_corpora([], sources, healed=True)
+    assert calibration_sources({**provenance, "calibration": {"source": "c4"}}) == ["c4"]
+    assert healing_sources({"calibration": {"source": "c4"}}) == []
 
 
 def test_two_of_one_name() -> None:

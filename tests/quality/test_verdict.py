@@ -89,10 +89,28 @@ def test_outcomes(corpora: Rows, tasks: Rows, outcome: str) -> None:
 @pytest.mark.parametrize(
     ("corpora", "tasks", "words"),
     [
-        ([corpus("c4", 0.02)], [], ("c4 that it was not calibrated on", "0.020 ± 0.000", "0.05")),
-        ([corpus("c4", -0.02)], [], ("it gains 0.020 ± 0.000 nats", "at most 0.05")),
+        (
+            [corpus("c4", 0.02, error=0.003)],
+            [],
+            (
+                "on c4, text that it was not calibrated on, it loses at most 0.026 nats a token",
+                "(with two standard errors), less than the 0.05 that a drop-in may lose",
+            ),
+        ),
+        (
+            [corpus("c4", -0.001, error=0.007)],
+            [],
+            ("no loss beyond noise: at most 0.013 nats", "less than the 0.05"),
+        ),
+        ([corpus("c4", 0.013, error=0.007)], [], ("no loss beyond noise: at most 0.027 nats",)),
+        ([corpus("c4", -0.02)], [], ("it gains 0.020 ± 0.000 nats", "may lose 0.05")),
+        ([corpus("c4", -0.01, error=0.04)], [], ("gains 0.010 ± 0.040", "0.05", "--sequences")),
         ([corpus("c4", 0.02)], [KEPT, UNABLE], ("2 tasks", "twice its standard error")),
-        ([corpus("c4", 0.2), corpus("ptb", 0.3)], [], ("ptb, the worst of 2", "0.300", "0.05")),
+        (
+            [corpus("c4", 0.2), corpus("ptb", 0.3)],
+            [],
+            ("ptb, the worst of 2 corpora that", "0.300", "0.05"),
+        ),
         ([corpus("c4", 0.02, error=0.04)], [], ("0.020 ± 0.040", "0.05", "--sequences")),
         ([corpus("c4", 0.9)], [], ("on c4", "0.900", "more than 0.5")),
         ([corpus("c4", 0.02)], [LOST], ("lost", "10.0 points", "standard error of 1.0")),
@@ -104,3 +122,11 @@ def test_the_sentence_names_the_figure_and_the_threshold(
 ) -> None:
     sentence = quality_verdict(corpora, tasks)["sentence"]
     assert [word for word in words if word not in sentence] == [], sentence
+
+
+def test_only_a_healed_model_was_healed_on_something() -> None:
+    for corpora in ([corpus("c4", 0.2)], [corpus("c4", 0.2, True)], [corpus("c4", 0.01)]):
+        healed, other = (
+            quality_verdict(corpora, [], healed)["sentence"] for healed in (True, False)
+        )
+        assert healed == other.replace("calibrated on", "calibrated or healed on") != other
