@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.checkpoint.making import (
+    how_it_is_made_again,
+    how_units_were_chosen,
+    paragraph,
+    what_it_learnt_from,
+)
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.quality_section import quality_section
 from grasp_deploy.checkpoint.shapes import ModelShape
@@ -35,6 +41,7 @@ def model_card(
     provenance = plan.provenance
     base = model_name(provenance)
     share = ratios(plan, dense, pruned)
+    release = provenance["versions"]["grasp_deploy"]
     base_line = f"base_model: {base}\n" if provenance["revision"] else ""
     return f"""---
 {base_line}library_name: transformers
@@ -44,10 +51,14 @@ tags: [pruned, grasp-deploy, vllm]
 
 # {base}, pruned to {share["parameters"]:.1%} of its parameters
 
-A smaller dense model, cut from `{base}` by grasp-deploy {provenance["versions"]["grasp_deploy"]}:
-one gate score per FFN channel and KV-head group, learnt on the frozen model under one global
-budget. Each layer has its own sizes; weights keep their stock names. The licence is the base
-model's.
+{
+        paragraph(
+            f"A smaller dense model, cut from `{base}` by grasp-deploy {release}.",
+            how_units_were_chosen(plan),
+            "Each layer has its own sizes; weights keep their stock names.",
+            "The licence is the base model's.",
+        )
+    }
 
 | | dense | pruned | kept |
 |---|---|---|---|
@@ -57,7 +68,7 @@ model's.
 
 {quality_section(quality)}
 
-{_loss_lines(provenance)}
+{what_it_learnt_from(provenance)}
 
 ## Loading it
 
@@ -74,9 +85,13 @@ model = AutoModelForCausalLM.from_pretrained("DIR")
 tokenizer = AutoTokenizer.from_pretrained("DIR")
 ```
 
-`plan.safetensors` holds every decision (scores, mask, scales, provenance), and
-`compress_config.json` the options. From the plan and the base model these weights can be made
-again, byte for byte, and checked:
+{
+        paragraph(
+            "`plan.safetensors` holds every decision (scores, mask, scales, provenance), and",
+            "`compress_config.json` the options.",
+            how_it_is_made_again(plan),
+        )
+    }
 
 ```
 grasp-deploy export DIR/plan.safetensors --model {base} --output AGAIN
@@ -116,30 +131,3 @@ def model_name(provenance: dict[str, Any]) -> str:
     """Hub id of the base model, or the name of its folder; paths are nobody else's business."""
     name = provenance["model"]
     return name if provenance["revision"] else Path(name).resolve().name
-
-
-def _corpora(calibration: dict[str, Any]) -> str:
-    """The corpus, or each of several with its number of blocks; files without their folders."""
-    parts = [(_corpus(p["source"]), p["sequences"]) for p in calibration.get("parts", [])]
-    if not parts:
-        return _corpus(calibration["source"])
-    *others, last = [f"{corpus} ({blocks:,} blocks)" for corpus, blocks in parts]
-    return f"{', '.join(others)} and {last}"
-
-
-def _corpus(source: str) -> str:
-    return f"`{source if source.startswith('hf:') else Path(source).name}`"
-
-
-def _loss_lines(provenance: dict[str, Any]) -> str:
-    """What the calibration saw of the loss, with a warning of what that does not tell."""
-    calibration, losses = provenance["calibration"], provenance["losses"]
-    text = (
-        f"Calibrated on {calibration['sequences']} blocks of {calibration['sequence_length']}\n"
-        f"tokens of {_corpora(calibration)}"
-    )
-    if losses["heldout_pruned"] is None:
-        return text + "; no block was held out, so no loss was measured."
-    return f"""{text}. On {calibration["heldout_sequences"]} of them, held out to choose the mask,
-the loss went from {losses["heldout_dense"]:.4f} to {losses["heldout_pruned"]:.4f} nats per token.
-Other text may lose more: measure yours with `grasp-deploy evaluate perplexity`."""

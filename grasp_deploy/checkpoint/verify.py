@@ -164,7 +164,9 @@ class _Bench:
             if found.dtype != expected.dtype or not torch.equal(found, expected):
                 raise Difference(f"{name} is not the plan's cut of the base weights")
         detail = f"{len(names)} tensors are the plan's cut of the base weights, bit for bit"
-        return detail + f"; {len(fitted)} more were fitted to the calibration text" * bool(fitted)
+        healed = "healing" in self.plan.provenance
+        how = "fitted or healed" if healed else "fitted to the calibration text"
+        return detail + f"; {len(fitted)} more were {how}" * bool(fitted)
 
     def gated(self) -> str:
         """The dense model with the plan's gates against the cut one, scales unrounded in both."""
