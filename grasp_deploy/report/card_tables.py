@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.checkpoint.quality_section import (
-    CORPUS_HEAD,
     ERRORS_ARE,
     TASK_HEAD,
     corpus_cells,
@@ -17,16 +16,25 @@ from grasp_deploy.checkpoint.quality_section import (
     task_cells,
 )
 
+# Of a card's Markdown the two wide columns in few words, so that a row fits 80 columns.
+CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "nats lost")
+
 
 def card_tables(quality: Mapping[str, Any]) -> list[Table]:
     """Perplexity by corpus, and accuracy by task where there is one; dense beside pruned."""
     corpora, tasks = quality["corpora"], quality["tasks"]
     marked = any(row["calibrated_on"] for row in corpora)
     notes = [mark_means(quality), ERRORS_ARE] if marked else [ERRORS_ARE]
-    tables = [_table(CORPUS_HEAD, [corpus_cells(row) for row in corpora], "\n".join(notes))]
+    tables = [_table(CORPUS_HEAD, [_narrow_cells(row) for row in corpora], "\n".join(notes))]
     if tasks:
         tables.append(_table(TASK_HEAD, [task_cells(row) for row in tasks]))
     return tables
+
+
+def _narrow_cells(row: Mapping[str, Any]) -> list[str]:
+    """A row of the table under `CORPUS_HEAD`."""
+    name, _, *figures = corpus_cells(row)
+    return [name, f"{row['tokens']:,} ({row['sequence_length']:,} each)", *figures]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Table:
