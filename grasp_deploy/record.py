@@ -53,7 +53,7 @@ def read_record(path: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: name a record that a bench wrote") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): name a record of a bench") from None
     if not isinstance(record, dict) or not {"schema_version", "benchmark"} <= record.keys():
         raise InputError(f"{path} is no record: name the JSON file that a bench wrote")

@@ -18,16 +18,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from grasp_deploy.checkpoint.files import readable_disk_errors, sync
+from grasp_deploy.checkpoint.plan_record import has_provenance
 from grasp_deploy.checkpoint.shapes import LayerShape, ModelShape
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_FILE = "plan.safetensors"
 PLAN_VERSION = 1
-PROVENANCE = {  # what the record of a plan always holds
-    *("model", "revision", "weight_hashes", "dense_layers", "cost_model", "budget", "config"),
-    *("calibration", "losses", "versions", "seconds"),
-}
 
 
 @dataclass(frozen=True)
@@ -77,14 +74,15 @@ def load_plan(path: str | Path) -> Plan:
         raise InputError(f"{path} is no plan: name the {PLAN_FILE} that compress wrote")
     version = record.pop("version")
     if version != PLAN_VERSION:
+        versions = record.get("versions")
+        release = versions.get("grasp_deploy", "") if isinstance(versions, dict) else ""
         raise InputError(
             f"{path} is a plan of version {version}, and this release reads version "
-            f"{PLAN_VERSION}: use the release {record.get('versions', {}).get('grasp_deploy', '')} "
-            "that wrote it, or compress again"
+            f"{PLAN_VERSION}: use the release {release} that wrote it, or compress again"
         )
     parts = tensors["scores"], tensors["mask"], tensors["scales"]
     plan = Plan(*parts, record, tensors.get("calibrated"), path)
-    if not (_has_provenance(record) and _is_whole(plan)):
+    if not (has_provenance(record) and _is_whole(plan)):
         raise InputError(f"{path} is damaged: its parts do not fit together; fetch it again")
     return plan
 
@@ -99,25 +97,6 @@ def calibrated_beside(directory: Path) -> Tensor | None:
         return load_plan(directory / PLAN_FILE).calibrated
     except InputError:
         return None
-
-
-def _has_provenance(record: dict[str, Any]) -> bool:
-    """Whether all that others read of a plan's record is there, in its form."""
-    layers, texts = record.get("dense_layers"), (record.get("model"), record.get("cost_model"))
-    budget = record.get("budget")
-    fitted = record.get("fitted", [])
-    tables = ("weight_hashes", "config", "calibration", "losses", "versions", "seconds")
-    return (
-        record.keys() >= PROVENANCE
-        and all(isinstance(text, str) for text in texts)
-        and all(isinstance(record[name], dict) for name in tables)
-        and isinstance(layers, list)
-        and all(isinstance(pair, list) and [*map(type, pair)] == [int, int] for pair in layers)
-        and isinstance(fitted, list)
-        and all(isinstance(name, str) for name in fitted)
-        and isinstance(budget, dict)
-        and all(budget.get(name) for name in ("total_cost", "kept_cost"))
-    )
 
 
 def _is_whole(plan: Plan) -> bool:

@@ -98,7 +98,7 @@ def _throughput_row(cell: Cell, first: Cell | None, has_energy: bool) -> list[st
         ]
     if has_energy:
         tokens = cell["batch"] * cell["new_tokens"]
-        joules = [s["joules"] / tokens for s in cell["samples"] if s["joules"] is not None]
+        joules = [s["joules"] / tokens for s in cell["samples"] if s.get("joules") is not None]
         row.append(f"{statistics.median(joules):.3g}" if joules else "")
     return row
 
@@ -149,14 +149,14 @@ def _point(cell: Cell) -> tuple[str, int]:
 
 def _with_spread(values: Sequence[float]) -> str:
     median = statistics.median(values)
-    if len(values) == 1:
+    if len(values) == 1 or not median:
         return _number(median)
     return f"{_number(median)} ±{(max(values) - min(values)) / 2 / median:.0%}"
 
 
 def _change(values: Sequence[float], before: Sequence[float]) -> str:
     """The geometric mean of the paired ratios, as a change; nothing where there are no pairs."""
-    if not values or len(values) != len(before):
+    if not values or len(values) != len(before) or not all([*values, *before]):
         return ""
     ratios = (now / then for now, then in zip(values, before, strict=True))
     change = statistics.geometric_mean(ratios) - 1

@@ -1,0 +1,128 @@
+"""Records with a damaged leaf are refused before anything is drawn; true ones are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_deploy.errors import InputError
+from grasp_deploy.record import read_record
+from grasp_deploy.report.records import check_record
+from grasp_deploy.report.throughput_tables import serve_table
+from tests.report.records import Record, kv_record, model, record, serve_record, throughput_record
+from tests.report.test_task_tables import task_record
+
+MODELS = [model("dense"), model("pruned", 0.6)]
+SEEN = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.json"))
+
+
+def startup_record() -> Record:
+    seconds = {"median": 2.0, "quartiles": [1.0, 3.0], "samples": [1.0, 2.0, 3.0]}
+    cells = [
+        {"model": one["name"], "cold_seconds": dict(seconds), "warm_seconds": dict(seconds)}
+        for one in MODELS
+    ]
+    return record("startup", MODELS, cells=cells)
+
+
+MADE = {
+    "throughput": lambda: throughput_record(MODELS, batches=(1, 8)),
+    "kv": lambda: kv_record(MODELS),
+    "serve": lambda: serve_record(MODELS),
+    "tasks": task_record,
+    "startup": startup_record,
+}
+SAMPLE = ("cells", 0, "samples", 0)
+ABSENT = object()
+
+
+def changed(kind: str, place: tuple[str | int, ...], value: Any) -> Record:
+    """A record with another value in one place, or without what was there."""
+    made = MADE[kind]()
+    inner: Any = made
+    for step in place[:-1]:
+        inner = inner[step]
+    if value is ABSENT:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    return made
+
+
+@pytest.mark.parametrize("path", SEEN, ids=lambda path: path.stem)
+def test_records_of_real_runs_are_whole(path: Path) -> None:
+    check_record(read_record(path), path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value"),
+    [
+        ("throughput", ("cells", 0, "samples"), []),  # a batch that did not fit
+        ("throughput", (*SAMPLE, "tpot_seconds"), None),  # of one new token
+        ("throughput", (*SAMPLE, "joules"), ABSENT),
+        ("kv", ("cells", 0, "measured"), None),
+        ("kv", ("settings", "memory_bytes"), ABSENT),
+        ("serve", ("cells", 0, "load", "max_concurrency"), None),
+        ("serve", (*SAMPLE, "itl_seconds"), ABSENT),
+        ("tasks", ("cells", 0, "num_fewshot"), None),
+        ("tasks", ("cells", 0, "standard_error"), None),
+    ],
+)
+def test_what_a_true_record_may_hold(kind: str, place: tuple[str | int, ...], value: Any) -> None:
+    check_record(changed(kind, place, value), Path("one.json"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value", "words"),
+    [
+        ("throughput", (*SAMPLE, "seconds"), 10**400, "seconds is no number"),
+        ("throughput", (*SAMPLE, "tpot_seconds"), "fast", "tpot_seconds is no number"),
+        ("throughput", (*SAMPLE, "joules"), "many", "joules is no number"),
+        ("startup", ("cells", 0, "cold_seconds", "samples"), [], "no list of at least one"),
+        ("startup", ("cells", 1, "model"), "dense", "are of one model"),
+        ("kv", ("cells", 0, "measured"), {}, "measured has no cached_tokens"),
+        ("kv", ("cells", 0, "measured"), "much", "measured is no object"),
+        ("kv", ("cells", 0, "measured", "sequences"), 1.5, "sequences is no number"),
+        ("kv", ("cells", 0, "kv_bytes_per_token"), ABSENT, "no kv_bytes_per_token"),
+        ("kv", ("cells", 0, "layer_kv_bytes_per_token"), [], "no list of at least one"),
+        ("kv", ("settings", "memory_bytes"), "1GiB", "settings.memory_bytes is no number"),
+        ("serve", (*SAMPLE, "ttft_seconds"), {}, "ttft_seconds has no p50"),
+        ("serve", (*SAMPLE, "e2e_seconds", "p99"), None, "p99 is no number"),
+        ("serve", (*SAMPLE, "itl_seconds"), [], "itl_seconds is no object"),
+        ("serve", (*SAMPLE, "output_tokens_per_second"), 0, "no tokens per second although"),
+        ("serve", ("cells", 0, "load", "max_concurrency"), "8", "max_concurrency is no number"),
+        ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples is empty"),
+        ("serve", ("settings", "prompt_tokens"), 64, "settings has no requests"),
+        ("serve", ("settings", "new_tokens"), "16", "settings.new_tokens is no number"),
+        ("tasks", ("cells", 0, "accuracy"), 1.5, "accuracy of 1.5"),
+        ("tasks", ("cells", 0, "standard_error"), float("nan"), "standard_error is no number"),
+        ("tasks", ("cells", 0, "items", 1, "acc_norm"), "1", "acc_norm is no number"),
+        ("tasks", ("cells", 0, "items", 1, "item"), 0, "an item twice"),
+        ("tasks", ("cells", 2, "items", 3, "item"), 9, "their items differ"),
+        ("tasks", ("cells", 2, "items", 3), ABSENT, "their items differ"),
+        ("tasks", ("cells", 2, "prompts_sha256"), "1", "their prompts differ"),
+        ("tasks", ("cells", 3, "metric"), "acc, strict", "their metrics differ"),
+    ],
+)
+def test_what_is_refused(kind: str, place: tuple[str | int, ...], value: Any, words: str) -> None:
+    check_record(MADE[kind](), Path("one.json"))
+    with pytest.raises(InputError, match=words):
+        check_record(changed(kind, place, value), Path("one.json"))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema_version": ' + "1" * 5_000 + "}"])
+def test_json_that_python_cannot_hold(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.json").write_text(text)
+    with pytest.raises(InputError, match=r"odd.json cannot be read .*: name a record"):
+        read_record(tmp_path / "odd.json")
+
+
+def test_a_server_that_answered_nothing_is_still_drawn() -> None:
+    made = serve_record(MODELS, failed={"dense": 500})
+    for cell in made["cells"][:3]:
+        for sample in cell["samples"]:
+            sample["output_tokens_per_second"] = 0.0
+    check_record(made, Path("one.json"))
+    assert serve_table(made).row_count == 9
