@@ -11,6 +11,8 @@ from grasp_deploy.cli.options import Device as Device
 from grasp_deploy.cli.options import Json as Json
 from grasp_deploy.errors import InputError
 
+LONGEST_DIGITS = 18  # of a number; of some thousands of digits Python makes none at all
+
 Models = Annotated[
     list[str],
     typer.Argument(
@@ -42,13 +44,18 @@ Output = Annotated[
 def int_list(text: str, flag: str) -> list[int]:
     """The positive whole numbers in `1,2,4`; InputError if it is no such list or repeats one."""
     parts = [part.strip() for part in text.split(",")]
-    wrong = [part for part in parts if not (part.isascii() and part.isdigit() and int(part) > 0)]
+    wrong = [part for part in parts if not _is_positive(part)]
     if wrong:
         raise InputError(
-            f"{flag} {text!r} has {wrong[0]!r} where a positive whole number belongs: "
-            "write it like 1,2,4"
+            f"{flag} {text!r:.60} has {wrong[0]!r:.40} where a positive whole number below 10^18 "
+            "belongs: write it like 1,2,4"
         )
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers):
         raise InputError(f"{flag} {text!r} names a number twice: name each once")
     return numbers
+
+
+def _is_positive(part: str) -> bool:
+    """Whether it is a positive whole number that any counter holds."""
+    return part.isascii() and part.isdigit() and 0 < len(part.lstrip("0")) <= LONGEST_DIGITS
