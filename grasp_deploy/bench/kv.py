@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from grasp_deploy.bench.models import BenchModel, model_folder
-from grasp_deploy.checkpoint.config_file import read_config_at
+from grasp_deploy.checkpoint.config_file import positions_at
 from grasp_deploy.checkpoint.servable import Platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.measure.vllm_capacity import BLOCK_TOKENS, kv_capacity, predict_capacity
@@ -115,10 +115,7 @@ def _measured(model: BenchModel, pool_bytes: int, context_tokens: int, seed: int
 
 def _context_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
     """The length of a full sequence; InputError if a model was not made for what was asked."""
-    positions = {
-        model.name: read_config_at(model.path).get("max_position_embeddings") or sys.maxsize
-        for model in models
-    }
+    positions = {model.name: positions_at(model.path) or sys.maxsize for model in models}
     if asked is None:
         return min(DEFAULT_CONTEXT_TOKENS, *positions.values())
     for name, longest in positions.items():

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from grasp_deploy.bench.models import BenchModel
-from grasp_deploy.checkpoint.config_file import read_config_at
+from grasp_deploy.checkpoint.config_file import positions_at
 from grasp_deploy.checkpoint.loading import resolve_device
 from grasp_deploy.errors import InputError
 from grasp_deploy.measure.memory import prefill_memory
@@ -68,7 +68,7 @@ def bench_memory(
 def _check_lengths(models: Sequence[BenchModel], prompt_tokens: Sequence[int]) -> None:
     """InputError if a prompt is longer than a model has positions."""
     for model in models:
-        positions = read_config_at(model.path).get("max_position_embeddings") or sys.maxsize
+        positions = positions_at(model.path) or sys.maxsize
         if max(prompt_tokens) > positions:
             raise InputError(
                 f"a prompt of {max(prompt_tokens)} tokens is longer than the {positions} positions "
@@ -110,7 +110,13 @@ def _check_room(points: Sequence[tuple[BenchModel, int]], batch: int) -> None:
         needed_bytes = predict_prefill(model.shape, batch, tokens).peak_bytes
         if needed_bytes > free_bytes:
             raise InputError(
-                f"{model.name} needs {needed_bytes / 2**30:,.1f} GiB for {batch} prompts of "
-                f"{tokens} tokens, and {free_bytes / 2**30:,.1f} GiB are free here: ask for fewer "
-                "or shorter prompts"
+                f"{model.name} needs {_gib(needed_bytes)} for {batch} prompts of {tokens} tokens, "
+                f"and {_gib(free_bytes)} are free here: ask for fewer or shorter prompts"
             )
+
+
+def _gib(size_bytes: int) -> str:
+    try:
+        return f"{size_bytes / 2**30:,.1f} GiB"
+    except OverflowError:  # no float is as large
+        return "over 10^298 GiB"

@@ -11,7 +11,7 @@ from typing import Any
 from grasp_deploy.bench.models import BenchModel
 from grasp_deploy.bench.tasks_vllm import vllm_cells
 from grasp_deploy.bench.vllm_checks import vllm_platform
-from grasp_deploy.checkpoint.config_file import read_config_at
+from grasp_deploy.checkpoint.config_file import positions_at
 from grasp_deploy.checkpoint.servable import check_head_size
 from grasp_deploy.checkpoint.source import file_hashes
 from grasp_deploy.errors import InputError
@@ -115,10 +115,7 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
 
 def _max_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
     """Tokens of the longest prompt: the same for all models, or the items would differ."""
-    positions = {
-        model.name: read_config_at(model.path).get("max_position_embeddings") or MAX_TOKENS
-        for model in models
-    }
+    positions = {model.name: positions_at(model.path) or MAX_TOKENS for model in models}
     for name, longest in positions.items():
         if asked is not None and asked > longest:
             raise InputError(

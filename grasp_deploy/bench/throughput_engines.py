@@ -11,7 +11,7 @@ from typing import Any
 
 from grasp_deploy.bench.models import BenchModel
 from grasp_deploy.bench.vllm_checks import vllm_platform
-from grasp_deploy.checkpoint.config_file import read_config_at
+from grasp_deploy.checkpoint.config_file import positions_at
 from grasp_deploy.checkpoint.servable import check_head_size
 from grasp_deploy.checkpoint.shapes import ModelShape
 from grasp_deploy.errors import InputError
@@ -66,7 +66,7 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
 def check_lengths(models: Sequence[BenchModel], prompt_tokens: int, new_tokens: int) -> None:
     """InputError if a prompt with its continuation is longer than a model has positions."""
     for model in models:
-        positions = read_config_at(model.path).get("max_position_embeddings")
+        positions = positions_at(model.path)
         if positions is not None and prompt_tokens + new_tokens > positions:
             raise InputError(
                 f"{prompt_tokens} prompt tokens and {new_tokens} new ones exceed the {positions} "

@@ -49,3 +49,19 @@ def read_config_at(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError(f"{path} is not a JSON object: name a model's folder or its config.json")
     return config
+
+
+def positions_at(path: Path) -> int | None:
+    """How many positions the model of a file or folder was made for; None if it does not say.
+
+    Raises InputError as `read_config_at` does, and where the config has no whole number there.
+    """
+    positions = read_config_at(path).get("max_position_embeddings")
+    if not positions:
+        return None
+    if type(positions) is not int or positions < 0:
+        raise InputError(
+            f"max_position_embeddings {positions!r:.40} of {path} is no positive whole number: "
+            "mend the config, or fetch the model again"
+        )
+    return positions

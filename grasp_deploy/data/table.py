@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Sequence[object]]
 
-SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 COLUMN_OPTION = "--calibration-column (to evaluate: --column)"
 
 
@@ -23,7 +23,7 @@ def parse_split(split: str) -> tuple[str, str, str]:
     match = SPLIT.fullmatch(split)
     if not match:
         raise InputError(
-            f"split {split!r} is not understood; write it as train, train[:900], train[900:] "
+            f"split {split!r:.60} is not understood; write it as train, train[:900], train[900:] "
             "or train[10%:20%]"
         )
     return match["name"], match["start"] or "", match["stop"] or ""

@@ -27,18 +27,21 @@ def check_place(output: Path | None) -> None:
     """
     if output is None:
         return
+    from grasp_deploy.checkpoint.files import readable_disk_errors
     from grasp_deploy.record import read_record
 
-    if output.is_dir():
+    with readable_disk_errors(output):
+        is_folder, exists = output.is_dir(), output.exists()
+        folder = next(parent for parent in output.absolute().parents if parent.exists())
+    if is_folder:
         raise InputError(f"--output {output} is a folder: name a file in it")
-    if output.exists():
+    if exists:
         try:
             read_record(output)
         except InputError:
             raise InputError(
                 f"--output {output} exists and is no record of this release: name another file"
             ) from None
-    folder = next(parent for parent in output.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InputError(f"--output {output} cannot be written in {folder}: name another file")
 
