@@ -92,7 +92,7 @@ def _shape(path: Path, random_weights: bool) -> ModelShape:
         return shape
     if not any(path.glob("*.safetensors")):
         raise InputError(
-            f"{path} holds no safetensors weights: for its shape alone give --random-weights"
+            f"{path} holds no weights (.safetensors): for its shape alone give --random-weights"
         )
     return replace(shape, dtype=stored_dtype(check_weights(path, shape)))
 
