@@ -78,7 +78,6 @@ def demo_config(calibration: Path) -> CompressConfig:
         sequences=128,
         sequence_length=BLOCK_TOKENS,
         criterion_sequences=32,
-        compensation_sequences=64,
         rounds=3,
         epochs=1,
         scale_epochs=1,
