@@ -230,30 +230,47 @@ class Stages:
         return {"scores": scores, "mask": mask, **columns}, {"seconds": seconds}
 
     def _cut_in_rounds(self) -> tuple[Tensor, Tensor]:
-        """`(N,)` scores and mask of the last round."""
+        """`(N,)` scores and mask of the last round; what each round comes to is saved."""
         job, config = self.job, self.job.config
         blocks = job.blocks.train[: config.criterion_sequences]
         per_round = len(blocks) + len(self._outputs.linears)
-        done = 0
+        done, scores, mask = self._rounds_done()
 
         def say(step: int) -> None:
             steps = config.rounds * per_round
-            self.watch({"stage": "rounds", "step": min(done + step, steps), "steps": steps})
+            row = {"stage": "rounds", "step": done * per_round + step, "steps": steps}
+            self.watch(row)
 
         def score(mask: Tensor) -> Tensor:
             with self._gated(mask.float()):
                 return self._criterion_scores(PROGRESSIVE_CRITERION, "rounds", say)
 
         def repair(mask: Tensor) -> None:
-            nonlocal done
             if config.compensation:
                 for number, _ in enumerate(self._compensate(mask, blocks), start=1):
                     say(len(blocks) + number)
-            done += per_round
-            say(0)
 
-        *_, last = cut_in_rounds(job.budget, config.rounds, score, repair)
-        return last
+        cuts = cut_in_rounds(job.budget, config.rounds, score, repair, done=done, mask=mask)
+        for scores, mask in cuts:
+            done += 1
+            say(0)
+            columns = self._outputs.kept(mask) if config.compensation else {}
+            tensors = {"scores": scores, "mask": mask, **columns}
+            self.workspace.save_tensors("rounds", tensors, {"round": done})
+        assert scores is not None and mask is not None, "there is at least one round"
+        return scores, mask
+
+    def _rounds_done(self) -> tuple[int, Tensor | None, Tensor | None]:
+        """How many rounds a killed run had done, with scores and mask of the last, put in place."""
+        size = (self.job.budget.units.size,)
+        saved = self.workspace.restore_tensors("rounds", {"mask": size, "scores": size})
+        if saved is None:
+            return 0, None, None
+        tensors, record = saved
+        scores, mask = (tensors.pop(name).to(self.job.device) for name in ("scores", "mask"))
+        if tensors:
+            self._outputs.put(mask, tensors)
+        return int(record["round"]), scores, mask
 
     def _criterion_scores(
         self, name: str, stage: str, say: Callable[[int], None] | None = None

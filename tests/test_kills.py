@@ -41,6 +41,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> CompressConfig:
         calibration=str(folder / "text.txt"),
         sequences=64,
         sequence_length=32,
+        rounds=3,
+        criterion_sequences=8,  # what is saved between two kills must fit between them
+        compensation_sequences=8,
         epochs=3,
         scale_epochs=2,
         device="cpu",

@@ -22,15 +22,20 @@ def cut_in_rounds(
     rounds: int,
     score: Callable[[Tensor], Tensor],
     repair: Callable[[Tensor], None],
+    *,
+    done: int = 0,
+    mask: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The `(N,)` scores and mask of each round; the last mask meets the budget itself.
 
+    It goes on behind `done` rounds with the `mask` that they left, which is repaired already.
     `score(mask)` gives `(N,)` scores of the model that a mask leaves, `repair(mask)` makes up for
     the units that the new one removes. What is removed once never comes back: its score is lower
     than that of any unit that is left.
     """
-    mask = torch.ones(budget.units.size, dtype=torch.bool, device=budget.costs.device)
-    for number in range(1, rounds + 1):
+    if mask is None:
+        mask = torch.ones(budget.units.size, dtype=torch.bool, device=budget.costs.device)
+    for number in range(done + 1, rounds + 1):
         to_go = (budget.total_cost - budget.limit) * (rounds - number) / rounds
         scores = score(mask)
         scores = torch.where(mask, scores, scores.min() - 1)

@@ -212,8 +212,11 @@ def test_what_does_not_fit_is_refused_before_it_begins(
     configs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: 2**20)
-    ended = grasp_deploy("bench", "memory", configs[0], "--random-weights", "--device", "cpu")
+    bench = ("bench", "memory", configs[0], "--random-weights", "--device", "cpu")
+    ended = grasp_deploy(*bench, "--prompt-tokens", "256")
     assert_refused(ended, "kv-2 needs", "4 prompts of 256 tokens", "0.0 GiB are free")
+    ended = grasp_deploy(*bench, "--prompt-tokens", "256,1024")
+    assert_refused(ended, "1024 tokens is longer than the 512 positions", "kv-2", "512 or less")
 
 
 def test_a_system_that_cannot_measure_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

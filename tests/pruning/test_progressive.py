@@ -33,6 +33,15 @@ def test_the_budget_falls_in_even_steps_and_nothing_comes_back() -> None:
     assert not (masks[2] & ~masks[1]).any() and not (masks[1] & ~masks[0]).any()
 
 
+def test_it_goes_on_behind_rounds_that_are_done() -> None:
+    scores = torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8])
+    whole = list(cut_in_rounds(BUDGET, 3, lambda _mask: scores, lambda _mask: None))
+    (_, first), *expected = whole
+    rest = cut_in_rounds(BUDGET, 3, lambda _mask: scores, lambda _mask: None, done=1, mask=first)
+    for (found_scores, found), (wanted_scores, wanted) in zip(rest, expected, strict=True):
+        assert torch.equal(found, wanted) and torch.equal(found_scores, wanted_scores)
+
+
 def test_one_round_is_one_cut() -> None:
     scores = torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8])
     ((found, mask),) = cut_in_rounds(BUDGET, 1, lambda _mask: scores, lambda _mask: None)
