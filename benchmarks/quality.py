@@ -37,7 +37,7 @@ PAPER: dict[str, Any] = {
     "epochs": 4,
     "compensation": False,
 }
-SMOKE_VARIANTS = 4
+SMOKE_VARIANTS = 3
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 
 STUDIES: dict[str, list[Variant]] = {
