@@ -5,10 +5,11 @@ Whoever reads a plan may rely on that: a damaged one is refused once, where it i
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from grasp_deploy.record import is_number
 
 Record = Mapping[str, Any]
 
@@ -45,23 +46,13 @@ def has_provenance(record: Record) -> bool:
         and _is_calibration(record["calibration"])
         and _are_losses(record["losses"])
         and {"gates", "scales"} <= record["seconds"].keys()
-        and all(map(_is_number, record["seconds"].values()))
+        and all(map(is_number, record["seconds"].values()))
         and _are_fitted(record.get("fitted", []), len(record["dense_layers"]), "healing" in record)
     )
 
 
 def _all_text(*values: object) -> bool:
     return all(isinstance(value, str) for value in values)
-
-
-def _is_number(value: object) -> bool:
-    """Whether it is a finite number; one too large for a float is none."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def _are_counts(*values: object) -> bool:
@@ -77,7 +68,7 @@ def _are_layers(layers: object) -> bool:
 
 def _is_budget(budget: Record) -> bool:
     costs = [budget.get(name) for name in ("limit", "kept_cost", "total_cost")]
-    return all(map(_is_number, costs)) and all(cost > 0 for cost in costs if cost is not None)
+    return all(map(is_number, costs)) and all(cost > 0 for cost in costs if cost is not None)
 
 
 def _is_calibration(calibration: Record) -> bool:
@@ -98,7 +89,7 @@ def _are_losses(losses: Record) -> bool:
     """Both numbers, or both null where nothing was held out."""
     names = ("heldout_dense", "heldout_pruned")
     found = [losses[name] for name in names if name in losses]
-    return len(found) == 2 and (found == [None, None] or all(map(_is_number, found)))
+    return len(found) == 2 and (found == [None, None] or all(map(is_number, found)))
 
 
 def _are_fitted(names: object, layers: int, healed: bool) -> bool:

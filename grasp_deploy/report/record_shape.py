@@ -7,10 +7,11 @@ shape), `AnyNumber` (a list that may be empty too) or `OrNull`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from grasp_deploy.record import is_number
 
 POSITIVE, POSITIVE_INT = "a positive number", "a positive whole number"
 
@@ -49,16 +50,6 @@ def wrong(value: Any, wanted: Any, where: str) -> str:
 def wrong_if_there(value: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> str:
     """As `wrong`, of keys that a mapping may do without."""
     return wrong(value, {key: shape for key, shape in wanted.items() if key in value}, where)
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a finite number; one too large for a float is none."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def _wrong_number(value: Any, wanted: Any, where: str) -> str:
