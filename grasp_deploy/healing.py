@@ -30,7 +30,7 @@ from grasp_deploy.checkpoint.loading import (
     resolve_device,
 )
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
-from grasp_deploy.checkpoint.shapes import read_config
+from grasp_deploy.checkpoint.shapes import DTYPE_BYTES, read_config
 from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint
 from grasp_deploy.config import LARGEST_NUMBER, LARGEST_SEED
 from grasp_deploy.data import calibration_split, read_blocks
@@ -43,13 +43,13 @@ from grasp_deploy.pruning.objective import (
     finite,
     mean_loss,
 )
-from grasp_deploy.pruning.training import CalibrationBlocks
+from grasp_deploy.pruning.training import CalibrationBlocks, Schedule
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WARMUP_SHARE = 0.05  # of the time, in which the learning rate rises
 CHECKS = 20  # of the held-out loss, spread evenly over the time
 LARGEST_RANK = 4096
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", *DTYPE_BYTES)
 PATIENCE = 5  # checks without a new best, after which healing ends
 
 Watcher = Callable[[dict[str, Any]], None]
@@ -138,10 +138,10 @@ def heal(
     check_writable(output)  # better now than after the lessons
     teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
     course = _Course(config, blocks, teacher, student)
-    for row in course.lessons():
-        watch(row)
     if not math.isfinite(course.first_loss):
         raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
+    for row in course.lessons():
+        watch(row)
     if not course.best_loss < course.first_loss:
         raise InputError(
             f"the held-out loss was {course.first_loss:.4f} before and {course.last_loss:.4f} at "
@@ -190,6 +190,8 @@ class _Course:
             r=config.rank, lora_alpha=2 * config.rank, target_modules=list(LINEARS)
         )
         self.config, self.blocks, self.teacher = config, blocks, teacher.eval()
+        # For the order of the blocks alone: how far it goes is a matter of steps or of time.
+        self.schedule = Schedule(1, config.batch_size, config.learning_rate, config.seed, True)
         self.student = get_peft_model(student, adapters).eval()  # no dropout to switch on
         self.parameters = [p for p in self.student.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -251,7 +253,8 @@ class _Course:
 
     def _learn(self, share: float) -> float:
         """One step, `share` of the way; its loss in nats per token."""
-        ids = self._batch()
+        ids = self.schedule.batch(self.blocks, self.step)
+        ids = ids.to(next(self.teacher.parameters()).device)
         with torch.no_grad():
             expected = self.teacher(input_ids=ids, use_cache=False).logits
         loss = distillation_loss(expected, self.student(input_ids=ids, use_cache=False).logits)
@@ -265,15 +268,6 @@ class _Course:
         self.optimizer.zero_grad()
         self.step += 1
         return value
-
-    def _batch(self) -> Tensor:
-        """`(B, T)` ids of the present step; each pass over the text has its own order."""
-        train, size = self.blocks.train, self.config.batch_size
-        epoch, place = divmod(self.step, math.ceil(len(train) / size))
-        generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + epoch)
-        order = torch.randperm(len(train), generator=generator)
-        batch = train[order[place * size : (place + 1) * size]]
-        return batch.to(next(self.teacher.parameters()).device)
 
     def _heldout_loss(self) -> float:
         return mean_loss(self.student, self.blocks.heldout, self.config.batch_size)
