@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -32,13 +32,25 @@ Look = Callable[[int, Tensor], None]
 PROGRESSIVE_CRITERION = "taylor-element"
 
 
+@dataclass(frozen=True)
+class _Way:
+    """A mask, and output columns to go with it."""
+
+    loss: float  # on the held-out blocks, nats per token
+    mask: Tensor  # (N,) bool
+    fits: list[Fit]  # none: the columns are the dense model's
+    columns: dict[str, Tensor]
+
+
 class Stages:
     """One job's stages, bound to its frozen model and to the workspace that remembers them."""
 
     def __init__(self, job: Job, model: nn.Module, workspace: Workspace, watch: Watcher) -> None:
         self.job, self.model, self.workspace, self.watch = job, model, workspace, watch
         self.seconds: dict[str, float] = {}  # of each stage that is done
-        self._outputs = OutputLayers(model, job.budget.units, job.group_width)
+        self._outputs = OutputLayers(
+            model, job.budget.units, job.group_width, remember=job.config.compensation
+        )
 
     def scores(self, look: Look = lambda step, scores: None) -> tuple[Tensor, list[Tensor]]:
         """`(N,)` scores, learnt or of a criterion, and the `(N,)` masks that they leave to choose.
@@ -97,26 +109,20 @@ class Stages:
             self._outputs.put(mask, tensors)
             self.seconds["compensation"] = float(record["seconds"])
             return mask, [Fit(**fit) for fit in record["fits"]]
-        began, best_loss = time.perf_counter(), float("inf")
-        chosen = masks[0]
-        columns: dict[str, Tensor] = {}
-        fits: list[Fit] = []
-        for number, mask in enumerate(masks):
-            for loss, found, kept in self._ways(mask, number, len(masks)):
-                if loss is None or loss < best_loss or not columns:
-                    best_loss = loss if loss is not None else best_loss
-                    chosen, fits, columns = mask, found, kept
-            if best_loss == float("inf"):  # nothing is held out to compare by
-                break
+        began = time.perf_counter()
+        if not len(self.job.blocks.heldout):  # nothing to compare by
+            masks = masks[:1]
+        ways = (way for number in range(len(masks)) for way in self._ways(masks, number))
+        best = min(ways, key=lambda way: way.loss)
         self._outputs.restore()
-        self._outputs.put(chosen, columns)
+        self._outputs.put(best.mask, best.columns)
         self.seconds["compensation"] = time.perf_counter() - began
         self.workspace.save_tensors(
             "compensation",
-            {"mask": chosen, **columns},
-            {"fits": [asdict(fit) for fit in fits], "seconds": self.seconds["compensation"]},
+            {"mask": best.mask, **best.columns},
+            {"fits": [asdict(fit) for fit in best.fits], "seconds": self.seconds["compensation"]},
         )
-        return chosen, fits
+        return best.mask, best.fits
 
     def scales(self, mask: Tensor) -> Tensor:
         """`(N,)` scales, 1 at the start and wherever a unit is removed."""
@@ -163,22 +169,25 @@ class Stages:
             name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in tensors.items()
         }
 
-    def _ways(
-        self, mask: Tensor, number: int, masks: int
-    ) -> Iterator[tuple[float | None, list[Fit], dict[str, Tensor]]]:
-        """A mask with its columns solved for, and as they are: held-out loss, fits and columns."""
-        self._outputs.restore()
-        loss_before, columns_before = self.heldout_loss(mask.float()), self._outputs.kept(mask)
+    def _ways(self, masks: list[Tensor], number: int) -> Iterator[_Way]:
+        """A mask with its columns solved for; then as they are, for which a tie is not enough."""
+        mask, layers = masks[number], len(self._outputs.linears)
         blocks = self.job.blocks.train[: self.job.config.compensation_sequences]
         fits = []
         for fit in self._compensate(mask, blocks):
             fits.append(fit)
-            layers = len(self._outputs.linears)
             step = number * layers + len(fits)
-            self.watch({"stage": "compensation", "step": step, "steps": masks * layers})
-        yield self.heldout_loss(mask.float()), fits, self._outputs.kept(mask)
-        if loss_before is not None:
-            yield loss_before, [], columns_before
+            self.watch({"stage": "compensation", "step": step, "steps": len(masks) * layers})
+        yield self._way(mask, fits)
+        if len(self.job.blocks.heldout):
+            self._outputs.restore()
+            yield self._way(mask, [])
+
+    def _way(self, mask: Tensor, fits: list[Fit]) -> _Way:
+        """The mask on the model as it is; a loss that is no number, or unknown, is infinite."""
+        loss = self.heldout_loss(mask.float())
+        loss = math.inf if loss is None or math.isnan(loss) else loss
+        return _Way(loss, mask, fits, self._outputs.kept(mask))
 
     def _compensate(self, mask: Tensor, blocks: Tensor) -> Iterator[Fit]:
         """Solve the columns of a mask, from the dense model's weights."""

@@ -21,7 +21,7 @@ are streamed in float64, so nothing grows with the text but four hidden states f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,37 +114,42 @@ def compensate(
         for index, layer in enumerate(decoder_layers(model)):
             calls = [arguments[len(batch)][index] for batch in batches]
             gates.assign(torch.ones_like(kept))
-            goals = [(trace.middle, trace.output) for trace in _run(layer, dense, calls)]
+            middles = _behind_attention(layer, dense, calls)
+            dense = [middle + _feed_forward(layer, middle)[0] for middle in middles]
             gates.assign(kept)
 
             linear, columns = layer.self_attn.o_proj, _columns(kept[units.kv(index)], group_width)
             sums = NormalEquations(linear.out_features, len(columns), device)
-            for trace, start, (middle, _) in zip(
-                _run(layer, pruned, calls), pruned, goals, strict=True
-            ):
-                targets = _without_bias(middle.float() - start.float(), linear)
-                sums.add(targets, trace.attention[..., columns])
+            attended = [
+                _attention(layer, x, call)[1] for x, call in zip(pruned, calls, strict=True)
+            ]
+            for start, inputs, goal in zip(pruned, attended, middles, strict=True):
+                sums.add(_wanted(goal, start, linear), inputs[..., columns])
             yield Fit(index, "self_attn.o_proj", *_replace(linear, columns, sums, ridge))
 
+            middles = [x + linear(inputs) for x, inputs in zip(pruned, attended, strict=True)]
+            del attended
             linear, columns = layer.mlp.down_proj, _columns(kept[units.ffn(index)], 1)
             sums = NormalEquations(linear.out_features, len(columns), device)
-            for trace, (_, output) in zip(_run(layer, pruned, calls), goals, strict=True):
-                targets = _without_bias(output.float() - trace.middle.float(), linear)
-                sums.add(targets, trace.channels[..., columns])
+            for middle, goal in zip(middles, dense, strict=True):
+                sums.add(
+                    _wanted(goal, middle, linear), _feed_forward(layer, middle)[1][..., columns]
+                )
             yield Fit(index, "mlp.down_proj", *_replace(linear, columns, sums, ridge))
 
-            pruned = [trace.output for trace in _run(layer, pruned, calls)]
-            dense = [output for _, output in goals]
+            pruned = [middle + _feed_forward(layer, middle)[0] for middle in middles]
 
 
 class OutputLayers:
     """The linear layers behind the gates, `down_proj` and `o_proj` of each layer, by weight name.
 
-    Remembers the dense model's weights, on the CPU, so that they can be solved for more than once.
-    In the order of the flat axis.
+    Remembers the dense model's weights, on the CPU, so that they can be solved for more than once;
+    with `remember` off it does not, and nothing can be put back. In the order of the flat axis.
     """
 
-    def __init__(self, model: nn.Module, units: UnitTable, group_width: int) -> None:
+    def __init__(
+        self, model: nn.Module, units: UnitTable, group_width: int, *, remember: bool = True
+    ) -> None:
         self._units, self._group_width = units, group_width
         self.linears: dict[str, nn.Linear] = {}
         for index, layer in enumerate(decoder_layers(model)):
@@ -154,6 +159,7 @@ class OutputLayers:
         self._dense = {
             name: linear.weight.detach().to("cpu", copy=True)
             for name, linear in self.linears.items()
+            if remember
         }
 
     def columns(self, mask: Tensor) -> dict[str, Tensor]:
@@ -189,8 +195,13 @@ def _columns(kept: Tensor, width: int) -> Tensor:
     return kept.repeat_interleave(width).nonzero().flatten()
 
 
-def _without_bias(targets: Tensor, linear: nn.Linear) -> Tensor:
-    return targets if linear.bias is None else targets - linear.bias
+def _wanted(goal: Tensor, start: Tensor, linear: nn.Linear) -> Tensor:
+    """`(B, T, d)` products of the weight and its inputs that lead from one hidden state to another.
+
+    In float32: rounded to the model's dtype, small differences of large states would be lost.
+    """
+    wanted = goal.float() - start.float()
+    return wanted if linear.bias is None else wanted - linear.bias
 
 
 def _replace(
@@ -208,34 +219,36 @@ def _replace(
     return before, min(before, after), float(sums.power)
 
 
-@dataclass
-class _Trace:
-    """What one decoder layer made of one batch."""
-
-    attention: Tensor  # (B, T, H·D) gated inputs of o_proj
-    middle: Tensor  # (B, T, d) hidden states between attention and MLP
-    channels: Tensor  # (B, T, F) gated inputs of down_proj
-    output: Tensor  # (B, T, d) hidden states behind the layer
+def _behind_attention(
+    layer: Any, hidden: list[Tensor], calls: list[dict[str, Any]]
+) -> list[Tensor]:
+    """`(B, T, d)` hidden states between attention and MLP, of each batch."""
+    return [x + _attention(layer, x, call)[0] for x, call in zip(hidden, calls, strict=True)]
 
 
-def _run(layer: Any, batches: list[Tensor], calls: list[dict[str, Any]]) -> Iterator[_Trace]:
-    """Run one decoder layer on `(B, T, d)` hidden states, batch after batch."""
-    seen: dict[str, Tensor] = {}
+def _attention(layer: Any, hidden: Tensor, call: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """What attention adds to `(B, T, d)` hidden states, and the `(B, T, H·D)` inputs of o_proj."""
+    with _inputs_of(layer.self_attn.o_proj) as seen:
+        added, *_ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), **call)
+    return added, seen[0]
 
-    def look(name: str) -> Any:
-        return lambda _module, inputs: seen.update({name: inputs[0]})
 
-    watched = {
-        "attention": layer.self_attn.o_proj,
-        "middle": layer.post_attention_layernorm,
-        "channels": layer.mlp.down_proj,
-    }
-    with ExitStack() as hooks:
-        for name, module in watched.items():
-            hooks.callback(module.register_forward_pre_hook(look(name)).remove)
-        for hidden, call in zip(batches, calls, strict=True):
-            output = layer(hidden, **call)
-            yield _Trace(**seen, output=output)
+def _feed_forward(layer: Any, middle: Tensor) -> tuple[Tensor, Tensor]:
+    """What the MLP adds to `(B, T, d)` hidden states, and the `(B, T, F)` inputs of down_proj."""
+    with _inputs_of(layer.mlp.down_proj) as seen:
+        added = layer.mlp(layer.post_attention_layernorm(middle))
+    return added, seen[0]
+
+
+@contextmanager
+def _inputs_of(linear: nn.Linear) -> Iterator[list[Tensor]]:
+    """The inputs that a linear layer is called with inside the `with` block, behind the gates."""
+    seen: list[Tensor] = []
+    handle = linear.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
+    try:
+        yield seen
+    finally:
+        handle.remove()
 
 
 def _layer_arguments(model: nn.Module, batches: list[Tensor]) -> dict[int, list[dict[str, Any]]]:
