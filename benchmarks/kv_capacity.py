@@ -17,11 +17,11 @@ from rich.console import Console
 
 from grasp_deploy.bench.kv import KvSettings, bench_kv
 from grasp_deploy.bench.models import bench_models
-from grasp_deploy.config import parse_bytes
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.record import write_record
 from grasp_deploy.report.bench_tables import kv_table
 from grasp_deploy.report.progress import stage_bars
+from grasp_deploy.sizes import parse_bytes
 
 LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.shapes import ModelShape
-from grasp_deploy.config import CompressConfig, parse_bytes
+from grasp_deploy.config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
 from grasp_deploy.pruning.projection import Budget, BudgetError, exactly_summable, make_budget
 from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.sizes import parse_bytes
 
 
 def unit_table(shape: ModelShape) -> UnitTable:

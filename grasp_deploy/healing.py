@@ -32,7 +32,7 @@ from grasp_deploy.checkpoint.loading import (
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.shapes import DTYPE_BYTES, read_config
 from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint
-from grasp_deploy.config import LARGEST_NUMBER, LARGEST_SEED
+from grasp_deploy.config_checks import LARGEST_NUMBER, LARGEST_SEED
 from grasp_deploy.data import calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError

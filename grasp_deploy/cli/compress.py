@@ -10,7 +10,8 @@ import typer
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import print_json, stderr, stdout
 from grasp_deploy.cli.options import Json, Output, Overwrite, Resume, Revision, ShardSize
-from grasp_deploy.config import CompressConfig, parse_bytes
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.sizes import parse_bytes
 
 
 @takes_config

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from grasp_deploy.config import BUDGETS, CompressConfig, flag, read_config_file
+from grasp_deploy.config import CompressConfig, read_config_file
+from grasp_deploy.config_checks import BUDGETS, flag
 
 OPTIONS = [f for f in fields(CompressConfig) if f.metadata]
 

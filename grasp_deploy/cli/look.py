@@ -9,8 +9,8 @@ import typer
 
 from grasp_deploy.cli.console import CHECK_FAILED, print_json, stderr, stdout
 from grasp_deploy.cli.options import MODEL_HELP, Device, Json, Revision
-from grasp_deploy.config import parse_bytes
 from grasp_deploy.errors import InputError
+from grasp_deploy.sizes import parse_bytes
 
 
 def inspect_command(

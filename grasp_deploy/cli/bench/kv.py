@@ -9,7 +9,7 @@ import typer
 from grasp_deploy.cli.bench.ending import check_place, command_line, end
 from grasp_deploy.cli.bench.options import Dtype, Json, Models, Output, RandomWeights, Seed
 from grasp_deploy.cli.console import stderr
-from grasp_deploy.config import parse_bytes
+from grasp_deploy.sizes import parse_bytes
 
 
 def kv_command(

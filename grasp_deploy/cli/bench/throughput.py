@@ -19,7 +19,7 @@ from grasp_deploy.cli.bench.options import (
     int_list,
 )
 from grasp_deploy.cli.console import stderr
-from grasp_deploy.config import parse_bytes
+from grasp_deploy.sizes import parse_bytes
 
 ENOUGH_REPETITIONS = 3
 
