@@ -21,14 +21,13 @@ are streamed in float64, so nothing grows with the text but four hidden states f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import decoder_layers, gated
+from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.units import UnitTable
 
@@ -108,21 +107,18 @@ def compensate(
     kept = mask.to(device).float()
     batches = [batch.to(device) for batch in blocks.split(batch_size)]
     with torch.no_grad(), gated(model, units, group_width) as gates:
-        arguments = _layer_arguments(model, batches)
-        dense = [model.model.embed_tokens(batch) for batch in batches]  # type: ignore[union-attr,operator]
+        layers = zip(decoder_layers(model), layer_calls(model, batches), strict=True)
+        dense = embedded(model, batches)
         pruned = list(dense)
-        for index, layer in enumerate(decoder_layers(model)):
-            calls = [arguments[len(batch)][index] for batch in batches]
+        for index, (layer, calls) in enumerate(layers):
             gates.assign(torch.ones_like(kept))
-            middles = _behind_attention(layer, dense, calls)
-            dense = [middle + _feed_forward(layer, middle)[0] for middle in middles]
+            middles = [x + attend(layer, x, call)[0] for x, call in zip(dense, calls, strict=True)]
+            dense = [middle + feed_forward(layer, middle)[0] for middle in middles]
             gates.assign(kept)
 
             linear, columns = layer.self_attn.o_proj, _columns(kept[units.kv(index)], group_width)
             sums = NormalEquations(linear.out_features, len(columns), device)
-            attended = [
-                _attention(layer, x, call)[1] for x, call in zip(pruned, calls, strict=True)
-            ]
+            attended = [attend(layer, x, call)[1] for x, call in zip(pruned, calls, strict=True)]
             for start, inputs, goal in zip(pruned, attended, middles, strict=True):
                 sums.add(_wanted(goal, start, linear), inputs[..., columns])
             yield Fit(index, "self_attn.o_proj", *_replace(linear, columns, sums, ridge))
@@ -132,12 +128,11 @@ def compensate(
             linear, columns = layer.mlp.down_proj, _columns(kept[units.ffn(index)], 1)
             sums = NormalEquations(linear.out_features, len(columns), device)
             for middle, goal in zip(middles, dense, strict=True):
-                sums.add(
-                    _wanted(goal, middle, linear), _feed_forward(layer, middle)[1][..., columns]
-                )
+                _, inputs = feed_forward(layer, middle)
+                sums.add(_wanted(goal, middle, linear), inputs[..., columns])
             yield Fit(index, "mlp.down_proj", *_replace(linear, columns, sums, ridge))
 
-            pruned = [middle + _feed_forward(layer, middle)[0] for middle in middles]
+            pruned = [middle + feed_forward(layer, middle)[0] for middle in middles]
 
 
 class OutputLayers:
@@ -217,58 +212,3 @@ def _replace(
     if after < before:
         linear.weight[:, columns] = solved
     return before, min(before, after), float(sums.power)
-
-
-def _behind_attention(
-    layer: Any, hidden: list[Tensor], calls: list[dict[str, Any]]
-) -> list[Tensor]:
-    """`(B, T, d)` hidden states between attention and MLP, of each batch."""
-    return [x + _attention(layer, x, call)[0] for x, call in zip(hidden, calls, strict=True)]
-
-
-def _attention(layer: Any, hidden: Tensor, call: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """What attention adds to `(B, T, d)` hidden states, and the `(B, T, H·D)` inputs of o_proj."""
-    with _inputs_of(layer.self_attn.o_proj) as seen:
-        added, *_ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), **call)
-    return added, seen[0]
-
-
-def _feed_forward(layer: Any, middle: Tensor) -> tuple[Tensor, Tensor]:
-    """What the MLP adds to `(B, T, d)` hidden states, and the `(B, T, F)` inputs of down_proj."""
-    with _inputs_of(layer.mlp.down_proj) as seen:
-        added = layer.mlp(layer.post_attention_layernorm(middle))
-    return added, seen[0]
-
-
-@contextmanager
-def _inputs_of(linear: nn.Linear) -> Iterator[list[Tensor]]:
-    """The inputs that a linear layer is called with inside the `with` block, behind the gates."""
-    seen: list[Tensor] = []
-    handle = linear.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
-    try:
-        yield seen
-    finally:
-        handle.remove()
-
-
-def _layer_arguments(model: nn.Module, batches: list[Tensor]) -> dict[int, list[dict[str, Any]]]:
-    """Rotary embeddings, masks and the like that each decoder layer is called with, by batch size.
-
-    They depend on the shape of a batch alone, since no block is padded.
-    """
-    arguments = {}
-    for batch in {len(batch): batch for batch in batches}.values():
-        calls: list[dict[str, Any]] = []
-
-        def note(
-            _module: nn.Module, _inputs: Any, call: dict[str, Any], calls: Any = calls
-        ) -> None:
-            calls.append(call)
-
-        with ExitStack() as hooks:
-            for layer in decoder_layers(model):
-                handle = layer.register_forward_pre_hook(note, with_kwargs=True)
-                hooks.callback(handle.remove)
-            model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
-        arguments[len(batch)] = calls
-    return arguments

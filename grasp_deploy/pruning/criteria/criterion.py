@@ -8,6 +8,7 @@ from grasp_deploy.pruning.criteria.batches import OnBatch
 from grasp_deploy.pruning.criteria.coupled import gated_linears
 from grasp_deploy.pruning.criteria.flap import fluctuation
 from grasp_deploy.pruning.criteria.magnitude import magnitude_scores
+from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.criteria.random_order import random_scores
 from grasp_deploy.pruning.criteria.taylor import taylor_element_scores, taylor_vector_scores
 from grasp_deploy.pruning.criteria.taylor_gate import taylor_gate_scores
@@ -23,9 +24,10 @@ CRITERIA: tuple[str, ...] = (
     "taylor-gate",
     "flap",
     "wanda-structured",
+    "obs",
 )
 # A unit's score is a sum over what it is made of, so that score per cost compares units.
-ADDITIVE: tuple[str, ...] = ("magnitude", "taylor-vector", "taylor-element", "taylor-gate")
+ADDITIVE: tuple[str, ...] = ("magnitude", "taylor-vector", "taylor-element", "taylor-gate", "obs")
 
 
 def criterion_scores(
@@ -77,6 +79,8 @@ def _scores(
             return fluctuation(model, units, blocks, batch_size, on_batch).scores
         case "wanda-structured":
             return wanda_structured_scores(model, units, blocks, batch_size, on_batch)
+        case "obs":
+            return obs_scores(model, units, blocks, batch_size, on_batch)
     raise ValueError(f"unknown criterion {name!r}: choose one of {', '.join(CRITERIA)}")
 
 

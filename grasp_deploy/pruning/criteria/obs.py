@@ -1,0 +1,148 @@
+"""What removing a unit costs once the others have made up for it: the optimal brain surgeon's loss.
+
+Removing a unit's columns of `down_proj` or `o_proj` leaves that part of its inputs which the other
+columns cannot predict. To second order, with inputs and gradients taken to be independent, it costs
+
+    ½ tr(S C)    S   covariance of a unit's inputs, given all other inputs of the linear layer
+                 C   second moments of the loss's gradient at these inputs
+
+in nats per token. `S` is the inverse of the unit's block of the inverse of `Σ y yᵀ + λ I`, the
+matrix that the compensation solves with. Hassibi and Stork (1993) for single weights; the Fisher
+information in two factors, for whole structures of a language model, as in LLM Surgeon (van der
+Ouderaa et al. 2024). A KV group is a block of `G·D` columns, an FFN channel one of a single column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from grasp_deploy.pruning.criteria.batches import OnBatch, at_inputs, batches
+from grasp_deploy.pruning.criteria.coupled import gated_linears
+from grasp_deploy.pruning.gates import decoder_layers
+from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
+from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss
+from grasp_deploy.pruning.units import UnitTable
+
+RIDGE = 0.01  # of the mean power of an input, as in the compensation
+
+
+def obs_scores(
+    model: nn.Module,
+    units: UnitTable,
+    blocks: Tensor,
+    batch_size: int,
+    on_batch: OnBatch | None = None,
+) -> Tensor:
+    """`(N,)` float64 losses in nats per token, from `(n, T)` calibration blocks.
+
+    Raises LossError if the loss is no number, or hidden states are not finite.
+    """
+    gradients = _gradient_moments(model, units, blocks, batch_size, on_batch)
+    scores = [torch.empty(0)] * len(gradients)
+    for segment, gram in _grams(model, blocks, batch_size):
+        moments = gradients[segment]
+        left = unexplained(gram, moments.shape[-1])
+        scores[segment] = (left * moments).sum((1, 2)) / 2
+    return torch.cat(scores)
+
+
+def unexplained(gram: Tensor, width: int, ridge: float = RIDGE) -> Tensor:
+    """`(n, width, width)` covariances of blocks of columns, given all columns outside each block.
+
+    `gram` holds the `(n·width, n·width)` float64 mean products of the columns; `ridge` times its
+    mean diagonal is added there, so that what hardly varies counts as unexplained by that much.
+    """
+    count = len(gram) // width
+    strength = ridge * gram.diagonal().mean()
+    if not bool(strength.isfinite()):
+        raise LossError(f"the hidden states are not finite: {OVERFLOW}")
+    if strength == 0:
+        return gram.new_zeros(count, width, width)
+    regular = gram.clone()
+    regular.diagonal().add_(strength)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(regular))
+    blocks = inverse.view(count, width, count, width).diagonal(dim1=0, dim2=2)
+    return torch.linalg.inv(blocks.permute(2, 0, 1))
+
+
+def _gradient_moments(
+    model: nn.Module,
+    units: UnitTable,
+    blocks: Tensor,
+    batch_size: int,
+    on_batch: OnBatch | None,
+) -> list[Tensor]:
+    """`(units, w, w)` mean products over tokens of the gradients at the units' columns, by segment.
+
+    The gradients are those of the summed loss of a token's sequence, in nats.
+    """
+    linears = gated_linears(model)
+    widths = [
+        linear.in_features // size
+        for linear, size in zip(linears, units.segment_sizes, strict=True)
+    ]
+    moments = [
+        torch.zeros(size, width, width, device=linear.weight.device, dtype=torch.float64)
+        for linear, size, width in zip(linears, units.segment_sizes, widths, strict=True)
+    ]
+
+    def take(segment: int, gradient: Tensor) -> None:
+        moments[segment] += _products(gradient, widths[segment])
+
+    def watch(segment: int, x: Tensor) -> Tensor:
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        x.register_hook(lambda gradient: take(segment, gradient))
+        return x
+
+    with at_inputs(linears, watch):
+        for step, batch in enumerate(batches(model, blocks, batch_size, on_batch)):
+            loss = language_loss(model, batch)
+            finite(loss, "obs", step)
+            (loss * batch[:, 1:].numel()).backward()
+    return [moment / blocks.numel() for moment in moments]
+
+
+def _products(gradients: Tensor, width: int) -> Tensor:
+    """`(units, w, w)` sums over tokens of the products of each unit's columns."""
+    rows = gradients.flatten(end_dim=-2).float()
+    if width == 1:
+        return rows.square().sum(0)[:, None, None]
+    by_unit = rows.unflatten(1, (-1, width)).transpose(0, 1)
+    return by_unit.transpose(1, 2) @ by_unit
+
+
+@torch.no_grad()
+def _grams(model: nn.Module, blocks: Tensor, batch_size: int) -> Iterator[tuple[int, Tensor]]:
+    """Float64 mean products over tokens of the columns of each o_proj and down_proj, by segment.
+
+    One is made at a time: a model's together would be larger than the model.
+    """
+    read = list(batches(model, blocks, batch_size, None))
+    calls = layer_calls(model, read)
+    hidden = embedded(model, read)
+    for index, layer in enumerate(decoder_layers(model)):
+        gram = _empty_gram(layer.self_attn.o_proj)
+        for place, call in enumerate(calls[index]):
+            added, inputs = attend(layer, hidden[place], call)
+            hidden[place] = hidden[place] + added
+            _add_products(gram, inputs)
+        yield 2 * index + 1, gram / blocks.numel()
+        gram = _empty_gram(layer.mlp.down_proj)
+        for place, middle in enumerate(hidden):
+            added, inputs = feed_forward(layer, middle)
+            hidden[place] = middle + added
+            _add_products(gram, inputs)
+        yield 2 * index, gram / blocks.numel()
+
+
+def _empty_gram(linear: nn.Linear) -> Tensor:
+    width, device = linear.in_features, linear.weight.device
+    return torch.zeros(width, width, dtype=torch.float64, device=device)
+
+
+def _add_products(gram: Tensor, inputs: Tensor) -> None:
+    rows = inputs.flatten(end_dim=-2).float()  # a batch's rounding is far below the ridge
+    gram += rows.T @ rows

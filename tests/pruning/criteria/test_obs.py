@@ -1,0 +1,113 @@
+"""The surgeon's loss against what it stands for: least squares, and gradients written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from grasp_deploy.pruning.criteria.coupled import gated_linears
+from grasp_deploy.pruning.criteria.obs import obs_scores, unexplained
+from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.objective import LossError
+from grasp_deploy.pruning.training import freeze
+from grasp_deploy.pruning.units import UnitTable
+from tests.tiny import VARIANTS, tiny_model
+
+UNITS = UnitTable.of_layers([(96, 2)] * 3)
+GROUP_WIDTH = 64
+
+
+def inputs(columns: int, tokens: int = 60) -> Tensor:
+    """Columns that predict each other a little."""
+    generator = torch.Generator().manual_seed(3)
+    mixing = torch.randn(columns, columns, generator=generator, dtype=torch.float64)
+    return torch.randn(tokens, columns, generator=generator, dtype=torch.float64) @ mixing
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_what_is_left_is_what_least_squares_cannot_predict(width: int) -> None:
+    y = inputs(6)
+    left = unexplained(y.T @ y / len(y), width, ridge=1e-12)
+    for block in range(6 // width):
+        inside = torch.arange(6).div(width, rounding_mode="floor") == block
+        predicted = torch.linalg.lstsq(y[:, ~inside], y[:, inside]).solution
+        residual = y[:, inside] - y[:, ~inside] @ predicted
+        torch.testing.assert_close(left[block], residual.T @ residual / len(y))
+
+
+def test_a_copy_of_a_column_is_not_missed() -> None:
+    y = inputs(4)
+    y[:, 2] = y[:, 1]
+    left = unexplained(y.T @ y / len(y), 1, ridge=1e-6).flatten()
+    assert left[[1, 2]].max() < 1e-3 * left[[0, 3]].min()
+
+
+def test_columns_that_are_always_zero_have_nothing_left() -> None:
+    assert torch.equal(unexplained(torch.zeros(4, 4, dtype=torch.float64), 2), torch.zeros(2, 2, 2))
+
+
+def test_inputs_that_overflow_are_refused() -> None:
+    with pytest.raises(LossError, match="not finite"):
+        unexplained(torch.full((2, 2), torch.inf, dtype=torch.float64), 1)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-biases", "qwen3"])
+def test_the_scores_are_half_the_trace_of_both_factors(name: str) -> None:
+    """All inputs at once, and gradients by autograd from inputs that are leaves."""
+    model = tiny_model(**VARIANTS[name])
+    freeze(model)
+    blocks = torch.randint(256, (3, 20), generator=torch.Generator().manual_seed(1))
+    found = obs_scores(model, UNITS, blocks, batch_size=2)
+
+    ys, gs = seen_inputs_and_gradients(model, blocks)
+    expected = []
+    for y, g, size in zip(ys, gs, UNITS.segment_sizes, strict=True):
+        width = y.shape[1] // size
+        moments = torch.stack([part.T @ part / len(g) for part in g.split(width, dim=1)])
+        expected.append((unexplained(y.T @ y / len(y), width) * moments).sum((1, 2)) / 2)
+    torch.testing.assert_close(found, torch.cat(expected), rtol=1e-3, atol=0)
+
+
+def test_it_reads_the_model_behind_its_gates() -> None:
+    """A unit that is removed already has no say in what predicts the others."""
+    model = tiny_model(**VARIANTS["llama"])
+    freeze(model)
+    blocks = torch.randint(256, (3, 20), generator=torch.Generator().manual_seed(1))
+    open_scores = obs_scores(model, UNITS, blocks, batch_size=2)
+    mask = torch.ones(UNITS.size)
+    mask[UNITS.ffn(1)][::2] = 0
+    with gated(model, UNITS, GROUP_WIDTH) as gates:
+        gates.assign(mask)
+        gated_scores = obs_scores(model, UNITS, blocks, batch_size=2)
+    assert not torch.allclose(open_scores[UNITS.ffn(1)][1::2], gated_scores[UNITS.ffn(1)][1::2])
+
+
+def seen_inputs_and_gradients(
+    model: torch.nn.Module, blocks: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """`(tokens, width)` float64 inputs of each gated layer, and gradients of the summed loss."""
+    inputs: list[Tensor] = []
+
+    def keep(_module: torch.nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
+        x = arguments[0] if arguments[0].requires_grad else arguments[0].requires_grad_()
+        x.retain_grad()
+        inputs.append(x)
+        return (x,)
+
+    handles = [linear.register_forward_pre_hook(keep) for linear in gated_linears(model)]
+    logits = model(input_ids=blocks).logits[:, :-1]
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), blocks[:, 1:].flatten(), reduction="sum"
+    )
+    loss.backward()
+    for handle in handles:
+        handle.remove()
+    # Attention comes first in a layer, and segments name the MLP first.
+    by_segment = [inputs[place ^ 1] for place in range(len(inputs))]
+    gradients = [x.grad for x in by_segment if x.grad is not None]
+    return [rows(x.detach()) for x in by_segment], [rows(x) for x in gradients]
+
+
+def rows(x: Tensor) -> Tensor:
+    return x.flatten(0, 1).double()
