@@ -33,7 +33,8 @@ from grasp_deploy.pruning.compensation import Fit
 from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import versions
-from grasp_deploy.stages import Stages, Watcher
+from grasp_deploy.stages import Stages
+from grasp_deploy.subject import Subject, Watcher
 from grasp_deploy.workspace import METRICS_FILE, Workspace
 
 
@@ -92,11 +93,12 @@ def learn_plan(
     config = job.config
     model = load_checked(job.source.directory, job.device, config.dtype, config.attention)
     freeze(model, config.gradient_checkpointing)
-    stages = Stages(job, model, workspace, watch)
+    subject = Subject(job, model, workspace, watch)
+    stages = Stages(subject)
     fits: list[Fit] = []
     fitted: dict[str, TensorEntry] = {}
     try:
-        dense_loss = stages.heldout_loss()
+        dense_loss = subject.heldout_loss()
         scores, masks = stages.scores()
         mask = masks[0]
         if config.compensation:
@@ -104,7 +106,7 @@ def learn_plan(
         scales = stages.scales(mask)
         losses = {
             "heldout_dense": dense_loss,
-            "heldout_pruned": stages.heldout_loss(mask * scales),
+            "heldout_pruned": subject.heldout_loss(mask * scales),
         }
         if fits:
             fitted = stages.fitted(mask, scales)

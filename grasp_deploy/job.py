@@ -19,6 +19,7 @@ from grasp_deploy.data import Blocks, places_of, read_calibration
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.data.sources import weighted_sources
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.criteria import ADDITIVE
 from grasp_deploy.pruning.projection import Budget
 from grasp_deploy.pruning.training import CalibrationBlocks, Schedule
 
@@ -78,6 +79,14 @@ class Job:
         """The criterion that gates start from or units are chosen by; None: from equal scores."""
         name = self.config.start if self.learns else self.config.method
         return None if name == "equal" else name
+
+    @property
+    def ranks_per_cost(self) -> bool:
+        """Whether units are ranked by score per cost, and not by score."""
+        config = self.config
+        if config.ranking == "auto":
+            return config.method in (*ADDITIVE, "progressive")
+        return config.ranking == "score-per-cost"
 
     @property
     def gate_schedule(self) -> Schedule:
