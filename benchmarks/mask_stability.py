@@ -29,7 +29,8 @@ from grasp_deploy.job import Job, prepare
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import new_record, write_record
 from grasp_deploy.report.progress import stage_bars
-from grasp_deploy.stages import Stages, Watcher
+from grasp_deploy.stages import Stages
+from grasp_deploy.subject import Subject, Watcher
 from grasp_deploy.workspace import Workspace
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -48,7 +49,7 @@ def masks_while_learning(job: Job, work: Path, watch: Watcher) -> list[Tensor]:
     with Workspace.open(
         work / "run", job.config, job.inputs, resume=False, overwrite=True
     ) as workspace:
-        stages = Stages(job, model, workspace, watch)
+        stages = Stages(Subject(job, model, workspace, watch))
         every = max(1, job.gate_schedule.steps(job.blocks) // SNAPSHOTS)
 
         def look(step: int, scores: Tensor) -> None:

@@ -37,7 +37,8 @@ from grasp_deploy.job import Job
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import new_record, write_record
 from grasp_deploy.report.progress import stage_bars
-from grasp_deploy.stages import Stages, Watcher
+from grasp_deploy.stages import Stages
+from grasp_deploy.subject import Subject, Watcher
 from grasp_deploy.workspace import Workspace
 
 CONFIG = Path(__file__).parent / "configs" / "qwen3-0.6b.json"
@@ -97,9 +98,10 @@ def run(
 ) -> Iterator[dict[str, Any]]:
     """A row for every stage: its seconds and peak memory, and the time at the paper's schedule."""
     masks: dict[str, torch.Tensor] = {}
-    text, dense = ({"start": "equal", "objective": name} for name in ("text", "distillation"))
+    gates = {"method": "grasp", "start": "equal"}
+    text, dense = ({**gates, "objective": name} for name in ("text", "distillation"))
     for name, changes, stage, blocks_at_schedule in (
-        ("criterion", {"method": "taylor-element"}, Stages.scores, CRITERION_SEQUENCES),
+        ("criterion", {"method": "obs"}, Stages.scores, CRITERION_SEQUENCES),
         ("gates, text", text, Stages.scores, GATE_BLOCKS),
         ("gates, distillation", dense, Stages.scores, GATE_BLOCKS),
         (
@@ -115,7 +117,7 @@ def run(
         with Workspace.open(
             folder, job.config, job.inputs, resume=False, overwrite=False
         ) as workspace:
-            stages = Stages(job, model, workspace, watch)
+            stages = Stages(Subject(job, model, workspace, watch))
             result, seconds, peak = measured(job.device, partial(stage, stages))
         if name == "criterion":
             _, (masks[name],) = result

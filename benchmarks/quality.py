@@ -31,6 +31,7 @@ from grasp_deploy.report.progress import stage_bars
 
 # The paper's own recipe: equal scores, the last mask, no least squares.
 PAPER: dict[str, Any] = {
+    "method": "grasp",
     "start": "equal",
     "select": "last",
     "learning_rate_schedule": "constant",
@@ -43,24 +44,36 @@ MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 STUDIES: dict[str, list[Variant]] = {
     "methods": [
         Variant("default"),
-        Variant("progressive", {"method": "progressive"}),
+        Variant("learnt gates", {"method": "grasp"}),
         Variant("paper", PAPER),
         Variant("gumbel-topk", {**PAPER, "method": "gumbel-topk"}),
         *(Variant(name, {"method": name, **MASK_ALONE}) for name in CRITERIA),
         *(
             Variant(f"{name}, compensated", {"method": name, "scale_epochs": 0})
-            for name in ("taylor-element", "flap", "wanda-structured")
+            for name in ("taylor-element", "flap", "wanda-structured", "obs")
         ),
     ],
     "additions": [
         Variant("default"),
-        Variant("equal start", {"start": "equal"}),
-        Variant("one-shot start", {"start": "taylor-element"}),
-        Variant("flap start", {"start": "flap"}),
-        Variant("constant learning rate", {"learning_rate_schedule": "constant"}),
-        Variant("last mask", {"select": "last"}),
-        Variant("distillation", {"objective": "distillation"}),
-        Variant("four epochs", {"epochs": 4}),
+        *(Variant(f"{count} rounds", {"rounds": count}) for count in (1, 5, 20)),
+        *(
+            Variant(f"rounds by {name}", {"round_criterion": name})
+            for name in ("taylor-element", "flap", "wanda-structured")
+        ),
+        Variant("gates behind the rounds", {"method": "grasp"}),
+        *(
+            Variant(f"gates from {start}", {"method": "grasp", "start": start})
+            for start in ("equal", "obs")
+        ),
+        *(
+            Variant(name, {"method": "grasp", "start": "equal", **options})
+            for name, options in (
+                ("gates, four epochs", {"epochs": 4}),
+                ("gates, constant rate", {"learning_rate_schedule": "constant"}),
+                ("gates, last mask", {"select": "last"}),
+                ("gates, distilled", {"objective": "distillation"}),
+            )
+        ),
         Variant("no compensation", {"compensation": False}),
         Variant("no scales", {"scale_epochs": 0}),
         Variant("mask alone", MASK_ALONE),

@@ -41,6 +41,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> CompressConfig:
         calibration=str(folder / "text.txt"),
         sequences=64,
         sequence_length=32,
+        method="grasp",  # of all methods the one with every stage
         rounds=3,
         criterion_sequences=8,  # what is saved between two kills must fit between them
         compensation_sequences=8,

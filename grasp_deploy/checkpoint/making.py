@@ -11,7 +11,7 @@ from grasp_deploy.checkpoint.plan import Plan
 
 LEARNT = ("grasp", "gumbel-topk")
 UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
-STARTS = {"equal": "equal scores", "progressive": "a cut in rounds by Taylor scores"}
+STARTS = {"equal": "equal scores", "progressive": "a cut in rounds"}
 SHARES = {"layerwise": "with equal shares for all layers", "owl": "with shares by layers' outliers"}
 ONE_BUDGET = "under one global budget"
 ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate perplexity`."
@@ -37,7 +37,8 @@ def how_units_were_chosen(plan: Plan) -> str:
         chosen = f"learnt gates on the frozen model (`{method}`{begun})"
     elif method == "progressive":
         rounds = config.get("rounds")
-        chosen = f"a cut in {rounds} rounds by Taylor scores" if rounds else STARTS[method]
+        scores = config.get("round_criterion", "taylor-element")
+        chosen = f"a cut in {rounds} rounds by `{scores}` scores" if rounds else STARTS[method]
     else:
         chosen = f"the criterion `{method}`, at once"
     budget = SHARES.get(config.get("allocation", "global"), ONE_BUDGET)

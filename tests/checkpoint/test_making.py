@@ -36,15 +36,20 @@ def plan_of(config: dict[str, Any], **provenance: Any) -> Plan:
         ({}, ("learnt gates", "`grasp`)", "global budget"), (", from",)),
         (
             {"method": "grasp", "start": "progressive"},
-            ("learnt gates", "from a cut in rounds by Taylor scores"),
+            ("learnt gates", "from a cut in rounds"),
             (),
         ),
         ({"method": "gumbel-topk", "start": "equal"}, ("`gumbel-topk`, from equal scores",), ()),
         ({"method": "grasp", "start": "flap"}, ("from the ranking of `flap`",), ()),
         (
             {"method": "progressive", "rounds": 3, "start": "progressive"},
-            ("a cut in 3 rounds by Taylor scores", "global budget"),
+            ("a cut in 3 rounds by `taylor-element` scores", "global budget"),
             ("learnt",),
+        ),
+        (
+            {"method": "progressive", "rounds": 9, "round_criterion": "obs"},
+            ("a cut in 9 rounds by `obs` scores",),
+            ("Taylor",),
         ),
         (
             {"method": "wanda-structured", "allocation": "owl"},
@@ -101,13 +106,14 @@ def test_the_card_of_a_healed_model(demo_checkpoint: Path) -> None:
 
 def test_what_held_out_text_chose(demo_checkpoint: Path) -> None:
     mask, columns = "held out to choose the mask", "held out to judge the solved columns"
-    assert mask in card(demo_checkpoint)
-    plain = {"compensation": False}
+    assert columns in card(demo_checkpoint)
+    plain = {"method": "grasp", "compensation": False}
     for config, chosen in (
+        ({"method": "grasp"}, mask),
         ({"select": "best", **plain}, mask),
         ({"select": "last", **plain}, "held out, the loss"),
         ({"method": "flap", "compensation": True}, columns),
-        ({"method": "flap", **plain}, "held out, the loss"),
+        ({**plain, "method": "flap"}, "held out, the loss"),
     ):
         said = card(demo_checkpoint, config)
         assert [words for words in (mask, columns, "held out, the loss") if words in said] == [

@@ -11,7 +11,8 @@ from dataclasses import fields
 import pytest
 
 import grasp_deploy
-from grasp_deploy.config import CompressConfig, flag
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.config_checks import flag
 from tests.cli import command
 from tests.noise import undisturbed
 
@@ -60,7 +61,7 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize("name", ["compress", "up"])
 def test_help_shows_every_option_with_its_default(name: str) -> None:
     # On a wide terminal, so that no option is broken over lines.
-    text = command.run_process(name, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout
+    text = command.run_process(name, "--help", COLUMNS="400", TERMINAL_WIDTH="400").stdout
     for panel in PANELS:
         assert f"─ {panel} ─" in text, panel
     for field in fields(CompressConfig):

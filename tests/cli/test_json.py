@@ -33,7 +33,7 @@ INSPECTED = {
 }
 COMPRESSED = INSPECTED | {
     *("kept_cost", "budget", "total_cost", "kept_ffn_share", "kept_kv_share"),
-    *("gate_learning_seconds", "scale_seconds", "peak_memory_bytes"),
+    *("start_seconds", "gate_learning_seconds", "scale_seconds", "peak_memory_bytes"),
 }
 LAYER = {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
 LINKS = ["files", "shapes", "weights", "gated", "reloaded"]
@@ -58,10 +58,10 @@ def test_compress(tiny_folder: Path, work: Path) -> None:
     assert record.keys() >= COMPRESSED
     assert record["kept_cost"] <= record["budget"] <= 0.6 * record["total_cost"] * (1 + 1e-12)
     assert 0 < record["kept_ffn_share"] < 1
-    assert record["gate_learning_seconds"] > 0
+    assert record["start_seconds"] > 0
     assert record["scale_seconds"] > 0
     assert record["peak_memory_bytes"] > 2**20
-    for stage in ("learning gates", "calibrating scales", "writing tensors", "loss"):
+    for stage in ("cutting in rounds", "calibrating scales", "writing tensors", "loss"):
         assert stage in ended.stderr
     inspected = document("inspect", work / "out", "--json")
     assert {key: record[key] for key in INSPECTED} == {key: inspected[key] for key in INSPECTED}
@@ -258,7 +258,7 @@ def test_the_table_names_the_broken_link_too(pruned: Path) -> None:
 
 
 def test_an_interrupt_leaves_a_run_that_goes_on(tiny_folder: Path, work: Path) -> None:
-    longer = ("--sequences", "32", "--epochs", "16")
+    longer = ("--method", "grasp", "--sequences", "32", "--epochs", "16")
     arguments = ("compress", tiny_folder, *options("out"), *longer)
     frequent = f"import grasp_deploy.workspace as w; w.SAVE_EVERY_SECONDS = 0.05; {ENTRY}"
     process = subprocess.Popen(
