@@ -10,8 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from grasp_deploy.checkpoint.export import SHARD_BYTES, export, resolve_base
 from grasp_deploy.checkpoint.files import check_writable, refuse_existing
@@ -30,63 +29,16 @@ from grasp_deploy.checkpoint.loading import (
     resolve_device,
 )
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
-from grasp_deploy.checkpoint.shapes import DTYPE_BYTES, read_config
+from grasp_deploy.checkpoint.shapes import read_config
 from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint
-from grasp_deploy.config_checks import LARGEST_NUMBER, LARGEST_SEED
-from grasp_deploy.data import calibration_split, read_blocks
+from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.objective import (
-    OVERFLOW,
-    LossError,
-    distillation_loss,
-    finite,
-    mean_loss,
-)
-from grasp_deploy.pruning.training import CalibrationBlocks, Schedule
-
-LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-WARMUP_SHARE = 0.05  # of the time, in which the learning rate rises
-CHECKS = 20  # of the held-out loss, spread evenly over the time
-LARGEST_RANK = 4096
-DTYPES = ("auto", *DTYPE_BYTES)
-PATIENCE = 5  # checks without a new best, after which healing ends
+from grasp_deploy.lessons import Course, HealConfig
+from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
+from grasp_deploy.pruning.training import CalibrationBlocks
 
 Watcher = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class HealConfig:
-    """All that decides a healing, but for the clock where minutes are counted."""
-
-    calibration: str
-    calibration_split: str | None = None
-    calibration_column: str | None = None
-    sequences: int = 512
-    sequence_length: int = 512
-    minutes: float = 10.0
-    steps: int | None = None  # instead of minutes: the same result on every run
-    rank: int = 32
-    learning_rate: float = 1e-3
-    batch_size: int = 2
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"--{name.replace('_', '-')} {getattr(self, name)} is no positive number"
-            for name in ("sequences", "minutes", "steps", "rank", "learning_rate", "batch_size")
-            if getattr(self, name) is not None and not 0 < getattr(self, name) <= LARGEST_NUMBER
-        ]
-        if not 0 <= self.seed <= LARGEST_SEED:
-            problems.append(f"--seed {self.seed} is not between 0 and {LARGEST_SEED}")
-        if self.rank > LARGEST_RANK:
-            problems.append(f"--rank {self.rank} is over {LARGEST_RANK}")
-        if self.dtype not in DTYPES:
-            problems.append(f"--dtype {self.dtype} is unknown: use {', '.join(DTYPES)}")
-        if problems:
-            raise InputError("; ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -123,21 +75,10 @@ def heal(
     plan = load_plan(directory / PLAN_FILE)
     base = resolve_base(plan, model or plan.provenance["config"]["model"])
     device = resolve_device(config.device)
-    text = read_blocks(
-        load_tokenizer(directory),
-        config.calibration,
-        calibration_split(config.calibration, config.calibration_split),
-        config.calibration_column,
-        config.sequence_length,
-        config.sequences,
-    )
-    check_tokens(text.token_ids, read_config(directory))
-    blocks = CalibrationBlocks.split(text.token_ids)
-    if not len(blocks.heldout):
-        raise InputError("one block of text cannot be learnt from and held out: use more")
+    text, blocks = _text(directory, config)
     check_writable(output)  # better now than after the lessons
     teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
-    course = _Course(config, blocks, teacher, student)
+    course = Course(config, blocks, teacher, student)
     if not math.isfinite(course.first_loss):
         raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
     for row in course.lessons():
@@ -163,6 +104,23 @@ def heal(
     return healed
 
 
+def _text(directory: Path, config: HealConfig) -> tuple[Blocks, CalibrationBlocks]:
+    """The text to learn from, and what of it is held out."""
+    text = read_blocks(
+        load_tokenizer(directory),
+        config.calibration,
+        calibration_split(config.calibration, config.calibration_split),
+        config.calibration_column,
+        config.sequence_length,
+        config.sequences,
+    )
+    check_tokens(text.token_ids, read_config(directory))
+    blocks = CalibrationBlocks.split(text.token_ids)
+    if not len(blocks.heldout):
+        raise InputError("one block of text cannot be learnt from and held out: use more")
+    return text, blocks
+
+
 def _merged(calibrated: Tensor | None, healed: Tensor | None) -> Tensor | None:
     """`(w,)` int64, ascending: the windows of both fingerprints, or of the one that there is."""
     known = [hashes for hashes in (calibrated, healed) if hashes is not None]
@@ -175,105 +133,6 @@ def check_installed() -> None:
         raise InputError(
             "healing needs PEFT, which is not installed: pip install 'grasp-deploy[heal]'"
         )
-
-
-class _Course:
-    """The lessons: adapters on the student, the optimiser, and the best adapters so far."""
-
-    def __init__(
-        self, config: HealConfig, blocks: CalibrationBlocks, teacher: nn.Module, student: nn.Module
-    ) -> None:
-        from peft import LoraConfig, get_peft_model
-
-        torch.manual_seed(config.seed)  # of the adapters' first values
-        adapters = LoraConfig(
-            r=config.rank, lora_alpha=2 * config.rank, target_modules=list(LINEARS)
-        )
-        self.config, self.blocks, self.teacher = config, blocks, teacher.eval()
-        # For the order of the blocks alone: how far it goes is a matter of steps or of time.
-        self.schedule = Schedule(1, config.batch_size, config.learning_rate, config.seed, True)
-        self.student = get_peft_model(student, adapters).eval()  # no dropout to switch on
-        self.parameters = [p for p in self.student.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
-        )
-        self.step, self.seconds = 0, 0.0
-        self.first_loss = self.best_loss = self.last_loss = self._heldout_loss()
-        self.best = self._snapshot()
-
-    def lessons(self) -> Iterator[dict[str, Any]]:
-        """Learn to the end, until the held-out loss falls no more, or until the loss overflows."""
-        began, checked_at, checks_without_best = time.perf_counter(), 0.0, 0
-        while (share := self._share()) < 1 and checks_without_best < PATIENCE:
-            try:
-                loss = self._learn(share)
-            except LossError:  # too high a learning rate: the best adapters so far are safe
-                return
-            self.seconds = time.perf_counter() - began
-            checked = None
-            if self._share() >= min(1.0, checked_at + 1 / CHECKS):
-                checked_at = self._share()
-                checked = self.last_loss = self._heldout_loss()
-                checks_without_best = 0 if checked < self.best_loss else checks_without_best + 1
-                if checked < self.best_loss:
-                    self.best_loss, self.best = checked, self._snapshot()
-            done, total = self._progress()
-            yield {
-                "stage": "healing",
-                "step": done,
-                "steps": total,
-                "loss": loss,
-                "heldout_loss": checked,
-            }
-
-    def _progress(self) -> tuple[int, int]:
-        """Steps done and in all; or seconds, if those are counted."""
-        if self.config.steps is not None:
-            return self.step, self.config.steps
-        limit = 60 * self.config.minutes
-        return math.floor(min(self.seconds, limit)), math.ceil(limit)
-
-    def _share(self) -> float:
-        """How much of the way is behind us, 1 at the end."""
-        if self.config.steps is not None:
-            return self.step / self.config.steps
-        return self.seconds / (60 * self.config.minutes)
-
-    def merged(self) -> dict[str, Tensor]:
-        """The linear layers' weights by name, with the best adapters merged into them."""
-        with torch.no_grad():
-            for parameter, best in zip(self.parameters, self.best, strict=True):
-                parameter.copy_(best)
-        weights = self.student.merge_and_unload().state_dict()
-        return {
-            name: tensor.float().cpu().contiguous()
-            for name, tensor in weights.items()
-            if name.rsplit(".", 2)[-2] in LINEARS and name.endswith(".weight")
-        }
-
-    def _learn(self, share: float) -> float:
-        """One step, `share` of the way; its loss in nats per token."""
-        ids = self.schedule.batch(self.blocks, self.step)
-        ids = ids.to(next(self.teacher.parameters()).device)
-        with torch.no_grad():
-            expected = self.teacher(input_ids=ids, use_cache=False).logits
-        loss = distillation_loss(expected, self.student(input_ids=ids, use_cache=False).logits)
-        loss.backward()
-        value = finite(loss, "healing", self.step)
-        rising = min(1.0, share / WARMUP_SHARE + 0.01)
-        rate = self.config.learning_rate * rising * (1 + math.cos(math.pi * min(1.0, share))) / 2
-        self.optimizer.param_groups[0]["lr"] = rate
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.step += 1
-        return value
-
-    def _heldout_loss(self) -> float:
-        return mean_loss(self.student, self.blocks.heldout, self.config.batch_size)
-
-    def _snapshot(self) -> list[Tensor]:
-        return [parameter.detach().clone() for parameter in self.parameters]
 
 
 def _write(

@@ -19,7 +19,8 @@ from grasp_deploy.data import read_blocks
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.healing import LINEARS, HealConfig, heal
+from grasp_deploy.healing import heal
+from grasp_deploy.lessons import LINEARS, HealConfig
 from tests.cli.command import assert_refused, grasp_deploy
 
 pytest.importorskip("peft", reason="healing needs the extra 'heal'")

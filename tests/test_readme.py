@@ -179,7 +179,7 @@ def test_the_python_example_runs(
     demo_model: Path, demo_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (example,) = blocks("python")
-    short = "sequences=16, sequence_length=128, epochs=1, batch_size=4"
+    short = "sequences=16, sequence_length=128, rounds=2, batch_size=4"
     program = (
         example.replace("Qwen/Qwen3-0.6B", str(demo_model))
         .replace('"wikitext2"', repr(str(demo_text[0])))

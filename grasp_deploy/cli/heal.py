@@ -48,7 +48,8 @@ def heal_command(
 
     Shapes stay, so memory and speed stay too. The weights that do best on held-out text win.
     """
-    from grasp_deploy.healing import HealConfig, check_installed, heal
+    from grasp_deploy.healing import check_installed, heal
+    from grasp_deploy.lessons import HealConfig
     from grasp_deploy.report.progress import stage_bars
 
     check_installed()
