@@ -20,7 +20,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", type=Path, help="text; default: the embedded model's")
     parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
     parser.add_argument("--sequences", type=int, default=256, help="blocks of 256 tokens of it")
-    parser.add_argument("--epochs", type=int, default=2, help="passes to learn the gates")
     parser.add_argument("--work", type=Path, help="keep the pruned models in this folder")
     parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
@@ -48,7 +47,6 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
         sequences=BATCH_SIZE if options.smoke else options.sequences,
         sequence_length=SEQUENCE_LENGTH,
         rounds=1 if options.smoke else CompressConfig.rounds,
-        epochs=1 if options.smoke else options.epochs,
         batch_size=BATCH_SIZE,
     )
     compress(config, output, resume=False, overwrite=False)

@@ -64,7 +64,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequences", type=int, default=512)
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--epochs", type=int, help="passes to learn the gates")
     parser.add_argument("--evaluation-blocks", type=int, default=80)
     parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
@@ -82,11 +81,9 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         "batch_size": options.batch_size,
     }
     if options.smoke:
-        settings |= {"sequences": 8, "sequence_length": 64, "batch_size": 4, "epochs": 1}
+        settings |= {"sequences": 8, "sequence_length": 64, "batch_size": 4}
         settings |= {"criterion_sequences": 4, "compensation_sequences": 4, "scale_epochs": 1}
         settings |= {"rounds": 2}
-    if options.epochs is not None:
-        settings["epochs"] = options.epochs
     return settings
 
 

@@ -13,7 +13,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from grasp_deploy.config_checks import budget_problems, range_problems, type_problems
+from grasp_deploy.config_checks import (
+    LEARNT_METHODS,
+    budget_problems,
+    range_problems,
+    type_problems,
+    unused_problems,
+)
 from grasp_deploy.errors import InputError
 
 Criterion = Literal[  # one-shot scores; a test holds them to those that `pruning.criteria` knows
@@ -154,6 +160,7 @@ class CompressConfig:
             *wrong_types.values(),
             *budget_problems(self, wrong_types),
             *range_problems(self, wrong_types),
+            *unused_problems(self, wrong_types),
         ]
         if problems:
             raise InputError("; ".join(problems))
@@ -170,10 +177,14 @@ class CompressConfig:
         return math.lcm(self.ffn_multiple, size), math.lcm(self.kv_multiple, size)
 
     @property
+    def learns(self) -> bool:
+        """Whether gates are learnt, or units chosen in rounds or at once."""
+        return self.method in LEARNT_METHODS
+
+    @property
     def shares_out(self) -> bool:
         """Whether the allocation has a criterion's scores to work on, or nothing to do."""
-        learns = self.method in ("grasp", "gumbel-topk")
-        criterion = self.start if learns else self.method
+        criterion = self.start if self.learns else self.method
         return self.allocation == "global" or criterion in CRITERIA
 
     def to_json(self) -> str:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
+LEARNT_METHODS = ("grasp", "gumbel-topk")
+OF_LEARNT_GATES = ("start", "epochs", "objective", "temperature")
 LARGEST_SEED = 2**32 - 1
 LARGEST_NUMBER = 2**40
 
@@ -123,3 +125,16 @@ def range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[
             except InputError as error:
                 problems.append(str(error))
     return problems
+
+
+def unused_problems(config: CompressConfig, wrong_types: Container[str]) -> list[str]:
+    """Options of learnt gates that somebody set for a method that learns none."""
+    if "method" in wrong_types or config.learns:
+        return []
+    defaults = {f.name: f.default for f in fields(config)}
+    return [
+        f"{flag(name)} is about learnt gates, and --method {config.method} learns none: add "
+        f"--method grasp, or drop {flag(name)}"
+        for name in OF_LEARNT_GATES
+        if name not in wrong_types and getattr(config, name) != defaults[name]
+    ]

@@ -70,14 +70,9 @@ class Job:
         return self.shape.query_heads_per_group * self.shape.head_dim
 
     @property
-    def learns(self) -> bool:
-        """Whether gates are learnt, or units chosen at once by a criterion."""
-        return self.config.method in ("grasp", "gumbel-topk")
-
-    @property
     def criterion(self) -> str | None:
         """The criterion that gates start from or units are chosen by; None: from equal scores."""
-        name = self.config.start if self.learns else self.config.method
+        name = self.config.start if self.config.learns else self.config.method
         return None if name == "equal" else name
 
     @property
@@ -91,7 +86,7 @@ class Job:
     @property
     def gate_schedule(self) -> Schedule:
         config = self.config
-        epochs = config.epochs if self.learns else 0
+        epochs = config.epochs if self.config.learns else 0
         return replace(self._schedule(epochs), distil=config.objective == "distillation")
 
     @property

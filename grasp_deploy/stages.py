@@ -69,7 +69,7 @@ class Stages:
             seconds = row["seconds"]
         self.seconds["gates"] = seconds
         scores = state.chosen(schedule.select_best)
-        masks = [self.mask(scores)] if job.learns or start.mask is None else []
+        masks = [self.mask(scores)] if job.config.learns or start.mask is None else []
         if start.mask is not None and not any(torch.equal(start.mask, mask) for mask in masks):
             masks.append(start.mask)
         return scores, masks
@@ -77,7 +77,7 @@ class Stages:
     def mask(self, scores: Tensor) -> Tensor:
         """`(N,)` mask that scores keep under the budget."""
         job = self.subject.job
-        if not job.learns:  # a criterion's scores have any size: a sigmoid would saturate
+        if not job.config.learns:  # a criterion's scores have any size: a sigmoid would saturate
             return project(scores, job.budget)
         return keep_mask(scores, job.budget, job.config.temperature, job.ranks_per_cost)
 

@@ -40,7 +40,7 @@ def start_of(subject: Subject) -> Start:
     assert saved is not None, "it was saved just now"
     (scores, mask), record = saved
     return Start(
-        by_rank(scores, job.budget) if job.learns else scores,
+        by_rank(scores, job.budget) if job.config.learns else scores,
         mask if job.criterion == "progressive" else None,
         float(record["seconds"]),
     )
@@ -122,6 +122,6 @@ def _criterion_scores(subject: Subject, name: str, on_batch: OnStep) -> Tensor:
         seed=config.seed,
         on_batch=on_batch,
     )
-    if name in ADDITIVE and (job.learns or job.ranks_per_cost):
+    if name in ADDITIVE and (job.config.learns or job.ranks_per_cost):
         scores = per_cost(scores, job.budget.costs)
     return scores

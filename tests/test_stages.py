@@ -83,9 +83,9 @@ def test_a_criterion_alone_decides_the_mask(
 
 
 def test_learning_starts_at_the_criterions_own_mask(quick: CompressConfig, tmp_path: Path) -> None:
-    config = replace(quick, method="grasp", start="taylor-element")
-    one_shot, _ = compressed(replace(config, method="taylor-element"), tmp_path / "one-shot")
-    _, rows = compressed(config, tmp_path / "learnt")
+    one_shot, _ = compressed(replace(quick, method="taylor-element"), tmp_path / "one-shot")
+    learnt = replace(quick, method="grasp", start="taylor-element")
+    _, rows = compressed(learnt, tmp_path / "learnt")
     first = next(row for row in rows if row["stage"] == "gates")
     units = UnitTable.of_layers(one_shot.dense_layers)
     assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(one_shot.mask)

@@ -75,6 +75,11 @@ def assert_leaves_nothing(model: Path, work: Path, options: tuple[str, ...], *wo
         (("--keep", "0.6", "--seed", str(2**32)), ("--seed 4294967296", "over 4294967295")),
         (("--keep", "0.6", "--revision", "main"), ("is a folder", "leave --revision out")),
         (("--keep", "0.6", "--attention", "psychic"), ("psychic", "sdpa")),
+        (("--keep", "0.6", "--epochs", "4"), ("--epochs is about learnt", "--method grasp")),
+        (
+            ("--keep", "0.6", "--method", "flap", "--start", "obs"),
+            ("--start is about learnt", "--method flap learns none"),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
