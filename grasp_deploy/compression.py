@@ -1,7 +1,8 @@
 """The whole method, top-down: a model and a budget in, a smaller dense checkpoint out.
 
-scores        learn one gate score per unit on the frozen model, projected onto the budget each step
-mask          the units kept by the scores that did best on held-out text
+scores        score the units that are left, round after round, while the budget falls to its target;
+              or learn a gate per unit on the frozen model, projected onto the budget at each step
+mask          the units that the scores keep; of several masks the one best on held-out text
 compensation  solve the kept output columns, so that hidden states stay near the dense model's
 scales        learn one multiplier per kept unit while the mask stands still
 plan          scores, mask and scales with their provenance
