@@ -1,7 +1,7 @@
 """The whole method, top-down: a model and a budget in, a smaller dense checkpoint out.
 
-scores        score the units that are left, round after round, while the budget falls to its target;
-              or learn a gate per unit on the frozen model, projected onto the budget at each step
+scores        score the units that are left, in rounds, while the budget falls to its target; or
+              learn a gate per unit on the frozen model, projected onto the budget at each step
 mask          the units that the scores keep; of several masks the one best on held-out text
 compensation  solve the kept output columns, so that hidden states stay near the dense model's
 scales        learn one multiplier per kept unit while the mask stands still

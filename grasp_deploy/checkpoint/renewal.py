@@ -36,6 +36,9 @@ def intact_plan(directory: Path) -> Plan:
         raise InputError(
             f"{directory} holds no pruned checkpoint: name a folder that compress made"
         )
+    for name in (QUALITY_FILE, CARD_FILE):
+        if (directory / name).is_dir():
+            raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
     for name, digest in stated.items():
         path = directory / name
         if name in (QUALITY_FILE, CARD_FILE):

@@ -151,3 +151,13 @@ def test_a_folder_without_a_plan(demo_model: Path, tmp_path: Path) -> None:
     for directory in (demo_model, tmp_path / "none"):
         with pytest.raises(InputError, match=r"holds no pruned checkpoint: name a folder"):
             intact_plan(directory)
+
+
+@pytest.mark.parametrize("name", [CARD_FILE, QUALITY_FILE])
+def test_a_folder_in_a_files_place_is_refused_before_anything_is_measured(
+    folder: Path, name: str
+) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    with pytest.raises(InputError, match=f"{name} is a folder.*move it away"):
+        intact_plan(folder)
