@@ -1,8 +1,8 @@
 """What a part of a record must look like, and what is wrong with one that does not, in words.
 
-A shape is `None` (anything), `str`, `int` or `float` (a number of 0 or more), `POSITIVE` or
-`POSITIVE_INT`, a mapping of keys that must be there, a list (at least one item, each of that
-shape), `AnyNumber` (a list that may be empty too) or `OrNull`.
+A shape is `None` (anything), `str`, `int` or `float` (a number of 0 or more), `POSITIVE`,
+`POSITIVE_INT` or `SIGNED`, a mapping of keys that must be there, a list (at least one item, each of
+that shape), `AnyNumber` (a list that may be empty too), `ByName` or `OrNull`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from grasp_deploy.record import is_number
 
 POSITIVE, POSITIVE_INT = "a positive number", "a positive whole number"
+SIGNED = "a number, below 0 too"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,13 @@ class AnyNumber:
     shape: Any
 
 
+@dataclass(frozen=True)
+class ByName:
+    """An object of at least one entry, each of a shape, whatever they are called."""
+
+    shape: Any
+
+
 def wrong(value: Any, wanted: Any, where: str) -> str:
     """What is missing or of another shape, in words; empty if nothing is."""
     if wanted is None or (isinstance(wanted, OrNull) and value is None):
@@ -38,6 +46,11 @@ def wrong(value: Any, wanted: Any, where: str) -> str:
         return wrong(value, wanted.shape, where)
     if isinstance(wanted, dict):
         return _wrong_mapping(value, wanted, where)
+    if isinstance(wanted, ByName):
+        named = value if isinstance(value, dict) else {}
+        return _wrong_mapping(value, dict.fromkeys(named, wanted.shape), where) or (
+            "" if named else f"{where} is empty"
+        )
     if isinstance(wanted, AnyNumber):
         return _wrong_list(value, wanted.shape, where, least=0)
     if isinstance(wanted, list):
@@ -55,7 +68,9 @@ def wrong_if_there(value: Mapping[str, Any], wanted: Mapping[str, Any], where: s
 def _wrong_number(value: Any, wanted: Any, where: str) -> str:
     if not is_number(value) or (wanted in (int, POSITIVE_INT) and not isinstance(value, int)):
         return f"{where} is no number"
-    too_small = value < 0 or (wanted in (POSITIVE, POSITIVE_INT) and value == 0)
+    too_small = (value < 0 and wanted != SIGNED) or (
+        wanted in (POSITIVE, POSITIVE_INT) and value == 0
+    )
     return f"{where} is {value:g}, which cannot be" if too_small else ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -22,8 +22,8 @@ SHORT_OUTCOMES = {NO_DIFFERENCE: "within noise", UNDECIDED: "undecided"}
 
 def record_tables(record: Mapping[str, Any]) -> list[Table]:
     """The tables of a record's figures; a kind that is not known is listed key by key."""
-    makers = TABLES.get(record["benchmark"], (value_table,))
-    return [maker(dict(record)) for maker in makers]
+    maker = TABLES.get(record["benchmark"])
+    return maker(dict(record)) if maker else [value_table(record)]
 
 
 def provenance_table(record: Mapping[str, Any]) -> Table:
@@ -90,50 +90,61 @@ def quality_table(record: Row) -> Table:
     return table
 
 
-def _memory_table(record: Row) -> Table:
+def _memory_tables(record: Row) -> list[Table]:
     from grasp_deploy.report.bench_tables import memory_table
 
-    return memory_table(record)
+    return [memory_table(record)]
 
 
-def _kv_table(record: Row) -> Table:
+def _kv_tables(record: Row) -> list[Table]:
     from grasp_deploy.report.bench_tables import kv_table
 
-    return kv_table(record)
+    return [kv_table(record)]
 
 
-def _throughput_table(record: Row) -> Table:
+def _throughput_tables(record: Row) -> list[Table]:
     from grasp_deploy.report.throughput_tables import throughput_table
 
-    return throughput_table(record)
+    return [throughput_table(record), gain_table(record)]
 
 
-def _serve_table(record: Row) -> Table:
+def _serve_tables(record: Row) -> list[Table]:
     from grasp_deploy.report.throughput_tables import serve_table
 
-    return serve_table(record)
+    return [serve_table(record)]
 
 
-def _task_table(record: Row) -> Table:
+def _quality_tables(record: Row) -> list[Table]:
+    return [quality_table(record)]
+
+
+def _task_tables(record: Row) -> list[Table]:
     from grasp_deploy.report.task_tables import task_table
 
-    return task_table(record)
+    return [task_table(record)]
 
 
-def _startup_table(record: Row) -> Table:
+def _startup_tables(record: Row) -> list[Table]:
     from grasp_deploy.report.startup_tables import startup_table
 
-    return startup_table(record)
+    return [startup_table(record)]
 
 
-TABLES: Mapping[str, Sequence[Callable[[Row], Table]]] = {
-    "throughput": (_throughput_table, gain_table),
-    "memory": (_memory_table,),
-    "kv": (_kv_table,),
-    "serve": (_serve_table,),
-    "quality": (quality_table,),
-    "tasks": (_task_table,),
-    "startup": (_startup_table,),
+def _study_tables(record: Row) -> list[Table]:
+    from grasp_deploy.report.study_tables import kept_table, quality_tables
+
+    return [*quality_tables(record), kept_table(record)]
+
+
+TABLES: Mapping[str, Callable[[Row], list[Table]]] = {
+    "throughput": _throughput_tables,
+    "memory": _memory_tables,
+    "kv": _kv_tables,
+    "serve": _serve_tables,
+    "quality": _quality_tables,
+    "tasks": _task_tables,
+    "startup": _startup_tables,
+    "study": _study_tables,
 }
 
 

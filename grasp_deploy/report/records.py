@@ -9,11 +9,13 @@ from typing import Any
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.record import read_record
-from grasp_deploy.report.record_sense import mixed_up
+from grasp_deploy.report.record_sense import mixed_up, unlike_rows
 from grasp_deploy.report.record_shape import (
     POSITIVE,
     POSITIVE_INT,
+    SIGNED,
     AnyNumber,
+    ByName,
     OrNull,
     wrong,
     wrong_if_there,
@@ -27,6 +29,7 @@ KINDS = {
     "quality": "Quality",
     "tasks": "Accuracy on tasks",
     "startup": "Start of the server",
+    "study": "Studies of quality",
 }
 SIZES = dict.fromkeys(("weight_bytes", "kv_bytes", "peak_bytes", "other_bytes"), int)
 HELD = {"cached_tokens": int, "sequences": int}
@@ -37,6 +40,18 @@ FOOTPRINT = {
     **dict.fromkeys(("parameters", "weight_bytes", "kv_bytes_per_token"), POSITIVE),
     **{"head_dim": POSITIVE, "distinct_shapes": POSITIVE},
     "layers": [dict.fromkeys(LAYER, POSITIVE)],
+}
+STUDY = {  # of compressions rather than of models
+    "study": str,
+    "dense_perplexity": ByName(POSITIVE),
+    "rows": [
+        {
+            **{"variant": str, "keep": POSITIVE, "seed": int},
+            **{"perplexity": ByName(POSITIVE), "excess_nats": ByName(SIGNED)},
+            **dict.fromkeys(("kept_cost_share", "kept_ffn_share", "kept_kv_share"), float),
+            **{"kept_per_layer": [[int]], "seconds": ByName(float)},
+        }
+    ],
 }
 # What settings hold where they hold it, and what a cell must hold (shapes of `record_shape`).
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -127,6 +142,12 @@ def check_record(record: Mapping[str, Any], path: Path) -> None:
     """InputError if a record of a known kind lacks what tables and figures are drawn from."""
     kind = record["benchmark"]
     found = wrong(record, {"benchmark": str, "settings": {}, "machine": {}}, "it")
+    if not found and kind == "study":
+        found = (
+            wrong(record, STUDY, "it")
+            or wrong_if_there(record, {"dense_layers": [[POSITIVE_INT]]}, "it")
+            or unlike_rows(record)
+        )
     if not found and kind in CELLS:
         found = (
             wrong(record, {"models": [{"name": str, "footprint": FOOTPRINT}]}, "it")

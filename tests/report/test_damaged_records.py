@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from grasp_deploy.record import read_record
 from grasp_deploy.report.records import check_record
 from grasp_deploy.report.throughput_tables import serve_table
 from tests.report.records import Record, kv_record, model, record, serve_record, throughput_record
+from tests.report.study_records import study_record
 from tests.report.test_task_tables import task_record
 
 MODELS = [model("dense"), model("pruned", 0.6)]
@@ -33,14 +35,15 @@ MADE = {
     "serve": lambda: serve_record(MODELS),
     "tasks": task_record,
     "startup": startup_record,
+    "study": study_record,
 }
-SAMPLE = ("cells", 0, "samples", 0)
+SAMPLE, ROW = ("cells", 0, "samples", 0), ("rows", 1)
 ABSENT = object()
 
 
 def changed(kind: str, place: tuple[str | int, ...], value: Any) -> Record:
     """A record with another value in one place, or without what was there."""
-    made = MADE[kind]()
+    made = copy.deepcopy(MADE[kind]())
     inner: Any = made
     for step in place[:-1]:
         inner = inner[step]
@@ -68,6 +71,10 @@ def test_records_of_real_runs_are_whole(path: Path) -> None:
         ("serve", (*SAMPLE, "itl_seconds"), ABSENT),
         ("tasks", ("cells", 0, "num_fewshot"), None),
         ("tasks", ("cells", 0, "standard_error"), None),
+        ("study", ("dense_layers",), ABSENT),
+        ("study", ("rows", 0, "excess_nats", "c4"), -0.01),  # better than the dense model
+        ("study", ("rows", 0, "keep"), 1),
+        ("study", ("rows", 0, "heldout_loss"), ABSENT),  # nothing is drawn of it
     ],
 )
 def test_what_a_true_record_may_hold(kind: str, place: tuple[str | int, ...], value: Any) -> None:
@@ -104,6 +111,33 @@ def test_what_a_true_record_may_hold(kind: str, place: tuple[str | int, ...], va
         ("tasks", ("cells", 2, "items", 3), ABSENT, "their items differ"),
         ("tasks", ("cells", 2, "prompts_sha256"), "1", "their prompts differ"),
         ("tasks", ("cells", 3, "metric"), "acc, strict", "their metrics differ"),
+        ("study", ("study",), ABSENT, "it has no study"),
+        ("study", ("dense_perplexity",), {}, "dense_perplexity is empty"),
+        ("study", ("dense_perplexity",), 8.0, "dense_perplexity is no object"),
+        ("study", ("dense_perplexity", "c4"), 0, "dense_perplexity.c4 is 0, which cannot be"),
+        ("study", ("dense_perplexity", "ptb"), 9.0, r"rows\[0\] is not of the corpora c4, ptb"),
+        ("study", ("rows",), [], "rows is no list of at least one"),
+        ("study", (*ROW, "variant"), None, "variant is no text"),
+        ("study", (*ROW, "keep"), 0, "keep is 0, which cannot be"),
+        ("study", (*ROW, "keep"), 1.5, r"rows\[1\] keeps 1.5, and 1 is all"),
+        ("study", (*ROW, "seed"), 0, r"rows\[1\] is there twice"),
+        ("study", (*ROW, "seed"), "0", "seed is no number"),
+        ("study", (*ROW, "perplexity"), {"ptb": 9.0}, r"rows\[1\] is not of the corpora c4"),
+        ("study", (*ROW, "perplexity", "c4"), float("inf"), "perplexity.c4 is no number"),
+        ("study", (*ROW, "excess_nats"), {}, "excess_nats is empty"),
+        ("study", (*ROW, "excess_nats", "c4"), None, "excess_nats.c4 is no number"),
+        ("study", (*ROW, "kept_cost_share"), ABSENT, "no kept_cost_share"),
+        ("study", (*ROW, "kept_ffn_share"), "half", "kept_ffn_share is no number"),
+        ("study", (*ROW, "kept_kv_share"), -0.5, "kept_kv_share is -0.5, which cannot be"),
+        ("study", (*ROW, "kept_per_layer"), [[4, 2]], "kept_per_layer that is no list of 2 pairs"),
+        ("study", (*ROW, "kept_per_layer", 0), [4], "kept_per_layer that is no list of 2 pairs"),
+        ("study", (*ROW, "kept_per_layer", 0, 1), 0.5, "is no number"),
+        ("study", (*ROW, "kept_per_layer", 0), [11, 2], "keeps more of a layer than it has"),
+        ("study", (*ROW, "seconds"), {}, "seconds is empty"),
+        ("study", (*ROW, "seconds", "start"), None, "seconds.start is no number"),
+        ("study", ("dense_layers",), [[10, 4]], "kept_per_layer that is no list of 1 pairs"),
+        ("study", ("dense_layers", 1), [20], "dense_layers are no pairs"),
+        ("study", ("dense_layers", 1, 0), 0, "which cannot be"),
     ],
 )
 def test_what_is_refused(kind: str, place: tuple[str | int, ...], value: Any, words: str) -> None:

@@ -27,6 +27,7 @@ from tests.report.records import (
     serve_record,
     throughput_record,
 )
+from tests.report.study_records import study_record
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -92,6 +93,7 @@ def records() -> list[NamedRecord]:
         "kv-7b": kv_record(models),
         "serve-7b": serve_record(models, failed={NASTY: 1}),
         "quality-7b": quality_record(models, ["wikitext2"]),
+        "study-7b": study_record({NASTY: {0.8: [0.1], 0.5: [0.3]}}),
         "gate-step": gate_step,
     }
     return [NamedRecord(name, one) for name, one in made.items()]
@@ -176,6 +178,14 @@ def test_outcomes_have_their_colours(text: str) -> None:
 def test_records_without_verdicts_or_figures_make_a_page() -> None:
     alone = page([NamedRecord("gate", record("gate_step", [], ok=True))])
     assert "Verdicts" not in alone and "Figures" not in alone and "<td" in alone
+    Checker(alone)
+
+
+def test_a_study_makes_a_page_alone() -> None:
+    alone = page([NamedRecord("methods", study_record())])
+    assert "Verdicts" not in alone and "What each layer keeps" not in alone
+    assert alone.count("<figure>") == 3 and "Studies of quality" in alone
+    assert "8.24 ±0.08" in alone and "56.7%" in alone
     Checker(alone)
 
 

@@ -9,6 +9,7 @@ from grasp_deploy.report.plots.memory import kv_drawings, memory_drawings
 from grasp_deploy.report.plots.serving import serve_drawings
 from grasp_deploy.report.plots.shapes import kept_drawings, quality_drawings
 from grasp_deploy.report.plots.startup import startup_drawings
+from grasp_deploy.report.plots.study import study_drawings
 from grasp_deploy.report.plots.style import Drawing as Drawing
 from grasp_deploy.report.plots.style import color_rules as color_rules
 from grasp_deploy.report.plots.style import our_style
@@ -23,6 +24,7 @@ DRAWERS: dict[str, Callable[[dict[str, Any]], Iterator[Drawing]]] = {
     "serve": serve_drawings,
     "quality": quality_drawings,
     "startup": startup_drawings,
+    "study": study_drawings,
 }
 
 
@@ -41,7 +43,8 @@ def shape_drawings(records: Iterable[dict[str, Any]]) -> list[Drawing]:
     found: list[Drawing] = []
     with our_style():
         for record in records:
-            if record["benchmark"] in DRAWERS and record["models"] not in seen:
+            of_models = record["benchmark"] in DRAWERS and "models" in record  # a study has none
+            if of_models and record["models"] not in seen:
                 suffix = f"-{len(seen) + 1}" if seen else ""
                 seen.append(record["models"])
                 found += [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib.lines import Line2D
@@ -42,20 +42,22 @@ def kept_drawings(record: dict[str, Any]) -> Iterator[Drawing]:
     ]
     for name, (unit, title) in UNITS.items():
         if pruned:
-            yield _kept_drawing(record["models"][0]["name"], dense, pruned, name, unit, title)
+            note = f"share of what {record['models'][0]['name']} has"
+            yield kept_drawing(note, dense, pruned, name, unit, title)
 
 
-def _kept_drawing(
-    baseline: str,
-    dense: Sequence[dict[str, int]],
-    pruned: Sequence[tuple[int, dict[str, Any]]],
+def kept_drawing(
+    note: str,
+    dense: Sequence[Mapping[str, float]],
+    pruned: Sequence[tuple[int, Mapping[str, Any]]],
     name: str,
     unit: str,
     title: str,
 ) -> Drawing:
+    """The share that each layer keeps of the dense one's units, a line each `(index, model)`."""
     total = sum(layer[unit] for layer in dense)
     title = f"{title}, layer by layer"
-    axes = new_axes(title, f"share of what {baseline} has; legend: of all layers together")
+    axes = new_axes(title, f"{note}; legend: of all layers together")
     handles = []
     for index, model in pruned:
         layers = model["footprint"]["layers"]

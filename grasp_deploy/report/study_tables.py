@@ -1,0 +1,124 @@
+"""Rich tables of a study: what each way of compressing loses, keeps and costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Record = Mapping[str, Any]
+WIDEST_COLUMNS = 80
+BROKEN = 1e5  # a perplexity whose digits say no more than that the model is broken
+
+
+def quality_tables(record: Record) -> list[Table]:
+    """Perplexity by variant and budget, the mean over seeds with half their range.
+
+    One table of all corpora, or one a corpus where that would be wider than a terminal.
+    """
+    corpora = list(record["dense_perplexity"])
+    table = _quality_table(record, corpora)
+    if len(corpora) == 1 or Console(width=1000).measure(table).maximum <= WIDEST_COLUMNS:
+        return [table]
+    return [_quality_table(record, [corpus]) for corpus in corpora]
+
+
+def _quality_table(record: Record, corpora: Sequence[str]) -> Table:
+    alone = f", {corpora[0]}" if len(corpora) == 1 else ""
+    seeds = len({row["seed"] for row in record["rows"]})
+    table = Table(
+        title=Text(f"Perplexity by budget: study of {record['study']}{alone}"),
+        title_justify="left",
+        caption=f"means over {seeds} seeds ± half their range" if seeds > 1 else None,
+        caption_justify="left",
+    )
+    table.add_column("variant", overflow="fold")
+    keeps = budgets(record)
+    points = [(keep, corpus) for keep in keeps for corpus in corpora]
+    for keep, corpus in points:
+        head = f"{keep:g}" if alone else f"{keep:g} {corpus}"
+        table.add_column(Text(head), justify="right", no_wrap=bool(alone))
+    table.add_row("dense", *(_number(record["dense_perplexity"][corpus]) for _, corpus in points))
+    table.add_section()
+    for variant in variants(record):
+        cells = (
+            _with_spread([row["perplexity"][corpus] for row in runs(record, variant, keep)])
+            for keep, corpus in points
+        )
+        table.add_row(Text(variant), *cells)
+    return table
+
+
+def kept_table(record: Record) -> Table:
+    """What each variant keeps of each kind of unit, and its seconds in all; means over seeds.
+
+    The shares by count are those that the paper's appendix diagnoses its variants by.
+    """
+    table = Table(
+        title=Text(f"What is kept, and how long it takes: study of {record['study']}"),
+        title_justify="left",
+        caption="cost: of the dense model's under the budget's cost model; channels and groups by "
+        "count",
+        caption_justify="left",
+    )
+    table.add_column("variant", overflow="fold")
+    for head in ("cost", "FFN channels", "KV groups", "seconds"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for keep in budgets(record):
+        table.add_row(Text(f"keep {keep:g}", style="bold"))
+        for variant in variants(record):
+            if some := runs(record, variant, keep):
+                table.add_row(Text(variant), *_kept_cells(some))
+        table.add_section()
+    return table
+
+
+def _kept_cells(rows: Sequence[Record]) -> list[str]:
+    keys = ("kept_cost_share", "kept_ffn_share", "kept_kv_share")
+    shares = [f"{statistics.fmean(row[key] for row in rows):.1%}" for key in keys]
+    seconds = statistics.fmean(sum(row["seconds"].values()) for row in rows)
+    return [*shares, f"{seconds:,.1f}" if seconds < 100 else f"{seconds:,.0f}"]
+
+
+def budgets(record: Record) -> list[float]:
+    """The shares of the cost that are kept, the largest first."""
+    return sorted({row["keep"] for row in record["rows"]}, reverse=True)
+
+
+def variants(record: Record) -> list[str]:
+    """The ways of compressing, in the order in which they were measured."""
+    return list(dict.fromkeys(row["variant"] for row in record["rows"]))
+
+
+def runs(record: Record, variant: str, keep: float) -> list[Record]:
+    """The rows of one variant under one budget, one a seed."""
+    return [row for row in record["rows"] if (row["variant"], row["keep"]) == (variant, keep)]
+
+
+def seeds_in_words(record: Record) -> str:
+    """What a point of a figure stands for."""
+    seeds = len({row["seed"] for row in record["rows"]})
+    return f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
+
+
+def _with_spread(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    mean = statistics.fmean(values)
+    if len(values) == 1:
+        return _number(mean)
+    half = (max(values) - min(values)) / 2
+    return f"{_number(mean)} ±{half:,.{_decimals(mean)}f}" if mean < BROKEN else _number(mean)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.{_decimals(value)}f}" if value < BROKEN else f"{value:.1e}"
+
+
+def _decimals(value: float) -> int:
+    """As many as leave four digits, or none."""
+    return 2 if value < 100 else 1 if value < 1000 else 0

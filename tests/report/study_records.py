@@ -1,0 +1,48 @@
+"""Records of studies as `benchmarks/quality.py` writes them, with made-up figures: test data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.report.records import Record, record
+
+DENSE_PERPLEXITY = 8.0
+DENSE_LAYERS = [[10, 4], [20, 4]]
+Losses = Mapping[str, Mapping[float, Sequence[float]]]  # by variant and budget, one a seed
+LOSSES: Losses = {
+    "default": {0.8: [0.02, 0.04], 0.5: [0.2, 0.3]},
+    "flap": {0.8: [0.1, 0.1], 0.5: [0.9, 1.1]},
+}
+
+
+def study_record(losses: Losses = LOSSES, corpora: Sequence[str] = ("c4",)) -> Record:
+    """One row for each loss in nats, the same on every corpus."""
+    rows = [
+        study_row(variant, keep, seed, nats, corpora)
+        for variant, by_budget in losses.items()
+        for keep, of_seeds in by_budget.items()
+        for seed, nats in enumerate(of_seeds)
+    ]
+    dense = dict.fromkeys(corpora, DENSE_PERPLEXITY)
+    made = record("study", [], study="methods", dense_perplexity=dense, rows=rows)
+    del made["models"]
+    return {**made, "dense_layers": DENSE_LAYERS}
+
+
+def study_row(
+    variant: str, keep: float, seed: int, nats: float, corpora: Sequence[str]
+) -> dict[str, Any]:
+    """The first seed keeps 4 and 12 channels, the second 6 and 12; both keep 2 and 4 groups."""
+    return {
+        **{"variant": variant, "keep": keep, "seed": seed},
+        "perplexity": dict.fromkeys(corpora, DENSE_PERPLEXITY * math.exp(nats)),
+        "excess_nats": dict.fromkeys(corpora, nats),
+        "kept_cost_share": keep,
+        "kept_ffn_share": (16 + 2 * seed) / 30,
+        "kept_kv_share": 6 / 8,
+        "kept_per_layer": [[4 + 2 * seed, 2], [12, 4]],
+        "heldout_loss": {"heldout_dense": 2.0, "heldout_pruned": 2.0 + nats},
+        "seconds": {"start": 10.0 + 2 * seed, "scales": 5.5},
+    }

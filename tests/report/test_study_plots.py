@@ -1,0 +1,154 @@
+"""Figures of a study: the lines and bars are what the rows say, and the good ones stay legible."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from grasp_deploy.report.plots import Drawing, drawings, shape_drawings
+from grasp_deploy.report.plots.study import best_variants
+from grasp_deploy.report.plots.study_bars import edge_of
+from tests.report.records import memory_record, model
+from tests.report.study_records import Losses, study_record
+from tests.report.test_plots import axes_of, labels_of
+
+MANY: Losses = {
+    f"variant {i}": {0.8: [0.01 * i], 0.5: [0.03 * i]} for i in (9, 1, 2, 3, 4, 5, 6, 7, 8)
+}
+ONE_BUDGET: Losses = {
+    "default": {0.5: [0.04, 0.06]},
+    "much worse than the others": {0.5: [3.0, 5.0]},
+    **{f"flap, compensated {i}": {0.5: [0.1 * i, 0.1 * i]} for i in range(1, 8)},
+}
+
+
+def named(losses: Losses, corpora: tuple[str, ...] = ("c4",)) -> dict[str, Drawing]:
+    return {drawing.name: drawing for drawing in drawings(study_record(losses, corpora))}
+
+
+def legend_of(drawing: Drawing) -> list[str]:
+    return [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+
+
+def bars_of(axes: Axes) -> dict[str, Rectangle]:
+    """Bars by the names beside them."""
+    names = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    return dict(zip(names, bars, strict=True))
+
+
+def test_a_line_is_the_mean_over_seeds_and_its_bars_are_their_range() -> None:
+    found = {drawing.name: drawing for drawing in drawings(study_record(corpora=("c4", "my text")))}
+    assert found.keys() == {"loss-c4", "loss-my-text", "kept-ffn", "kept-kv"}
+    axes = axes_of(found["loss-c4"])
+    default, flap = axes.containers
+    assert list(default.lines[0].get_xdata()) == [0.8, 0.5]
+    assert list(default.lines[0].get_ydata()) == pytest.approx([0.03, 0.25])
+    assert list(flap.lines[0].get_ydata()) == pytest.approx([0.1, 1.0])
+    ends = [path[:, 1].tolist() for path in default.lines[2][0].get_segments()]
+    assert ends == [pytest.approx([0.02, 0.04]), pytest.approx([0.2, 0.3])]
+    left, right = axes.get_xlim()
+    assert left > 0.8 > 0.5 > right, "from the dense model's side to the smallest budget"
+    assert legend_of(found["loss-c4"]) == ["default", "flap"]
+    assert "mean and range of 2 seeds" in axes.get_title(loc="left")
+
+
+def test_only_the_best_are_drawn_and_the_note_counts_the_rest() -> None:
+    drawing = named(MANY)["loss-c4"]
+    assert legend_of(drawing) == [f"variant {i}" for i in range(1, 8)]
+    note = " ".join(axes_of(drawing).get_title(loc="left").split())
+    assert "2 variants that lose more are left out" in note and "one seed" in note
+
+
+def test_variants_are_compared_under_the_budgets_that_all_have() -> None:
+    half_done: Losses = {"a": {0.8: [0.1], 0.5: [3.0]}, "b": {0.8: [0.2]}}
+    assert best_variants(study_record(half_done)) == ["a", "b"]
+    nothing_shared: Losses = {"a": {0.8: [0.3]}, "b": {0.5: [0.2]}}
+    assert best_variants(study_record(nothing_shared)) == ["b", "a"]
+
+
+@pytest.mark.parametrize("best", [0.05, 0.0, -0.02])
+def test_a_bad_variant_does_not_flatten_a_good_one(best: float) -> None:
+    losses: Losses = {"default": {0.8: [best], 0.5: [0.1]}, "random": {0.8: [1.0], 0.5: [3.0]}}
+    axes = axes_of(named(losses)["loss-c4"])
+    low, middle, high = axes.transData.transform([(0.5, v) for v in (best, 0.1, 3.0)])[:, 1]
+    assert middle - low > 0.1 * (high - low)
+    bottom, top = axes.get_ylim()
+    assert bottom <= best and top > 3
+    assert {0.1, 1.0} <= set(axes.get_yticks())
+
+
+def test_an_even_axis_where_losses_are_of_one_size() -> None:
+    assert axes_of(named({"a": {0.8: [0.1], 0.5: [0.5]}})["loss-c4"]).get_yscale() == "linear"
+
+
+def test_one_budget_makes_bars_with_the_best_on_top() -> None:
+    axes = axes_of(named(ONE_BUDGET)["loss-c4"])
+    bars = bars_of(axes)
+    assert list(bars)[-1] == "default" and next(iter(bars)) == "much worse than the others"
+    assert bars["default"].get_width() == pytest.approx(0.05)
+    assert bars["flap, compensated 7"].get_width() == pytest.approx(0.7)
+    # the best seven are 0.05 and 0.1 to 0.6, so bars end at three times 0.3
+    assert bars["much worse than the others"].get_width() == pytest.approx(0.9)
+    assert {text.get_text() for text in axes.texts} >= {"0.050", "4.000"}
+    assert "paler bars are cut" in " ".join(axes.get_title(loc="left").split())
+
+
+def test_no_bar_is_cut_for_little() -> None:
+    assert edge_of([0.1, 0.2, 0.3]) == math.inf
+    assert edge_of([0.1, 0.2, 0.8]) == math.inf
+    assert edge_of([0.1, 0.2, 0.95]) == pytest.approx(0.6)
+    assert edge_of([-0.2, -0.1, 0.3]) == math.inf
+
+
+def test_bars_of_losses_below_nothing() -> None:
+    axes = axes_of(named({"healed": {0.5: [-0.2]}, "other": {0.5: [-0.1]}})["loss-c4"])
+    left, right = axes.get_xlim()
+    assert left < -0.2 and right > 0
+
+
+def test_what_layers_keep_under_the_smallest_budget() -> None:
+    found = named({**MANY, "default": {0.8: [0.0, 0.0], 0.5: [0.0, 0.0]}})
+    lines = axes_of(found["kept-ffn"]).get_lines()
+    assert legend_of(found["kept-ffn"])[:3] == [
+        "variant 1: 53.3%",
+        "variant 2: 53.3%",
+        "default: 56.7%",
+    ]
+    # the mean of 4 and 6 of 10 channels, and 12 of 20; 2 and 4 groups of 4
+    assert list(lines[4].get_ydata()) == pytest.approx([0.5, 0.6])
+    assert list(axes_of(found["kept-kv"]).get_lines()[4].get_ydata()) == pytest.approx([0.5, 1.0])
+    assert "budget 0.5" in axes_of(found["kept-ffn"]).get_title(loc="left")
+
+
+def test_layers_are_drawn_only_where_the_dense_ones_are_known() -> None:
+    record = study_record()
+    del record["dense_layers"]
+    assert [drawing.name for drawing in drawings(record)] == ["loss-c4"]
+
+
+def test_a_study_has_no_models_whose_layers_could_be_drawn() -> None:
+    models = [model("dense"), model("pruned", 0.6)]
+    found = shape_drawings([study_record(), memory_record(models)])
+    assert [drawing.name for drawing in found] == ["kept-ffn", "kept-kv"]
+
+
+@pytest.mark.parametrize("losses", [MANY, ONE_BUDGET, {"M" * 70: {0.5: [0.1]}}])
+def test_no_label_is_cut_or_covers_another(losses: Losses) -> None:
+    for drawing in named(
+        losses, ("c4", "a corpus with a long name and a date 2026-01-02")
+    ).values():
+        labels = labels_of(drawing)
+        width, height = drawing.figure.bbox.width, drawing.figure.bbox.height
+        for text, place in labels.items():
+            inside = place.x0 >= 0 and place.x1 <= width and place.y0 >= 0 and place.y1 <= height
+            assert inside, (drawing.name, text, place, width, height)
+        for (one, first), (other, second) in combinations(labels.items(), 2):
+            assert not first.padded(-1).overlaps(second.padded(-1)), (drawing.name, one, other)
