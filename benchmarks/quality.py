@@ -1,8 +1,9 @@
 """What does each choice in the method cost or win in quality?
 
 One study at a time: every variant is compressed under the same budgets and measured on the same
-held-out text. The record is written anew after each, and a record that is there already is taken up
-again: what it holds is not measured twice.
+held-out text. The record is written anew after each, and a record of the same study, settings and
+text that is there already is taken up again: what it holds is not measured twice. Draw it with
+`grasp-deploy report`.
 
     python benchmarks/quality.py methods --model ../shared/models/ref-llama-7m \
         --calibration ../shared/data/c4/c4_sample.jsonl --calibration-split 'train[:900]' \
@@ -14,20 +15,21 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import math
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from variants import Bench, Variant, add_options, corpora_of, settings_of
 
 from grasp_deploy.config import CRITERIA
 from grasp_deploy.errors import InputError
-from grasp_deploy.record import new_record, write_record
+from grasp_deploy.record import new_record, read_record, write_record
 from grasp_deploy.report.progress import stage_bars
+from grasp_deploy.report.records import check_record
+from grasp_deploy.report.study_tables import quality_tables
 
 # The paper's own recipe: equal scores, the last mask, no least squares.
 PAPER: dict[str, Any] = {
@@ -39,6 +41,7 @@ PAPER: dict[str, Any] = {
     "compensation": False,
 }
 SMOKE_VARIANTS = 3
+SAME_TEXT = 1e-4  # a change of threads moves a perplexity by less, another text by more
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 
 STUDIES: dict[str, list[Variant]] = {
@@ -102,32 +105,6 @@ STUDIES: dict[str, list[Variant]] = {
 }
 
 
-def quality_table(record: dict[str, Any]) -> Table:
-    """Perplexity by variant and budget, the mean over seeds with half their range."""
-    corpora = list(record["dense_perplexity"])
-    keeps = sorted({row["keep"] for row in record["rows"]}, reverse=True)
-    table = Table("variant", title=record["benchmark"], title_justify="left")
-    for keep in keeps:
-        for corpus in corpora:
-            table.add_column(f"{keep:g} {corpus}", justify="right")
-    dense = record["dense_perplexity"]
-    table.add_row("dense", *(f"{dense[corpus]:.1f}" for _ in keeps for corpus in corpora))
-    for name in dict.fromkeys(row["variant"] for row in record["rows"]):
-        cells = []
-        for keep in keeps:
-            rows = [r for r in record["rows"] if (r["variant"], r["keep"]) == (name, keep)]
-            cells += [_cell([r["perplexity"][corpus] for r in rows]) for corpus in corpora]
-        table.add_row(name, *cells)
-    return table
-
-
-def _cell(values: list[float]) -> str:
-    if not values:
-        return ""
-    spread = f" ±{(max(values) - min(values)) / 2:.1f}" if len(values) > 1 else ""
-    return f"{sum(values) / len(values):.1f}{spread}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -148,8 +125,9 @@ def main() -> None:
     ):
         settings = settings_of(options, Path(folder))
         bench = Bench(options, corpora_of(options, Path(folder)))
-        record = new_record(f"quality-{options.study}", command, settings)
-        record["dense_perplexity"], record["rows"] = bench.dense, _measured(options.output)
+        record = new_record("study", command, _told(settings, options), study=options.study)
+        record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
+        record["rows"] = _measured(options.output, record)
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
         for seed, keep, variant in itertools.product(seeds, keeps, chosen):
             if (variant.name, keep, seed) in there:
@@ -157,18 +135,49 @@ def main() -> None:
             record["rows"].append(bench.measure(variant, settings, keep, seed, watch))
             if options.output:
                 write_record(options.output, record)
-    Console().print(quality_table(record))
+    Console().print(*quality_tables(record))
 
 
 def _numbers(options: argparse.Namespace) -> list[tuple[type, str]]:
     return [(float, "0.6" if options.smoke else options.keep), (int, options.seeds)]
 
 
-def _measured(output: Path | None) -> list[dict[str, Any]]:
-    """Rows of a record that an earlier run left."""
+def _told(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Settings as a record tells them: the demo's own text lies elsewhere in every run."""
+    return {**settings, "calibration": options.calibration or "the embedded model's"}
+
+
+def _measured(output: Path | None, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of a record that an earlier run left; InputError if it is of something else."""
     if output is None or not output.exists():
         return []
-    return json.loads(output.read_text())["rows"]
+    earlier = read_record(output)
+    check_record(earlier, output)
+    if found := _other(earlier, record):
+        raise InputError(f"{output} {found}: name another file as --output, or remove it")
+    rows: list[dict[str, Any]] = earlier["rows"]
+    return rows
+
+
+def _other(earlier: dict[str, Any], record: dict[str, Any]) -> str:
+    """What tells an earlier record from one that it could be gone on with, in words."""
+    if earlier["benchmark"] != "study":
+        return f"is a record of {earlier['benchmark']}, and not of a study"
+    if earlier["study"] != record["study"]:
+        return f"is a record of the study {earlier['study']}, and not of {record['study']}"
+    before, now = earlier["settings"], record["settings"]
+    for name in [*now, *(name for name in before if name not in now)]:
+        if before.get(name) != now.get(name):
+            return f"was measured with {name} {before.get(name)}, and not {now.get(name)}"
+    before, now = earlier["dense_perplexity"], record["dense_perplexity"]
+    same = before.keys() == now.keys() and all(
+        math.isclose(before[corpus], now[corpus], rel_tol=SAME_TEXT) for corpus in now
+    )
+    return "" if same else f"has the dense perplexities {_listed(before)}, and not {_listed(now)}"
+
+
+def _listed(perplexities: dict[str, float]) -> str:
+    return ", ".join(f"{corpus} {value:.6g}" for corpus, value in perplexities.items())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from exports import demo_texts
 
+from grasp_deploy.checkpoint.config_file import read_config_at
 from grasp_deploy.checkpoint.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.shapes import model_shape
 from grasp_deploy.compression import compress
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.data import read_blocks
@@ -105,6 +107,8 @@ class Bench:
             for corpus in corpora
         }
         self.dense = self.perplexities(options.model)
+        layers = model_shape(read_config_at(options.model / "config.json")).layers
+        self.dense_layers = [(one.intermediate_size, one.num_key_value_heads) for one in layers]
 
     def perplexities(self, folder: Path) -> dict[str, float]:
         """In float32, by the corpus's name."""

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from grasp_deploy.errors import InputError
+from grasp_deploy.report.records import check_record
+from tests.report.study_records import study_record
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import quality  # noqa: E402  the scripts lie in no package
@@ -133,11 +137,17 @@ def test_quality(
     quality.main()
     table, record = capsys.readouterr().out, json.loads(path.read_text())
     assert record.keys() >= EVERY_RECORD
-    assert record["benchmark"] == f"quality-{study}"
+    assert (record["benchmark"], record["study"]) == ("study", study)
+    check_record(record, path)
     names = [variant.name for variant in quality.STUDIES[study][: quality.SMOKE_VARIANTS]]
     assert [row["variant"] for row in record["rows"]] == names
     for row in record["rows"]:
         assert row["kept_cost_share"] <= 0.6
+        kept, dense = (
+            sum(channels for channels, _ in layers)
+            for layers in (row["kept_per_layer"], record["dense_layers"])
+        )
+        assert kept / dense == pytest.approx(row["kept_ffn_share"])
         loss = row["excess_nats"]["held-out"]
         ratio = row["perplexity"]["held-out"] / record["dense_perplexity"]["held-out"]
         assert loss == pytest.approx(math.log(ratio)) and loss > -0.1
@@ -151,12 +161,43 @@ def test_a_study_goes_on_where_its_record_ends(
     short = ["quality.py", "targets", "--smoke", "--output", str(path)]
     monkeypatch.setattr(sys, "argv", [*short, "--variants", "ffn"])
     quality.main()
-    first = json.loads(path.read_text())["rows"]
+    record = json.loads(path.read_text())
+    first, settings = record["rows"], {**record["settings"], "sequences": 9}
+    dense = {"dense_perplexity": {"held-out": 1.001 * record["dense_perplexity"]["held-out"]}}
+    for change, words in (
+        ({"settings": settings}, "was measured with sequences 9, and not 8"),
+        (dense, "has the dense perplexities held-out "),
+    ):
+        path.write_text(json.dumps({**record, **change}))
+        with pytest.raises(InputError, match=words):
+            quality.main()
+    path.write_text(json.dumps(record))
     monkeypatch.setattr(sys, "argv", short)
     quality.main()
     rows = json.loads(path.read_text())["rows"]
     assert rows[: len(first)] == first, "seconds and all: it was not measured twice"
     assert [row["variant"] for row in rows] == ["ffn", "both", "kv"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("study", "scales", "is a record of the study scales, and not of targets"),
+        ("benchmark", "gate_step", "is a record of gate_step, and not of a study"),
+        ("rows", [], "is no whole record of study: rows is no list of at least one"),
+    ],
+)
+def test_a_record_of_something_else_is_not_gone_on_with(
+    key: str, value: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    changed = json.dumps({**study_record(corpora=["held-out"]), "study": "targets", key: value})
+    path.write_text(changed)
+    monkeypatch.setattr(sys, "argv", ["quality.py", "targets", "--smoke", "--output", str(path)])
+    with pytest.raises(InputError) as refused:
+        quality.main()
+    assert words in str(refused.value) and str(path) in str(refused.value)
+    assert path.read_text() == changed, "it is left as it is"
 
 
 def test_mask_stability(tmp_path: Path) -> None:
