@@ -36,7 +36,7 @@ from grasp_deploy.workspace import Workspace
 WAYS: dict[str, dict[str, Any]] = {
     "projected straight-through": PAPER,
     "Gumbel-TopK": {**PAPER, "method": "gumbel-topk"},
-    "default": {},
+    "straight-through behind rounds": {"method": "grasp"},
 }
 SNAPSHOTS = 32
 

@@ -135,8 +135,8 @@ class CompressConfig:
     scale_epochs: int = option("Learning", "Passes to calibrate the scales; 0: no scales.", 1)
     ranking: Literal["auto", "score", "score-per-cost"] = option(
         "Learning",
-        "Rank units by score or by score-per-cost; auto: by score, but per cost for criteria that "
-        "add up over a unit's weights.",
+        "Rank units by score or by score-per-cost; auto: by score, but per cost for criteria whose "
+        "scores are losses or sums over weights.",
         "auto",
     )
     select: Literal["best", "last"] = option(

@@ -116,7 +116,7 @@ def range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[
     if {"method", "start", "allocation"} <= values.keys() and not config.shares_out:
         problems.append(
             f"--allocation {config.allocation} bends the ranking of one criterion, and none is "
-            "used: give --method or --start a criterion, such as taylor-element"
+            "used: give --method a criterion, such as obs (or --method grasp and --start one)"
         )
     for name in ("weights", "kv_per_token"):
         if values.get(name) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
 from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
 from grasp_deploy.pruning.progressive import cut_in_rounds
-from grasp_deploy.pruning.projection import project
 from grasp_deploy.subject import Subject
 
 OnStep = Callable[[int, int], None]  # steps done, steps in all
@@ -29,47 +28,42 @@ class Start:
 
 
 def start_of(subject: Subject) -> Start:
-    """The start that the config asks for; saved as soon as it is there, since it takes minutes."""
+    """The start that the config asks for; it is saved, since it takes minutes."""
     job = subject.job
     if job.criterion is None:
-        return Start(torch.zeros(job.budget.units.size, device=job.device), seconds=0.0)
-    saved = subject.recall("start", "scores", "mask")
-    if saved is None:
-        _make_start(subject, job.criterion)
-        saved = subject.recall("start", "scores", "mask")
-    assert saved is not None, "it was saved just now"
-    (scores, mask), record = saved
-    return Start(
-        by_rank(scores, job.budget) if job.config.learns else scores,
-        mask if job.criterion == "progressive" else None,
-        float(record["seconds"]),
-    )
-
-
-def _make_start(subject: Subject, criterion: str) -> None:
-    """Save scores and mask of a criterion, with the columns of a cut in rounds, and the seconds."""
-    began, budget = time.perf_counter(), subject.job.budget
-    columns: dict[str, Tensor] = {}
-    if criterion == "progressive":
-        scores, mask = _cut_in_rounds(subject)
-        if subject.job.config.compensation:
-            columns = subject.outputs.kept(mask)
+        return Start(torch.zeros(job.budget.units.size, device=job.device))
+    if job.criterion == "progressive":
+        start = _cut_in_rounds(subject)
     else:
-        scores = _one_shot(subject, criterion)
-        mask = project(scores, budget)
-    vectors = {"scores": scores, "mask": mask}
-    subject.remember("start", vectors, columns, {"seconds": time.perf_counter() - began})
+        start = _criterion_start(subject, job.criterion)
+    return replace(start, scores=by_rank(start.scores, job.budget)) if job.config.learns else start
 
 
-def _cut_in_rounds(subject: Subject) -> tuple[Tensor, Tensor]:
-    """`(N,)` scores and mask of the last round; what each round comes to is saved."""
+def _criterion_start(subject: Subject, criterion: str) -> Start:
+    """A criterion's scores, made or recalled."""
+    began = time.perf_counter()
+    saved = subject.recall("start", "scores")
+    if saved is not None:
+        (scores,), record = saved
+        return Start(scores, seconds=float(record["seconds"]))
+    start = Start(_one_shot(subject, criterion), seconds=time.perf_counter() - began)
+    subject.remember("start", {"scores": start.scores}, {}, {"seconds": start.seconds})
+    return start
+
+
+def _cut_in_rounds(subject: Subject) -> Start:
+    """Scores and mask of the last round; what each round comes to is saved.
+
+    Behind the last round columns are solved for learning alone: without it the compensation comes
+    next, which solves them on more text.
+    """
     job, config = subject.job, subject.job.config
     blocks = job.blocks.train[: config.criterion_sequences]
-    per_round = len(blocks) + len(subject.outputs.linears)
-    done, scores, mask = 0, None, None
+    per_round = len(blocks) + len(subject.outputs.linears) * config.compensation
+    began, before, done, scores, mask = time.perf_counter(), 0.0, 0, None, None
     if (saved := subject.recall("rounds", "scores", "mask")) is not None:
         (scores, mask), record = saved
-        done = int(record["round"])
+        done, before = int(record["round"]), float(record["seconds"])
 
     def say(step: int) -> None:
         steps = config.rounds * per_round
@@ -80,18 +74,21 @@ def _cut_in_rounds(subject: Subject) -> tuple[Tensor, Tensor]:
             return _criterion_scores(subject, config.round_criterion, lambda step, _: say(step))
 
     def repair(mask: Tensor) -> None:
-        if config.compensation:
+        if config.compensation and (config.learns or done + 1 < config.rounds):
             for number, _ in enumerate(subject.compensate(mask, blocks), start=1):
                 say(len(blocks) + number)
 
+    seconds = before
     cuts = cut_in_rounds(job.budget, config.rounds, score, repair, done=done, mask=mask)
     for scores, mask in cuts:
         done += 1
         say(0)
         columns = subject.outputs.kept(mask) if config.compensation else {}
-        subject.remember("rounds", {"scores": scores, "mask": mask}, columns, {"round": done})
+        seconds = before + time.perf_counter() - began
+        record = {"round": done, "seconds": seconds}
+        subject.remember("rounds", {"scores": scores, "mask": mask}, columns, record)
     assert scores is not None and mask is not None, "there is at least one round"
-    return scores, mask
+    return Start(scores, mask, seconds)
 
 
 def _one_shot(subject: Subject, criterion: str) -> Tensor:

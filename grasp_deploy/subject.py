@@ -76,7 +76,7 @@ class Subject:
     def recall(self, stage: str, *names: str) -> tuple[list[Tensor], dict[str, Any]] | None:
         """The `(N,)` vectors of a stage that is done, and its record; None if it is not.
 
-        One of the names is `mask`. Output columns that were saved go back into the model.
+        Output columns that were saved with a `mask` go back into the model.
         """
         size = (self.job.budget.units.size,)
         saved = self.workspace.restore_tensors(stage, dict.fromkeys(names, size))

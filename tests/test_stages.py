@@ -74,7 +74,7 @@ def test_a_criterion_alone_decides_the_mask(
         batch_size=config.batch_size,
         seed=0,
     )
-    if method == "obs":  # sums over a unit's weights are compared by the weight
+    if method == "obs":  # losses are compared by the weight that they save
         scores = per_cost(scores, job.budget.costs)
     assert torch.equal(plan.mask, project(scores, job.budget))
     assert {row["stage"] for row in rows} <= {"criterion", "export"}

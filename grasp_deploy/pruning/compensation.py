@@ -4,18 +4,21 @@ The kept columns of `o_proj` and `down_proj` are solved for by least squares, so
 calibration text the hidden states behind a pruned layer come as close as they can to the dense
 model's:
 
-    min over W'   Σ |t - W' y|²  +  λ |W' - W_K|²
+    min over W'   Σ |t - W' y|²  +  |(W' - W_K) Λ^½|²
 
 `y` is what the kept units of the pruned model hand to the linear layer, behind layers that are
 compensated already; `t` is the dense model's hidden state behind the addition less the pruned
 model's before it, so that errors of earlier layers are made up for too. The ridge pulls towards the
-kept columns `W_K` as they are: the error can only fall, and directions that the text hardly excites
-stay what they were.
+kept columns `W_K` as they are, so the error can only fall:
 
-    W' = (Σ t yᵀ + λ W_K) (Σ y yᵀ + λ I)⁻¹,   λ = ridge · mean of the diagonal of Σ y yᵀ
+    W' = (Σ t yᵀ + W_K Λ) (Σ y yᵀ + Λ)⁻¹,   Λ = ridge · max(p, median of p),   p = diag Σ y yᵀ
+
+Each input is pulled by its own power: one that is thousands of times as large as the others, as
+real models have, does not hold them still. But no input by less than the median's: what the text
+hardly excites, and another text may, stays what it was.
 
 OSSCAR, SlimGPT and Olica reconstruct in this way; the paper leaves it out as orthogonal. The sums
-are streamed in float64, so nothing grows with the text but four hidden states for each token.
+are streamed in float64, so nothing grows with the text but five hidden states for each token.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.units import UnitTable
 
-RIDGE = 0.01  # of the mean power of an input
+RIDGE = 0.01  # of the power of an input
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,12 @@ class NormalEquations:
 
         Raises LossError if inputs or targets are not finite.
         """
-        strength = ridge * self.gram.diagonal().mean()
-        if strength == 0:
-            return weight.double()
-        if not bool(strength.isfinite()):
+        power = self.gram.diagonal()
+        if not bool(power.isfinite().all()):
             raise LossError(f"the hidden states are not finite: {OVERFLOW}")
+        if not bool(power.any()):
+            return weight.double()
+        strength = ridge * power.clamp(min=float(power.median())) + 1e-12 * power.mean()
         regular = self.gram.clone()
         regular.diagonal().add_(strength)
         target = self.cross + strength * weight.double()

@@ -39,6 +39,7 @@ def cut_in_rounds(
         to_go = (budget.total_cost - budget.limit) * (rounds - number) / rounds
         scores = score(mask)
         scores = torch.where(mask, scores, scores.min() - 1)
-        mask = project(scores, replace(budget, limit=budget.limit + to_go))
+        # A unit too large to fit leaves room, which what is removed already must not fill.
+        mask = mask & project(scores, replace(budget, limit=budget.limit + to_go))
         repair(mask)
         yield scores, mask

@@ -205,7 +205,7 @@ def test_mask_stability(tmp_path: Path) -> None:
     assert [row["variant"] for row in record["rows"]] == [
         "projected straight-through",
         "Gumbel-TopK",
-        "default",
+        "straight-through behind rounds",
     ]
     for row in record["rows"]:
         for shares in (row["ffn_survival"], row["kv_survival"]):

@@ -50,14 +50,14 @@ def test_without_a_ridge_it_is_ordinary_least_squares() -> None:
 
 
 def test_the_ridge_pulls_towards_the_weights_as_they_are() -> None:
-    """The augmented problem [y; √λ I] W'ᵀ = [t; √λ W_Kᵀ], solved as it stands."""
+    """The augmented problem [y; Λ^½] W'ᵀ = [t; Λ^½ W_Kᵀ], solved as it stands."""
     inputs = torch.randn(50, 6, generator=generator(0))
     targets = torch.randn(50, 3, generator=generator(1))
     weight = torch.randn(3, 6, generator=generator(2))
-    strength = 0.3 * inputs.double().square().sum(0).mean()
-    root = strength.sqrt()
-    rows = torch.cat([inputs.double(), root * torch.eye(6, dtype=torch.float64)])
-    wanted = torch.cat([targets.double(), root * weight.double().T])
+    power = inputs.double().square().sum(0)
+    root = (0.3 * power.clamp(min=power.median())).sqrt()
+    rows = torch.cat([inputs.double(), root.diag()])
+    wanted = torch.cat([targets.double(), root[:, None] * weight.double().T])
     expected = torch.linalg.lstsq(rows, wanted).solution.T
     solved = normal_equations(targets, inputs).solve(weight, ridge=0.3)
     torch.testing.assert_close(solved, expected, rtol=1e-4, atol=1e-5)
@@ -175,3 +175,24 @@ def test_no_hook_and_no_gradient_stays() -> None:
     model, _ = fitted("llama", torch.randint(256, (4, 24), generator=generator(4)))
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert not any(p.requires_grad or p.grad is not None for p in model.parameters())
+
+
+def test_one_huge_input_does_not_hold_the_others_still() -> None:
+    """The same layer with one input a thousand times as large, and its weights as much smaller."""
+    inputs = torch.randn(50, 6, generator=generator(0))
+    targets = torch.randn(50, 3, generator=generator(1))
+    weight = torch.randn(3, 6, generator=generator(2)).double()
+    solved = normal_equations(targets, inputs).solve(weight, ridge=0.01)
+    scale = torch.tensor([1, 1000.0, 1, 1, 1, 1])
+    scaled = normal_equations(targets, inputs * scale).solve(weight / scale, ridge=0.01)
+    change = (scaled * scale - solved).norm() / (solved - weight).norm()
+    assert change < 0.02
+
+
+def test_an_input_that_the_text_hardly_excites_keeps_its_weights() -> None:
+    inputs = torch.randn(50, 6, generator=generator(0))
+    inputs[:, 2] *= 1e-4
+    targets = torch.randn(50, 3, generator=generator(1))
+    weight = torch.randn(3, 6, generator=generator(2)).double()
+    moved = (normal_equations(targets, inputs).solve(weight, ridge=0.01) - weight).norm(dim=0)
+    assert moved[2] < 0.05 * moved[[0, 1, 3, 4, 5]].min()

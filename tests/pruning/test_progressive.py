@@ -47,3 +47,19 @@ def test_one_round_is_one_cut() -> None:
     ((found, mask),) = cut_in_rounds(BUDGET, 1, lambda _mask: scores, lambda _mask: None)
     assert torch.equal(found, scores)
     assert torch.equal(mask, project(scores, BUDGET))
+
+
+def test_what_is_removed_stays_so_even_where_a_large_unit_leaves_room() -> None:
+    """The first unit is dear and never fits, so every round has room for what is gone already."""
+    units = UnitTable.of_layers([(30, 3)])
+    costs = torch.where(units.is_kv, 11.0, 1.0).double()
+    budget = make_budget(units, costs, 0.3 * float(costs.sum()))
+    draw = torch.Generator().manual_seed(0)
+    before = torch.ones(units.size, dtype=torch.bool)
+    for _, mask in cut_in_rounds(
+        budget, 20, lambda _: torch.rand(units.size, generator=draw), lambda _: None
+    ):
+        assert not (mask & ~before).any()
+        assert mask[units.ffn(0)].any() and mask[units.kv(0)].any()
+        before = mask
+    assert budget.cost_of(before) <= budget.limit

@@ -26,7 +26,7 @@ CRITERIA: tuple[str, ...] = (
     "wanda-structured",
     "obs",
 )
-# A unit's score is a sum over what it is made of, so that score per cost compares units.
+# A unit's score is a loss, or a sum over what it is made of: score per cost compares units.
 ADDITIVE: tuple[str, ...] = ("magnitude", "taylor-vector", "taylor-element", "taylor-gate", "obs")
 
 

@@ -6,8 +6,8 @@ columns cannot predict. To second order, with inputs and gradients taken to be i
     ½ tr(S C)    S   covariance of a unit's inputs, given all other inputs of the linear layer
                  C   second moments of the loss's gradient at these inputs
 
-in nats per token. `S` is the inverse of the unit's block of the inverse of `Σ y yᵀ + λ I`, the
-matrix that the compensation solves with. Hassibi and Stork (1993) for single weights; the Fisher
+in nats per token. `S` is the inverse of the unit's block of the inverse of all inputs' second
+moments. Hassibi and Stork (1993) for single weights; the Fisher
 information in two factors, for whole structures of a language model, as in LLM Surgeon (van der
 Ouderaa et al. 2024). A KV group is a block of `G·D` columns, an FFN channel one of a single column.
 """
@@ -26,7 +26,7 @@ from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss
 from grasp_deploy.pruning.units import UnitTable
 
-RIDGE = 0.01  # of the mean power of an input, as in the compensation
+RIDGE = 0.01  # of each input's own power
 
 
 def obs_scores(
@@ -52,17 +52,18 @@ def obs_scores(
 def unexplained(gram: Tensor, width: int, ridge: float = RIDGE) -> Tensor:
     """`(n, width, width)` covariances of blocks of columns, given all columns outside each block.
 
-    `gram` holds the `(n·width, n·width)` float64 mean products of the columns; `ridge` times its
-    mean diagonal is added there, so that what hardly varies counts as unexplained by that much.
+    `gram` holds the `(n·width, n·width)` float64 mean products of the columns. The share `ridge` of
+    each column's power counts as noise that nothing explains: its own, so that a column a thousand
+    times as large as the others, as real models have, makes no difference to them.
     """
     count = len(gram) // width
-    strength = ridge * gram.diagonal().mean()
-    if not bool(strength.isfinite()):
+    power = gram.diagonal()
+    if not bool(power.isfinite().all()):
         raise LossError(f"the hidden states are not finite: {OVERFLOW}")
-    if strength == 0:
+    if not bool(power.any()):
         return gram.new_zeros(count, width, width)
     regular = gram.clone()
-    regular.diagonal().add_(strength)
+    regular.diagonal().add_(ridge * power + 1e-12 * power.mean())  # columns may be always 0
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(regular))
     blocks = inverse.view(count, width, count, width).diagonal(dim1=0, dim2=2)
     return torch.linalg.inv(blocks.permute(2, 0, 1))
@@ -129,13 +130,13 @@ def _grams(model: nn.Module, blocks: Tensor, batch_size: int) -> Iterator[tuple[
             added, inputs = attend(layer, hidden[place], call)
             hidden[place] = hidden[place] + added
             _add_products(gram, inputs)
-        yield 2 * index + 1, gram / blocks.numel()
+        yield 2 * index + 1, gram.div_(blocks.numel())
         gram = _empty_gram(layer.mlp.down_proj)
         for place, middle in enumerate(hidden):
             added, inputs = feed_forward(layer, middle)
             hidden[place] = middle + added
             _add_products(gram, inputs)
-        yield 2 * index, gram / blocks.numel()
+        yield 2 * index, gram.div_(blocks.numel())
 
 
 def _empty_gram(linear: nn.Linear) -> Tensor:
@@ -144,5 +145,5 @@ def _empty_gram(linear: nn.Linear) -> Tensor:
 
 
 def _add_products(gram: Tensor, inputs: Tensor) -> None:
-    rows = inputs.flatten(end_dim=-2).float()  # a batch's rounding is far below the ridge
+    rows = inputs.flatten(end_dim=-2).double()  # as in the compensation: inputs differ a lot
     gram += rows.T @ rows
