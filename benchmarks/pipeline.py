@@ -111,6 +111,7 @@ def run(
             COMPENSATION_SEQUENCES,
         ),
         ("scales", {}, lambda s: s.scales(masks["criterion"]), SCALE_BLOCKS),
+        ("rounds", {}, Stages.scores, CRITERION_SEQUENCES),
     ):
         job = random_job(options, **changes)
         folder = work / name.replace(", ", "-")
