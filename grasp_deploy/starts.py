@@ -73,8 +73,11 @@ def _cut_in_rounds(subject: Subject) -> Start:
         with subject.gated(mask.float()):
             return _criterion_scores(subject, config.round_criterion, lambda step, _: say(step))
 
+    def is_repaired(number: int) -> bool:
+        return config.compensation and (config.learns or number < config.rounds)
+
     def repair(mask: Tensor) -> None:
-        if config.compensation and (config.learns or done + 1 < config.rounds):
+        if is_repaired(done + 1):
             for number, _ in enumerate(subject.compensate(mask, blocks), start=1):
                 say(len(blocks) + number)
 
@@ -83,7 +86,7 @@ def _cut_in_rounds(subject: Subject) -> Start:
     for scores, mask in cuts:
         done += 1
         say(0)
-        columns = subject.outputs.kept(mask) if config.compensation else {}
+        columns = subject.outputs.kept(mask) if is_repaired(done) else {}
         seconds = before + time.perf_counter() - began
         record = {"round": done, "seconds": seconds}
         subject.remember("rounds", {"scores": scores, "mask": mask}, columns, record)
