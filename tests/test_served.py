@@ -41,9 +41,14 @@ def test_two_workers_give_the_tokens_of_one(short_config: CompressConfig, tmp_pa
     assert greedy_tokens(output, PROMPTS.tolist(), 32, tensor_parallel=2).tokens == expected
 
 
-def test_a_checkpoint_that_two_workers_cannot_share_is_refused(demo_checkpoint: Path) -> None:
-    layers = model_shape(read_config(demo_checkpoint)).layers
+def test_a_checkpoint_that_two_workers_cannot_share_is_refused(
+    short_config: CompressConfig, tmp_path: Path
+) -> None:
+    """15 of 24 KV groups are kept: some layer keeps an odd number."""
+    quick = replace(short_config, rounds=1, scale_epochs=0, compensation=False)
+    compress(replace(quick, targets="kv", keep=15.5 / 24), tmp_path / "odd")
+    layers = model_shape(read_config(tmp_path / "odd")).layers
     odd = [i for i, layer in enumerate(layers) if layer.num_key_value_heads % 2]
     assert odd, "this test needs a layer with an odd number of KV heads"
     with pytest.raises(InputError, match=f"layers? {odd[0]}.*--tensor-parallel 2"):
-        check_before_serving(demo_checkpoint, ["--tensor-parallel-size", "2"])
+        check_before_serving(tmp_path / "odd", ["--tensor-parallel-size", "2"])
