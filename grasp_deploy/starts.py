@@ -1,9 +1,8 @@
-"""What comes before learning: a criterion's scores, or a cut in rounds that the model is fit to."""
+"""What chooses units without learning, or what learning starts from: a criterion, or rounds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,11 +10,10 @@ from torch import Tensor
 
 from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
 from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
+from grasp_deploy.pruning.criteria.batches import OnBatch
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
 from grasp_deploy.pruning.progressive import cut_in_rounds
 from grasp_deploy.subject import Subject
-
-OnStep = Callable[[int, int], None]  # steps done, steps in all
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Start:
     """What learning starts from, or what a method without learning ends with."""
 
     scores: Tensor  # (N,)
-    mask: Tensor | None = None  # (N,), of a cut in rounds: the model's columns are fit to it
+    mask: Tensor | None = None  # (N,), of a cut in rounds; if gates are learnt next, columns fit it
     seconds: float = 0.0
 
 
@@ -109,7 +107,7 @@ def _one_shot(subject: Subject, criterion: str) -> Tensor:
     return allocate("owl", scores, job.budget, ratios)
 
 
-def _criterion_scores(subject: Subject, name: str, on_batch: OnStep) -> Tensor:
+def _criterion_scores(subject: Subject, name: str, on_batch: OnBatch) -> Tensor:
     """`(N,)` scores of a criterion on the model as it is, per cost where those compare."""
     job, config = subject.job, subject.job.config
     scores = criterion_scores(

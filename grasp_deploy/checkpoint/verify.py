@@ -226,8 +226,9 @@ class _Bench:
         state = {name: tensor.float() for name, tensor in cut}
         config = AutoConfig.from_pretrained(self.directory, trust_remote_code=False)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        missing = model.load_state_dict(state, strict=False).missing_keys
-        assert set(missing) <= {"lm_head.weight"}, missing  # absent where embeddings are tied
+        loaded = model.load_state_dict(state, strict=False)  # lm_head is absent where it is tied
+        assert set(loaded.missing_keys) <= {"lm_head.weight"}, loaded
+        assert not loaded.unexpected_keys, loaded
         return model.to(self.device).eval()
 
     @torch.no_grad()

@@ -7,9 +7,9 @@ columns cannot predict. To second order, with inputs and gradients taken to be i
                  C   second moments of the loss's gradient at these inputs
 
 in nats per token. `S` is the inverse of the unit's block of the inverse of all inputs' second
-moments. Hassibi and Stork (1993) for single weights; the Fisher
-information in two factors, for whole structures of a language model, as in LLM Surgeon (van der
-Ouderaa et al. 2024). A KV group is a block of `G·D` columns, an FFN channel one of a single column.
+moments. Hassibi and Stork (1993) for single weights; the Fisher information in two factors, for
+whole structures of a language model, as in LLM Surgeon (van der Ouderaa et al. 2024). A KV group is
+a block of `G·D` columns, an FFN channel one of a single column.
 """
 
 from __future__ import annotations
