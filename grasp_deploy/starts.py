@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
-from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
+from grasp_deploy.pruning.criteria import ADDITIVE, Leftovers, criterion_scores
 from grasp_deploy.pruning.criteria.batches import OnBatch
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
 from grasp_deploy.pruning.progressive import cut_in_rounds
@@ -50,46 +51,82 @@ def _criterion_start(subject: Subject, criterion: str) -> Start:
 
 
 def _cut_in_rounds(subject: Subject) -> Start:
-    """Scores and mask of the last round; what each round comes to is saved.
+    rounds = _Rounds(subject)
+    for scores, mask in rounds.rest():
+        rounds.remember(scores, mask)
+    return rounds.outcome()
+
+
+class _Rounds:
+    """A cut in rounds; what each comes to is saved, and a killed run goes on behind the last.
 
     Behind the last round columns are solved for learning alone: without it the compensation comes
     next, which solves them on more text.
     """
-    job, config = subject.job, subject.job.config
-    blocks = job.blocks.train[: config.criterion_sequences]
-    per_round = len(blocks) + len(subject.outputs.linears) * config.compensation
-    began, before, done, scores, mask = time.perf_counter(), 0.0, 0, None, None
-    if (saved := subject.recall("rounds", "scores", "mask")) is not None:
-        (scores, mask), record = saved
-        done, before = int(record["round"]), float(record["seconds"])
 
-    def say(step: int) -> None:
-        steps = config.rounds * per_round
-        subject.watch({"stage": "rounds", "step": done * per_round + step, "steps": steps})
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.config = subject, subject.job.config
+        self.blocks = subject.job.blocks.train[: self.config.criterion_sequences]
+        self.began = time.perf_counter()
+        self.done, self.seconds_before = 0, 0.0
+        self.scores: Tensor | None = None
+        self.mask: Tensor | None = None
+        self.left: Leftovers | None = None  # what the last repair saw; a resumed run looks anew
+        if (saved := subject.recall("rounds", "scores", "mask")) is not None:
+            (self.scores, self.mask), record = saved
+            self.done, self.seconds_before = int(record["round"]), float(record["seconds"])
 
-    def score(mask: Tensor) -> Tensor:
-        with subject.gated(mask.float()):
-            return _criterion_scores(subject, config.round_criterion, lambda step, _: say(step))
+    def rest(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Scores and mask of each round that is left to do."""
+        budget, rounds = self.subject.job.budget, self.config.rounds
+        return cut_in_rounds(
+            budget, rounds, self.score, self.repair, done=self.done, mask=self.mask
+        )
 
-    def is_repaired(number: int) -> bool:
+    def score(self, mask: Tensor) -> Tensor:
+        left = self.left or self.leftovers(mask)
+        with self.subject.gated(mask.float()):
+            name = self.config.round_criterion
+            return _criterion_scores(self.subject, name, lambda step, _: self.say(step), left)
+
+    def repair(self, mask: Tensor) -> None:
+        if not self.repairs(self.done + 1):
+            return
+        self.left = self.leftovers(mask) if self.config.round_criterion == "obs" else None
+        see_gram = self.left.see if self.left else None
+        fits = self.subject.compensate(mask, self.blocks, see_gram)
+        for number, _ in enumerate(fits, start=1):
+            self.say(len(self.blocks) + number)
+
+    def repairs(self, number: int) -> bool:
+        """Whether columns are solved for in a round."""
+        config = self.config
         return config.compensation and (config.learns or number < config.rounds)
 
-    def repair(mask: Tensor) -> None:
-        if is_repaired(done + 1):
-            for number, _ in enumerate(subject.compensate(mask, blocks), start=1):
-                say(len(blocks) + number)
+    def remember(self, scores: Tensor, mask: Tensor) -> None:
+        """Save what a round came to."""
+        self.scores, self.mask = scores, mask
+        self.done += 1
+        self.say(0)
+        columns = self.subject.outputs.kept(mask) if self.repairs(self.done) else {}
+        record = {"round": self.done, "seconds": self.seconds()}
+        self.subject.remember("rounds", {"scores": scores, "mask": mask}, columns, record)
 
-    seconds = before
-    cuts = cut_in_rounds(job.budget, config.rounds, score, repair, done=done, mask=mask)
-    for scores, mask in cuts:
-        done += 1
-        say(0)
-        columns = subject.outputs.kept(mask) if is_repaired(done) else {}
-        seconds = before + time.perf_counter() - began
-        record = {"round": done, "seconds": seconds}
-        subject.remember("rounds", {"scores": scores, "mask": mask}, columns, record)
-    assert scores is not None and mask is not None, "there is at least one round"
-    return Start(scores, mask, seconds)
+    def outcome(self) -> Start:
+        assert self.scores is not None and self.mask is not None, "there is at least one round"
+        return Start(self.scores, self.mask, self.seconds())
+
+    def seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.began
+
+    def leftovers(self, mask: Tensor) -> Leftovers:
+        return Leftovers(self.subject.job.budget.units, mask, self.blocks.numel())
+
+    def say(self, step: int) -> None:
+        repair = len(self.subject.outputs.linears) * self.config.compensation
+        per_round = len(self.blocks) + repair
+        step, steps = self.done * per_round + step, self.config.rounds * per_round
+        self.subject.watch({"stage": "rounds", "step": step, "steps": steps})
 
 
 def _one_shot(subject: Subject, criterion: str) -> Tensor:
@@ -107,7 +144,9 @@ def _one_shot(subject: Subject, criterion: str) -> Tensor:
     return allocate("owl", scores, job.budget, ratios)
 
 
-def _criterion_scores(subject: Subject, name: str, on_batch: OnBatch) -> Tensor:
+def _criterion_scores(
+    subject: Subject, name: str, on_batch: OnBatch, left: Leftovers | None = None
+) -> Tensor:
     """`(N,)` scores of a criterion on the model as it is, per cost where those compare."""
     job, config = subject.job, subject.job.config
     scores = criterion_scores(
@@ -119,6 +158,7 @@ def _criterion_scores(subject: Subject, name: str, on_batch: OnBatch) -> Tensor:
         batch_size=config.batch_size,
         seed=config.seed,
         on_batch=on_batch,
+        left=left,
     )
     if name in ADDITIVE and (job.config.learns or job.ranks_per_cost):
         scores = per_cost(scores, job.budget.costs)

@@ -14,19 +14,14 @@ a block of `G·D` columns, an FFN channel one of a single column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import OnBatch, at_inputs, batches
 from grasp_deploy.pruning.criteria.coupled import gated_linears
-from grasp_deploy.pruning.gates import decoder_layers
-from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
-from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss
+from grasp_deploy.pruning.criteria.leftovers import Leftovers
+from grasp_deploy.pruning.objective import finite, language_loss
 from grasp_deploy.pruning.units import UnitTable
-
-RIDGE = 0.01  # of each input's own power
 
 
 def obs_scores(
@@ -35,38 +30,23 @@ def obs_scores(
     blocks: Tensor,
     batch_size: int,
     on_batch: OnBatch | None = None,
+    left: Leftovers | None = None,
 ) -> Tensor:
     """`(N,)` float64 losses in nats per token, from `(n, T)` calibration blocks.
 
+    `left` is what is left of the units' inputs on the same blocks, for units of which some are
+    removed; where it is not measured yet, it is. None: no unit is removed.
     Raises LossError if the loss is no number, or hidden states are not finite.
     """
     gradients = _gradient_moments(model, units, blocks, batch_size, on_batch)
-    scores = [torch.empty(0)] * len(gradients)
-    for segment, gram in _grams(model, blocks, batch_size):
-        moments = gradients[segment]
-        left = unexplained(gram, moments.shape[-1])
-        scores[segment] = (left * moments).sum((1, 2)) / 2
+    left = left or Leftovers(units, torch.ones(units.size, dtype=torch.bool), blocks.numel())
+    if not left.complete:
+        left.look(model, blocks, batch_size)
+    scores = [
+        (left.of_segment[segment] * moments).sum((1, 2)) / 2
+        for segment, moments in enumerate(gradients)
+    ]
     return torch.cat(scores)
-
-
-def unexplained(gram: Tensor, width: int, ridge: float = RIDGE) -> Tensor:
-    """`(n, width, width)` covariances of blocks of columns, given all columns outside each block.
-
-    `gram` holds the `(n·width, n·width)` float64 mean products of the columns. The share `ridge` of
-    each column's power counts as noise that nothing explains: its own, so that a column a thousand
-    times as large as the others, as real models have, makes no difference to them.
-    """
-    count = len(gram) // width
-    power = gram.diagonal()
-    if not bool(power.isfinite().all()):
-        raise LossError(f"the hidden states are not finite: {OVERFLOW}")
-    if not bool(power.any()):
-        return gram.new_zeros(count, width, width)
-    regular = gram.clone()
-    regular.diagonal().add_(ridge * power + 1e-12 * power.mean())  # columns may be always 0
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(regular))
-    blocks = inverse.view(count, width, count, width).diagonal(dim1=0, dim2=2)
-    return torch.linalg.inv(blocks.permute(2, 0, 1))
 
 
 def _gradient_moments(
@@ -113,37 +93,3 @@ def _products(gradients: Tensor, width: int) -> Tensor:
         return rows.square().sum(0)[:, None, None]
     by_unit = rows.unflatten(1, (-1, width)).transpose(0, 1)
     return by_unit.transpose(1, 2) @ by_unit
-
-
-@torch.no_grad()
-def _grams(model: nn.Module, blocks: Tensor, batch_size: int) -> Iterator[tuple[int, Tensor]]:
-    """Float64 mean products over tokens of the columns of each o_proj and down_proj, by segment.
-
-    One is made at a time: a model's together would be larger than the model.
-    """
-    read = list(batches(model, blocks, batch_size, None))
-    calls = layer_calls(model, read)
-    hidden = embedded(model, read)
-    for index, layer in enumerate(decoder_layers(model)):
-        gram = _empty_gram(layer.self_attn.o_proj)
-        for place, call in enumerate(calls[index]):
-            added, inputs = attend(layer, hidden[place], call)
-            hidden[place] = hidden[place] + added
-            _add_products(gram, inputs)
-        yield 2 * index + 1, gram.div_(blocks.numel())
-        gram = _empty_gram(layer.mlp.down_proj)
-        for place, middle in enumerate(hidden):
-            added, inputs = feed_forward(layer, middle)
-            hidden[place] = middle + added
-            _add_products(gram, inputs)
-        yield 2 * index, gram.div_(blocks.numel())
-
-
-def _empty_gram(linear: nn.Linear) -> Tensor:
-    width, device = linear.in_features, linear.weight.device
-    return torch.zeros(width, width, dtype=torch.float64, device=device)
-
-
-def _add_products(gram: Tensor, inputs: Tensor) -> None:
-    rows = inputs.flatten(end_dim=-2).double()  # as in the compensation: inputs differ a lot
-    gram += rows.T @ rows

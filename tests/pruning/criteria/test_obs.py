@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grasp_deploy.pruning.compensation import compensate
 from grasp_deploy.pruning.criteria.coupled import gated_linears
-from grasp_deploy.pruning.criteria.obs import obs_scores, unexplained
+from grasp_deploy.pruning.criteria.leftovers import Leftovers, unexplained
+from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.pruning.training import freeze
@@ -80,6 +82,40 @@ def test_the_scores_are_half_the_trace_of_both_factors(name: str, mask: Tensor) 
         moments = torch.stack([part.T @ part / len(g) for part in g.split(width, dim=1)])
         expected.append((unexplained(y.T @ y / len(y), width) * moments).sum((1, 2)) / 2)
     torch.testing.assert_close(found, torch.cat(expected), rtol=1e-3, atol=1e-12)
+
+
+def nothing_of_a_layer_left() -> Tensor:
+    mask = partly_removed()
+    mask[UNITS.kv(1)] = 0
+    return mask
+
+
+@pytest.mark.parametrize("mask", [partly_removed(), nothing_of_a_layer_left()])
+def test_scores_of_what_is_left_need_no_removed_columns(mask: Tensor) -> None:
+    model = frozen("llama")
+    left = Leftovers(UNITS, mask.bool(), BLOCKS.numel())
+    with gated(model, UNITS, GROUP_WIDTH) as gates:
+        gates.assign(mask)
+        whole = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+        found = obs_scores(model, UNITS, BLOCKS, batch_size=2, left=left)
+    kept = mask.bool()
+    torch.testing.assert_close(found[kept], whole[kept])
+    assert not found[~kept].any()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "llama-biases", "mistral-sliding"])
+def test_the_compensation_sees_what_a_pass_behind_it_would(name: str) -> None:
+    """To the bit: a killed run, which looks anew, must end as if it had not been killed."""
+    model, mask = frozen(name), partly_removed().bool()
+    seen, looked = (Leftovers(UNITS, mask, BLOCKS.numel()) for _ in range(2))
+    fitting = compensate(model, UNITS, GROUP_WIDTH, mask, BLOCKS, batch_size=2, see_gram=seen.see)
+    fits = list(fitting)
+    assert any(fit.after < 0.9 * fit.before for fit in fits) and seen.complete
+    with gated(model, UNITS, GROUP_WIDTH) as gates:
+        gates.assign(mask.float())
+        looked.look(model, BLOCKS, batch_size=2)
+    for segment, left in looked.of_segment.items():
+        assert torch.equal(seen.of_segment[segment], left), segment
 
 
 def test_checkpointed_activations_give_the_same_scores() -> None:
