@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
-from grasp_deploy.pruning.criteria import ADDITIVE, Leftovers, criterion_scores
+from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
 from grasp_deploy.pruning.criteria.batches import OnBatch
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
 from grasp_deploy.pruning.progressive import cut_in_rounds
@@ -71,7 +71,6 @@ class _Rounds:
         self.done, self.seconds_before = 0, 0.0
         self.scores: Tensor | None = None
         self.mask: Tensor | None = None
-        self.left: Leftovers | None = None  # what the last repair saw; a resumed run looks anew
         if (saved := subject.recall("rounds", "scores", "mask")) is not None:
             (self.scores, self.mask), record = saved
             self.done, self.seconds_before = int(record["round"]), float(record["seconds"])
@@ -84,19 +83,14 @@ class _Rounds:
         )
 
     def score(self, mask: Tensor) -> Tensor:
-        left = self.left or self.leftovers(mask)
         with self.subject.gated(mask.float()):
             name = self.config.round_criterion
-            return _criterion_scores(self.subject, name, lambda step, _: self.say(step), left)
+            return _criterion_scores(self.subject, name, lambda step, _: self.say(step))
 
     def repair(self, mask: Tensor) -> None:
-        if not self.repairs(self.done + 1):
-            return
-        self.left = self.leftovers(mask) if self.config.round_criterion == "obs" else None
-        see_gram = self.left.see if self.left else None
-        fits = self.subject.compensate(mask, self.blocks, see_gram)
-        for number, _ in enumerate(fits, start=1):
-            self.say(len(self.blocks) + number)
+        if self.repairs(self.done + 1):
+            for number, _ in enumerate(self.subject.compensate(mask, self.blocks), start=1):
+                self.say(len(self.blocks) + number)
 
     def repairs(self, number: int) -> bool:
         """Whether columns are solved for in a round."""
@@ -118,9 +112,6 @@ class _Rounds:
 
     def seconds(self) -> float:
         return self.seconds_before + time.perf_counter() - self.began
-
-    def leftovers(self, mask: Tensor) -> Leftovers:
-        return Leftovers(self.subject.job.budget.units, mask, self.blocks.numel())
 
     def say(self, step: int) -> None:
         repair = len(self.subject.outputs.linears) * self.config.compensation
@@ -144,9 +135,7 @@ def _one_shot(subject: Subject, criterion: str) -> Tensor:
     return allocate("owl", scores, job.budget, ratios)
 
 
-def _criterion_scores(
-    subject: Subject, name: str, on_batch: OnBatch, left: Leftovers | None = None
-) -> Tensor:
+def _criterion_scores(subject: Subject, name: str, on_batch: OnBatch) -> Tensor:
     """`(N,)` scores of a criterion on the model as it is, per cost where those compare."""
     job, config = subject.job, subject.job.config
     scores = criterion_scores(
@@ -158,7 +147,6 @@ def _criterion_scores(
         batch_size=config.batch_size,
         seed=config.seed,
         on_batch=on_batch,
-        left=left,
     )
     if name in ADDITIVE and (job.config.learns or job.ranks_per_cost):
         scores = per_cost(scores, job.budget.costs)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from grasp_deploy.job import Job
-from grasp_deploy.pruning.compensation import Fit, OutputLayers, SeeGram, compensate
+from grasp_deploy.pruning.compensation import Fit, OutputLayers, compensate
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
 from grasp_deploy.workspace import Workspace
@@ -49,9 +49,7 @@ class Subject:
             raise LossError(f"the dense model's loss on held-out blocks is {loss}: {OVERFLOW}")
         return loss
 
-    def compensate(
-        self, mask: Tensor, blocks: Tensor, see_gram: SeeGram | None = None
-    ) -> Iterator[Fit]:
+    def compensate(self, mask: Tensor, blocks: Tensor) -> Iterator[Fit]:
         """Solve the columns of a `(N,)` mask on `(n, T)` blocks, from the dense weights."""
         self.outputs.restore()
         job = self.job
@@ -63,7 +61,6 @@ class Subject:
             blocks,
             batch_size=job.config.batch_size,
             ridge=job.config.ridge,
-            see_gram=see_gram,
         )
 
     def remember(

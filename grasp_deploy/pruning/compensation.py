@@ -23,7 +23,7 @@ are streamed in float64, so nothing grows with the text but five hidden states f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -35,8 +35,6 @@ from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.units import UnitTable
 
 RIDGE = 0.01  # of the power of an input
-
-SeeGram = Callable[[int, Tensor], None]  # a segment of the flat axis, and what it sees
 
 
 @dataclass(frozen=True)
@@ -102,16 +100,12 @@ def compensate(
     *,
     batch_size: int,
     ridge: float = RIDGE,
-    see_gram: SeeGram | None = None,
 ) -> Iterator[Fit]:
     """Solve the kept columns of every `o_proj` and `down_proj` of a frozen model, in place.
 
     `mask` is `(N,)`, `blocks` are `(n, T)` calibration ids. Layers are fitted in order, each behind
     those that are fitted already; a fit is yielded as soon as its weights are in the model. Columns
     of removed units stay as they are: the gates, or the cut, take them out.
-
-    `see_gram(segment, gram)` sees the float64 sums `Σ y yᵀ` over the kept columns of each linear
-    layer. Its inputs are those of the finished model: what they depend on is fitted already.
     """
     device = next(model.parameters()).device
     kept = mask.to(device).float()
@@ -131,8 +125,6 @@ def compensate(
             attended = [attend(layer, x, call)[1] for x, call in zip(pruned, calls, strict=True)]
             for start, inputs, goal in zip(pruned, attended, middles, strict=True):
                 sums.add(_wanted(goal, start, linear), inputs[..., columns])
-            if see_gram:
-                see_gram(2 * index + 1, sums.gram)
             yield Fit(index, "self_attn.o_proj", *_replace(linear, columns, sums, ridge))
 
             middles = [x + linear(inputs) for x, inputs in zip(pruned, attended, strict=True)]
@@ -142,8 +134,6 @@ def compensate(
             for middle, goal in zip(middles, dense, strict=True):
                 _, inputs = feed_forward(layer, middle)
                 sums.add(_wanted(goal, middle, linear), inputs[..., columns])
-            if see_gram:
-                see_gram(2 * index, sums.gram)
             yield Fit(index, "mlp.down_proj", *_replace(linear, columns, sums, ridge))
 
             pruned = [middle + feed_forward(layer, middle)[0] for middle in middles]

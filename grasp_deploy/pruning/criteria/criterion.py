@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from grasp_deploy.pruning.criteria.batches import OnBatch
 from grasp_deploy.pruning.criteria.coupled import gated_linears
 from grasp_deploy.pruning.criteria.flap import fluctuation
-from grasp_deploy.pruning.criteria.leftovers import Leftovers
 from grasp_deploy.pruning.criteria.magnitude import magnitude_scores
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.criteria.random_order import random_scores
@@ -41,18 +40,16 @@ def criterion_scores(
     batch_size: int,
     seed: int,
     on_batch: OnBatch | None = None,
-    left: Leftovers | None = None,
 ) -> Tensor:
     """`(N,)` float32 scores of a frozen causal language model, higher for what is rather kept.
 
     `name` is one of CRITERIA; `blocks` are `(n, T)` calibration ids, which `random` and `magnitude`
-    do not read; `on_batch(done, total)` hears of blocks read. `left`, which `obs` alone uses, says
-    which units are left, and may save it a pass. Scores lie on the model's device.
+    do not read; `on_batch(done, total)` hears of blocks read. Scores lie on the model's device.
     The model is left as it was. Raises LossError if the loss is no number or scores are not finite,
     and ValueError for another name.
     """
     _check_fit(model, units, group_width)
-    scores = _scores(name, model, units, blocks, batch_size, seed, on_batch, left)
+    scores = _scores(name, model, units, blocks, batch_size, seed, on_batch)
     if not bool(scores.isfinite().all()):
         raise LossError(f"the {name} scores are not finite: {OVERFLOW}")
     return scores.to(next(model.parameters()).device).float()
@@ -66,7 +63,6 @@ def _scores(
     batch_size: int,
     seed: int,
     on_batch: OnBatch | None,
-    left: Leftovers | None,
 ) -> Tensor:
     match name:
         case "random":
@@ -84,7 +80,7 @@ def _scores(
         case "wanda-structured":
             return wanda_structured_scores(model, units, blocks, batch_size, on_batch)
         case "obs":
-            return obs_scores(model, units, blocks, batch_size, on_batch, left)
+            return obs_scores(model, units, blocks, batch_size, on_batch)
     raise ValueError(f"unknown criterion {name!r}: choose one of {', '.join(CRITERIA)}")
 
 

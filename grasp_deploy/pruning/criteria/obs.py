@@ -3,23 +3,27 @@
 Removing a unit's columns of `down_proj` or `o_proj` leaves that part of its inputs which the other
 columns cannot predict. To second order, with inputs and gradients taken to be independent, it costs
 
-    ½ tr(S C)    S   covariance of a unit's inputs, given all other inputs of the linear layer
+    ½ tr(S C)    S   covariance of a unit's inputs, given those of all units that are left
                  C   second moments of the loss's gradient at these inputs
 
-in nats per token. `S` is the inverse of the unit's block of the inverse of all inputs' second
-moments. Hassibi and Stork (1993) for single weights; the Fisher information in two factors, for
-whole structures of a language model, as in LLM Surgeon (van der Ouderaa et al. 2024). A KV group is
-a block of `G·D` columns, an FFN channel one of a single column.
+in nats per token. Hassibi and Stork (1993) for single weights; the Fisher information in two
+factors, for whole structures of a language model, as in LLM Surgeon (van der Ouderaa et al. 2024).
+A KV group is a block of `G·D` columns, an FFN channel one of a single column. Units of a layer are
+taken away one by one (`elimination.py`), so that of two which predict each other one is dear.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import OnBatch, at_inputs, batches
 from grasp_deploy.pruning.criteria.coupled import gated_linears
-from grasp_deploy.pruning.criteria.leftovers import Leftovers
+from grasp_deploy.pruning.criteria.elimination import losses_one_by_one
+from grasp_deploy.pruning.gates import decoder_layers
+from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
 from grasp_deploy.pruning.objective import finite, language_loss
 from grasp_deploy.pruning.units import UnitTable
 
@@ -30,22 +34,15 @@ def obs_scores(
     blocks: Tensor,
     batch_size: int,
     on_batch: OnBatch | None = None,
-    left: Leftovers | None = None,
 ) -> Tensor:
     """`(N,)` float64 losses in nats per token, from `(n, T)` calibration blocks.
 
-    `left` is what is left of the units' inputs on the same blocks, for units of which some are
-    removed; where it is not measured yet, it is. None: no unit is removed.
     Raises LossError if the loss is no number, or hidden states are not finite.
     """
     gradients = _gradient_moments(model, units, blocks, batch_size, on_batch)
-    left = left or Leftovers(units, torch.ones(units.size, dtype=torch.bool), blocks.numel())
-    if not left.complete:
-        left.look(model, blocks, batch_size)
-    scores = [
-        (left.of_segment[segment] * moments).sum((1, 2)) / 2
-        for segment, moments in enumerate(gradients)
-    ]
+    scores = [torch.empty(0)] * len(gradients)
+    for segment, gram in _grams(model, blocks, batch_size):
+        scores[segment] = losses_one_by_one(gram, gradients[segment])
     return torch.cat(scores)
 
 
@@ -93,3 +90,37 @@ def _products(gradients: Tensor, width: int) -> Tensor:
         return rows.square().sum(0)[:, None, None]
     by_unit = rows.unflatten(1, (-1, width)).transpose(0, 1)
     return by_unit.transpose(1, 2) @ by_unit
+
+
+@torch.no_grad()
+def _grams(model: nn.Module, blocks: Tensor, batch_size: int) -> Iterator[tuple[int, Tensor]]:
+    """Float64 mean products over tokens of the columns of each o_proj and down_proj, by segment.
+
+    One is made at a time: a model's together would be larger than the model.
+    """
+    read = list(batches(model, blocks, batch_size, None))
+    calls = layer_calls(model, read)
+    hidden = embedded(model, read)
+    for index, layer in enumerate(decoder_layers(model)):
+        gram = _empty_gram(layer.self_attn.o_proj)
+        for place, call in enumerate(calls[index]):
+            added, inputs = attend(layer, hidden[place], call)
+            hidden[place] = hidden[place] + added
+            _add_products(gram, inputs)
+        yield 2 * index + 1, gram.div_(blocks.numel())
+        gram = _empty_gram(layer.mlp.down_proj)
+        for place, middle in enumerate(hidden):
+            added, inputs = feed_forward(layer, middle)
+            hidden[place] = middle + added
+            _add_products(gram, inputs)
+        yield 2 * index, gram.div_(blocks.numel())
+
+
+def _empty_gram(linear: nn.Linear) -> Tensor:
+    width, device = linear.in_features, linear.weight.device
+    return torch.zeros(width, width, dtype=torch.float64, device=device)
+
+
+def _add_products(gram: Tensor, inputs: Tensor) -> None:
+    rows = inputs.flatten(end_dim=-2).double()  # as in the compensation: inputs differ a lot
+    gram += rows.T @ rows

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.compensation import compensate
 from grasp_deploy.pruning.criteria.coupled import gated_linears
-from grasp_deploy.pruning.criteria.leftovers import Leftovers, unexplained
+from grasp_deploy.pruning.criteria.elimination import losses_one_by_one
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import VARIANTS, tiny_model
@@ -20,40 +18,6 @@ from tests.tiny import VARIANTS, tiny_model
 UNITS = UnitTable.of_layers([(96, 2)] * 3)
 GROUP_WIDTH = 64
 BLOCKS = torch.randint(256, (3, 20), generator=torch.Generator().manual_seed(1))
-
-
-def inputs(columns: int, tokens: int = 60) -> Tensor:
-    """Columns that predict each other a little."""
-    generator = torch.Generator().manual_seed(3)
-    mixing = torch.randn(columns, columns, generator=generator, dtype=torch.float64)
-    return torch.randn(tokens, columns, generator=generator, dtype=torch.float64) @ mixing
-
-
-@pytest.mark.parametrize("width", [1, 2, 3])
-def test_what_is_left_is_what_least_squares_cannot_predict(width: int) -> None:
-    y = inputs(6)
-    left = unexplained(y.T @ y / len(y), width, ridge=1e-12)
-    for block in range(6 // width):
-        inside = torch.arange(6).div(width, rounding_mode="floor") == block
-        predicted = torch.linalg.lstsq(y[:, ~inside], y[:, inside]).solution
-        residual = y[:, inside] - y[:, ~inside] @ predicted
-        torch.testing.assert_close(left[block], residual.T @ residual / len(y))
-
-
-def test_a_copy_of_a_column_is_not_missed() -> None:
-    y = inputs(4)
-    y[:, 2] = y[:, 1]
-    left = unexplained(y.T @ y / len(y), 1, ridge=1e-6).flatten()
-    assert left[[1, 2]].max() < 1e-3 * left[[0, 3]].min()
-
-
-def test_columns_that_are_always_zero_have_nothing_left() -> None:
-    assert torch.equal(unexplained(torch.zeros(4, 4, dtype=torch.float64), 2), torch.zeros(2, 2, 2))
-
-
-def test_inputs_that_overflow_are_refused() -> None:
-    with pytest.raises(LossError, match="not finite"):
-        unexplained(torch.full((2, 2), torch.inf, dtype=torch.float64), 1)
 
 
 def as_it_is() -> Tensor:
@@ -69,7 +33,7 @@ def partly_removed() -> Tensor:
 
 @pytest.mark.parametrize("mask", [as_it_is(), partly_removed()], ids=["open", "gated"])
 @pytest.mark.parametrize("name", ["llama", "llama-biases", "qwen3", "mistral-sliding"])
-def test_the_scores_are_half_the_trace_of_both_factors(name: str, mask: Tensor) -> None:
+def test_the_scores_are_the_losses_of_both_factors(name: str, mask: Tensor) -> None:
     """All inputs behind the gates at once, and gradients by autograd."""
     model = frozen(name)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
@@ -80,42 +44,8 @@ def test_the_scores_are_half_the_trace_of_both_factors(name: str, mask: Tensor) 
     for y, g, size in zip(ys, gs, UNITS.segment_sizes, strict=True):
         width = y.shape[1] // size
         moments = torch.stack([part.T @ part / len(g) for part in g.split(width, dim=1)])
-        expected.append((unexplained(y.T @ y / len(y), width) * moments).sum((1, 2)) / 2)
+        expected.append(losses_one_by_one(y.T @ y / len(y), moments))
     torch.testing.assert_close(found, torch.cat(expected), rtol=1e-3, atol=1e-12)
-
-
-def nothing_of_a_layer_left() -> Tensor:
-    mask = partly_removed()
-    mask[UNITS.kv(1)] = 0
-    return mask
-
-
-@pytest.mark.parametrize("mask", [partly_removed(), nothing_of_a_layer_left()])
-def test_scores_of_what_is_left_need_no_removed_columns(mask: Tensor) -> None:
-    model = frozen("llama")
-    left = Leftovers(UNITS, mask.bool(), BLOCKS.numel())
-    with gated(model, UNITS, GROUP_WIDTH) as gates:
-        gates.assign(mask)
-        whole = obs_scores(model, UNITS, BLOCKS, batch_size=2)
-        found = obs_scores(model, UNITS, BLOCKS, batch_size=2, left=left)
-    kept = mask.bool()
-    torch.testing.assert_close(found[kept], whole[kept])
-    assert not found[~kept].any()
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2", "llama-biases", "mistral-sliding"])
-def test_the_compensation_sees_what_a_pass_behind_it_would(name: str) -> None:
-    """To the bit: a killed run, which looks anew, must end as if it had not been killed."""
-    model, mask = frozen(name), partly_removed().bool()
-    seen, looked = (Leftovers(UNITS, mask, BLOCKS.numel()) for _ in range(2))
-    fitting = compensate(model, UNITS, GROUP_WIDTH, mask, BLOCKS, batch_size=2, see_gram=seen.see)
-    fits = list(fitting)
-    assert any(fit.after < 0.9 * fit.before for fit in fits) and seen.complete
-    with gated(model, UNITS, GROUP_WIDTH) as gates:
-        gates.assign(mask.float())
-        looked.look(model, BLOCKS, batch_size=2)
-    for segment, left in looked.of_segment.items():
-        assert torch.equal(seen.of_segment[segment], left), segment
 
 
 def test_checkpointed_activations_give_the_same_scores() -> None:

@@ -1,0 +1,99 @@
+"""Units removed one by one, against least squares solved anew for each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from grasp_deploy.pruning.criteria import elimination
+from grasp_deploy.pruning.criteria.elimination import losses_one_by_one
+from grasp_deploy.pruning.objective import LossError
+
+COLUMNS = 12
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def inputs(columns: int = COLUMNS, tokens: int = 60) -> Tensor:
+    """Columns that predict each other a little."""
+    mixing = torch.randn(columns, columns, generator=generator(3), dtype=torch.float64)
+    return torch.randn(tokens, columns, generator=generator(4), dtype=torch.float64) @ mixing
+
+
+def moments(units: int, width: int) -> Tensor:
+    gradients = torch.randn(units, width, 9, generator=generator(5), dtype=torch.float64)
+    return gradients @ gradients.mT
+
+
+def gram(y: Tensor) -> Tensor:
+    return y.T @ y / len(y)
+
+
+def by_least_squares(y: Tensor, of_gradients: Tensor) -> Tensor:
+    """Every unit's loss from a regression on all units that are left, at every removal anew."""
+    units, width, _ = of_gradients.shape
+    owner = torch.arange(y.shape[1]) // width
+    left, dearest = list(range(units)), 0.0
+    found = torch.zeros(units, dtype=torch.float64)
+    while left:
+        losses = {}
+        for unit in left:
+            own = y[:, owner == unit]
+            others = y[:, [int(o) in left and int(o) != unit for o in owner]]
+            rest = own - others @ torch.linalg.lstsq(others, own).solution
+            losses[unit] = float((rest.T @ rest / len(y) * of_gradients[unit]).sum() / 2)
+        cheapest = min(left, key=losses.__getitem__)
+        dearest = max(dearest, losses[cheapest])
+        found[cheapest] = dearest
+        left.remove(cheapest)
+    return found
+
+
+@pytest.mark.parametrize("panel", [1, 4, 64])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_each_loss_is_what_least_squares_says_at_its_turn(
+    width: int, panel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elimination, "PANEL_COLUMNS", panel)
+    y, of_gradients = inputs(), moments(COLUMNS // width, width)
+    found = losses_one_by_one(gram(y), of_gradients, ridge=1e-12)
+    torch.testing.assert_close(found, by_least_squares(y, of_gradients))
+
+
+def test_of_two_copies_one_is_cheap_and_the_other_is_not() -> None:
+    """Each alone would look as if nobody missed it; together they are missed."""
+    y = inputs()
+    y[:, 2] = y[:, 1]
+    found = losses_one_by_one(gram(y), torch.ones(COLUMNS, 1, 1, dtype=torch.float64), ridge=1e-6)
+    cheap, dear = found[[1, 2]].sort().values
+    assert cheap == found.min() and cheap < 1e-3 * found.median()
+    assert dear > 0.1 * found.median()
+
+
+def test_how_an_input_is_scaled_makes_no_difference() -> None:
+    y, of_gradients = inputs(), moments(COLUMNS, 1)
+    plain = losses_one_by_one(gram(y), of_gradients)
+    y[:, 4] *= 1e3
+    of_gradients[4] /= 1e6
+    found = losses_one_by_one(gram(y), of_gradients)
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dead", [[1], [0, 2, 3], [0, 1, 2, 3, 4, 5]])
+def test_units_that_are_always_zero_cost_nothing_and_change_nothing(dead: list[int]) -> None:
+    y, of_gradients = inputs(), moments(6, 2)
+    alive = [unit for unit in range(6) if unit not in dead]
+    columns = [column for column in range(COLUMNS) if column // 2 in alive]
+    alone = losses_one_by_one(gram(y[:, columns]), of_gradients[alive])
+    y[:, [column for column in range(COLUMNS) if column // 2 in dead]] = 0
+    found = losses_one_by_one(gram(y), of_gradients)
+    assert not found[dead].any()
+    torch.testing.assert_close(found[alive], alone)
+
+
+def test_inputs_that_overflow_are_refused() -> None:
+    with pytest.raises(LossError, match="not finite"):
+        losses_one_by_one(torch.full((2, 2), torch.inf, dtype=torch.float64), moments(2, 1))
