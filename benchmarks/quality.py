@@ -18,10 +18,12 @@ import itertools
 import math
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from variant_tasks import add_task_options, average_of, tasks_of, told
 from variants import Bench, Variant, add_options, corpora_of, settings_of
 
 from grasp_deploy.config import CRITERIA
@@ -30,6 +32,7 @@ from grasp_deploy.record import new_record, read_record, write_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.records import check_record
 from grasp_deploy.report.study_tables import quality_tables
+from grasp_deploy.report.study_task_tables import accuracy_tables
 
 # The paper's own recipe: equal scores, the last mask, no least squares.
 PAPER: dict[str, Any] = {
@@ -42,6 +45,7 @@ PAPER: dict[str, Any] = {
 }
 SMOKE_VARIANTS = 3
 SAME_TEXT = 1e-4  # a change of threads moves a perplexity by less, another text by more
+SAME_ITEMS = 0.01  # it may turn an item or two of an accuracy, but no more
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 
 STUDIES: dict[str, list[Variant]] = {
@@ -111,6 +115,7 @@ def main() -> None:
     )
     parser.add_argument("study", choices=STUDIES)
     add_options(parser)
+    add_task_options(parser)
     parser.add_argument("--variants", help="only these, separated by semicolons")
     options = parser.parse_args()
     chosen = STUDIES[options.study][: SMOKE_VARIANTS if options.smoke else None]
@@ -119,14 +124,17 @@ def main() -> None:
         chosen = [variant for variant in chosen if variant.name in wanted]
     keeps, seeds = ([*map(kind, text.split(","))] for kind, text in _numbers(options))
     command = ["python", "benchmarks/quality.py", *sys.argv[1:]]
+    tasks = tasks_of(options)
     with (
         tempfile.TemporaryDirectory(prefix="quality-") as folder,
         stage_bars(Console(stderr=True)) as watch,
     ):
         settings = settings_of(options, Path(folder))
-        bench = Bench(options, corpora_of(options, Path(folder)))
-        record = new_record("study", command, _told(settings, options), study=options.study)
+        bench = Bench(options, corpora_of(options, Path(folder)), tasks, watch)
+        told_settings = {**_told(settings, options), **told(tasks)}
+        record = new_record("study", command, told_settings, study=options.study)
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
+        _note_tasks(record, bench)
         record["rows"] = _measured(options.output, record)
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
         for seed, keep, variant in itertools.product(seeds, keeps, chosen):
@@ -135,7 +143,7 @@ def main() -> None:
             record["rows"].append(bench.measure(variant, settings, keep, seed, watch))
             if options.output:
                 write_record(options.output, record)
-    Console().print(*quality_tables(record))
+    Console().print(*quality_tables(record), *accuracy_tables(record))
 
 
 def _numbers(options: argparse.Namespace) -> list[tuple[type, str]]:
@@ -145,6 +153,14 @@ def _numbers(options: argparse.Namespace) -> list[tuple[type, str]]:
 def _told(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Settings as a record tells them: the demo's own text lies elsewhere in every run."""
     return {**settings, "calibration": options.calibration or "the embedded model's"}
+
+
+def _note_tasks(record: dict[str, Any], bench: Bench) -> None:
+    """What the dense model reaches on tasks, where there are any, and by which release."""
+    if bench.dense_tasks:
+        record["versions"]["lm_eval"] = version("lm_eval")
+        record["dense_tasks"] = bench.dense_tasks
+        record["dense_task_average"] = average_of(bench.dense_tasks)
 
 
 def _measured(output: Path | None, record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -165,19 +181,31 @@ def _other(earlier: dict[str, Any], record: dict[str, Any]) -> str:
         return f"is a record of {earlier['benchmark']}, and not of a study"
     if earlier["study"] != record["study"]:
         return f"is a record of the study {earlier['study']}, and not of {record['study']}"
-    before, now = earlier["settings"], record["settings"]
+    both = earlier, record
+    before, now = (one["settings"] for one in both)
     for name in [*now, *(name for name in before if name not in now)]:
         if before.get(name) != now.get(name):
             return f"was measured with {name} {before.get(name)}, and not {now.get(name)}"
-    before, now = earlier["dense_perplexity"], record["dense_perplexity"]
-    same = before.keys() == now.keys() and all(
-        math.isclose(before[corpus], now[corpus], rel_tol=SAME_TEXT) for corpus in now
+    before, now = (one["dense_perplexity"] for one in both)
+    if not _alike(before, now, rel_tol=SAME_TEXT):
+        return f"has the dense perplexities {_listed(before)}, and not {_listed(now)}"
+    before, now = (_accuracies(one) for one in both)
+    same = _alike(before, now, abs_tol=SAME_ITEMS)
+    return "" if same else f"has the dense accuracies {_listed(before)}, and not {_listed(now)}"
+
+
+def _accuracies(record: dict[str, Any]) -> dict[str, float]:
+    return {task: one["accuracy"] for task, one in record.get("dense_tasks", {}).items()}
+
+
+def _alike(before: dict[str, float], now: dict[str, float], **tolerance: float) -> bool:
+    return before.keys() == now.keys() and all(
+        math.isclose(before[name], now[name], **tolerance) for name in now
     )
-    return "" if same else f"has the dense perplexities {_listed(before)}, and not {_listed(now)}"
 
 
-def _listed(perplexities: dict[str, float]) -> str:
-    return ", ".join(f"{corpus} {value:.6g}" for corpus, value in perplexities.items())
+def _listed(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in figures.items())
 
 
 if __name__ == "__main__":

@@ -12,9 +12,13 @@ from typing import Any
 
 import torch
 from exports import demo_texts
+from variant_tasks import accuracies, average_of
 
+from grasp_deploy.bench.tasks import TaskSettings
+from grasp_deploy.budgets import unit_costs
 from grasp_deploy.checkpoint.config_file import read_config_at
 from grasp_deploy.checkpoint.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.shapes import model_shape
 from grasp_deploy.compression import compress
 from grasp_deploy.config import CompressConfig
@@ -96,9 +100,15 @@ def corpora_of(options: argparse.Namespace, work: Path) -> list[Corpus]:
 
 
 class Bench:
-    """Measures compressed models on the same blocks of the same corpora."""
+    """Measures compressed models on the same blocks of the same corpora and on the same tasks."""
 
-    def __init__(self, options: argparse.Namespace, corpora: Sequence[Corpus]) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        corpora: Sequence[Corpus],
+        tasks: TaskSettings | None = None,
+        watch: Watcher = lambda row: None,
+    ) -> None:
         blocks = 2 if options.smoke else options.evaluation_blocks
         length = 64 if options.smoke else options.sequence_length
         tokenizer = load_tokenizer(options.model)
@@ -107,8 +117,11 @@ class Bench:
             for corpus in corpora
         }
         self.dense = self.perplexities(options.model)
-        layers = model_shape(read_config_at(options.model / "config.json")).layers
+        self.shape = model_shape(read_config_at(options.model / "config.json"))
+        layers = self.shape.layers
         self.dense_layers = [(one.intermediate_size, one.num_key_value_heads) for one in layers]
+        self.tasks = tasks
+        self.dense_tasks = accuracies(options.model, tasks, watch) if tasks else {}
 
     def perplexities(self, folder: Path) -> dict[str, float]:
         """In float32, by the corpus's name."""
@@ -125,6 +138,7 @@ class Bench:
         with tempfile.TemporaryDirectory(prefix="variant-") as folder:
             plan = compress(config, Path(folder) / "pruned", watch=watch).plan
             found = self.perplexities(Path(folder) / "pruned")
+            tasks = accuracies(Path(folder) / "pruned", self.tasks, watch) if self.tasks else {}
         units = UnitTable.of_layers(plan.dense_layers)
         ffn_share, kv_share = units.kept_shares(plan.mask)
         budget = plan.provenance["budget"]
@@ -139,10 +153,34 @@ class Bench:
             "kept_cost_share": budget["kept_cost"] / budget["total_cost"],
             "kept_ffn_share": ffn_share,
             "kept_kv_share": kv_share,
+            **_allocation(plan, unit_costs(config, self.shape, units), units.is_kv),
             "kept_per_layer": units.kept_per_layer(plan.mask),
             "heldout_loss": plan.provenance["losses"],
             "seconds": plan.provenance["seconds"],
+            **({"tasks": tasks, "task_average": average_of(tasks)} if tasks else {}),
         }
+
+
+def _allocation(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> dict[str, float | None]:
+    """Which kind of unit the kept budget goes to, and the mean score of what is kept of each.
+
+    With the shares by count, what the paper's appendix diagnoses allocations by. Costs and `is_kv`
+    are `(N,)` as all of the plan. Scores are the method's own: logits where gates are learnt.
+    """
+    kept = plan.mask, plan.mask & is_kv, plan.mask & ~is_kv
+    every, kv, ffn = (float(costs[units].sum()) for units in kept)
+    return {
+        "ffn_share_of_kept_cost": ffn / every,
+        "kv_share_of_kept_cost": kv / every,
+        "mean_kept_ffn_score": _mean(plan.scores[kept[2]]),
+        "mean_kept_kv_score": _mean(plan.scores[kept[1]]),
+    }
+
+
+def _mean(scores: torch.Tensor) -> float | None:
+    """None where one is infinite: JSON has no such number."""
+    mean = float(scores.double().mean())
+    return mean if math.isfinite(mean) else None
 
 
 def _device() -> str:

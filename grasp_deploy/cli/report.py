@@ -46,6 +46,7 @@ def report_command(
         return
     for one in named:
         print_record(one)
+    print_across(named)
     for path in files:
         stderr.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
 
@@ -85,7 +86,8 @@ def write_report(
 
 
 def report_document(named: Sequence[NamedRecord], files: Sequence[Path]) -> dict[str, Any]:
-    """What `--json` prints: the verdicts of each record, and the files that were written."""
+    """What `--json` prints: verdicts by record, studies across models, and the files written."""
+    from grasp_deploy.report.across import across_models
     from grasp_deploy.verdicts import headlines, verdicts
 
     rows = [
@@ -97,7 +99,11 @@ def report_document(named: Sequence[NamedRecord], files: Sequence[Path]) -> dict
         }
         for one in named
     ]
-    return {"records": rows, "files": [str(path) for path in files]}
+    return {
+        "records": rows,
+        "across_models": across_models(named),
+        "files": [str(path) for path in files],
+    }
 
 
 def print_record(named: NamedRecord) -> None:
@@ -113,3 +119,15 @@ def print_record(named: NamedRecord) -> None:
         who = "  likely reason" if "reason" in line else line["model"]
         text = f"{who}: {line['sentence']}"
         stdout.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def print_across(named: Sequence[NamedRecord]) -> None:
+    """A table for each study that several of the records hold of different models."""
+    from grasp_deploy.report.across import across_models
+    from grasp_deploy.report.across_tables import across_tables
+
+    for study in across_models(named):
+        stdout.print()
+        stdout.rule(f"Across models: study of {study['study']}", align="left")
+        for table in across_tables(study):
+            stdout.print(table)

@@ -14,6 +14,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from grasp_deploy.report.across import across_models
+from grasp_deploy.report.across_tables import across_tables
 from grasp_deploy.report.plots import Drawing, color_rules, drawings, shape_drawings, svg
 from grasp_deploy.report.record_tables import provenance_table, record_tables
 from grasp_deploy.report.records import NamedRecord
@@ -103,6 +105,9 @@ def _tables(records: Sequence[NamedRecord]) -> str:
     for named in records:
         parts.append(f"<h3>{_heading(named)}</h3>\n")
         parts += [_table(table) for table in record_tables(named.record)]
+    for study in across_models(records):
+        parts.append(f"<h3>Across models <small>{_escaped(study['study'])}</small></h3>\n")
+        parts += [_table(table) for table in across_tables(study)]
     parts.append("<h2>Where the figures come from</h2>\n")
     for named in records:
         parts.append(f"<h3>{_heading(named)}</h3>\n")
@@ -116,7 +121,7 @@ def _table(table: Table, *, caption: bool = True) -> str:
     sides = ["right" if column.justify == "right" else "left" for column in columns]
     rows = zip(*(column.cells for column in columns), strict=True)
     heads = "".join(
-        f'<th scope="col" class="{side}">{_cell(column.header)}</th>'
+        f'<th scope="col" class="{side}">{_head(column.header)}</th>'
         for side, column in zip(sides, columns, strict=True)
     )
     body = "".join(
@@ -143,6 +148,11 @@ def _cell(content: Any) -> str:
     """The plain text of a cell of a rich table, escaped."""
     text = content if isinstance(content, Text) else Text.from_markup(str(content))
     return _escaped(text.plain)
+
+
+def _head(content: Any) -> str:
+    """A head; a page may break a name where a terminal does, and shows no space there."""
+    return _cell(content).replace("_\n", "_<wbr>")
 
 
 def _prose(sentence: str) -> str:

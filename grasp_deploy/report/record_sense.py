@@ -1,4 +1,4 @@
-"""Whether the parts of a record belong together: models, cells and repetitions, or rows."""
+"""Whether the parts of a record belong together: models, cells and repetitions."""
 
 from __future__ import annotations
 
@@ -29,40 +29,6 @@ def mixed_up(record: Mapping[str, Any]) -> str:
     if kind == "tasks":
         return _unlike_tasks(cells, names)
     return ""
-
-
-def unlike_rows(record: Mapping[str, Any]) -> str:
-    """Whether rows of a study are of other text or another depth than it, or are there twice."""
-    dense, rows = record.get("dense_layers"), record["rows"]
-    if any(len(pair) != 2 for pair in dense or ()):
-        return "its dense_layers are no pairs of channels and groups"
-    depth = len(dense or rows[0]["kept_per_layer"])
-    seen = set()
-    for index, row in enumerate(rows):
-        if found := _wrong_row(row, list(record["dense_perplexity"]), depth, dense):
-            return f"rows[{index}] {found}"
-        run = (row["variant"], row["keep"], row["seed"])
-        if run in seen:
-            return f"rows[{index}] is there twice"
-        seen.add(run)
-    return ""
-
-
-def _wrong_row(row: Mapping[str, Any], corpora: Sequence[str], depth: int, dense: Any) -> str:
-    if any(row[key].keys() != set(corpora) for key in ("perplexity", "excess_nats")):
-        return f"is not of the corpora {', '.join(corpora)}"
-    if row["keep"] > 1 + ROUNDING:
-        return f"keeps {row['keep']:g}, and 1 is all"
-    kept = row["kept_per_layer"]
-    if len(kept) != depth or any(len(pair) != 2 for pair in kept):
-        return f"has a kept_per_layer that is no list of {depth} pairs"
-    if dense and any(k > d for k, d in zip(_counts(kept), _counts(dense), strict=True)):
-        return "keeps more of a layer than it has"
-    return ""
-
-
-def _counts(layers: Sequence[Sequence[int]]) -> list[int]:
-    return [count for pair in layers for count in pair]
 
 
 def _unpaired(cells: Cells) -> str:

@@ -131,9 +131,11 @@ def _startup_tables(record: Row) -> list[Table]:
 
 
 def _study_tables(record: Row) -> list[Table]:
-    from grasp_deploy.report.study_tables import kept_table, quality_tables
+    from grasp_deploy.report.study_tables import budget_tables, kept_table, quality_tables
+    from grasp_deploy.report.study_task_tables import accuracy_tables
 
-    return [*quality_tables(record), kept_table(record)]
+    tables = [*quality_tables(record), *accuracy_tables(record)]
+    return [*tables, kept_table(record), *budget_tables(record)]
 
 
 TABLES: Mapping[str, Callable[[Row], list[Table]]] = {

@@ -9,17 +9,16 @@ from typing import Any
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.record import read_record
-from grasp_deploy.report.record_sense import mixed_up, unlike_rows
+from grasp_deploy.report.record_sense import mixed_up
 from grasp_deploy.report.record_shape import (
     POSITIVE,
     POSITIVE_INT,
-    SIGNED,
     AnyNumber,
-    ByName,
     OrNull,
     wrong,
     wrong_if_there,
 )
+from grasp_deploy.report.study_shape import wrong_study
 
 KINDS = {
     "throughput": "Throughput and latency",
@@ -40,18 +39,6 @@ FOOTPRINT = {
     **dict.fromkeys(("parameters", "weight_bytes", "kv_bytes_per_token"), POSITIVE),
     **{"head_dim": POSITIVE, "distinct_shapes": POSITIVE},
     "layers": [dict.fromkeys(LAYER, POSITIVE)],
-}
-STUDY = {  # of compressions rather than of models
-    "study": str,
-    "dense_perplexity": ByName(POSITIVE),
-    "rows": [
-        {
-            **{"variant": str, "keep": POSITIVE, "seed": int},
-            **{"perplexity": ByName(POSITIVE), "excess_nats": ByName(SIGNED)},
-            **dict.fromkeys(("kept_cost_share", "kept_ffn_share", "kept_kv_share"), float),
-            **{"kept_per_layer": [[int]], "seconds": ByName(float)},
-        }
-    ],
 }
 # What settings hold where they hold it, and what a cell must hold (shapes of `record_shape`).
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -143,11 +130,7 @@ def check_record(record: Mapping[str, Any], path: Path) -> None:
     kind = record["benchmark"]
     found = wrong(record, {"benchmark": str, "settings": {}, "machine": {}}, "it")
     if not found and kind == "study":
-        found = (
-            wrong(record, STUDY, "it")
-            or wrong_if_there(record, {"dense_layers": [[POSITIVE_INT]]}, "it")
-            or unlike_rows(record)
-        )
+        found = wrong_study(record)
     if not found and kind in CELLS:
         found = (
             wrong(record, {"models": [{"name": str, "footprint": FOOTPRINT}]}, "it")

@@ -6,12 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grasp_deploy.report.widths import fits
+
 Record = Mapping[str, Any]
-WIDEST_COLUMNS = 80
+BY_COST = "ffn_share_of_kept_cost"
 BROKEN = 1e5  # a perplexity whose digits say no more than that the model is broken
 
 
@@ -22,7 +23,7 @@ def quality_tables(record: Record) -> list[Table]:
     """
     corpora = list(record["dense_perplexity"])
     table = _quality_table(record, corpora)
-    if len(corpora) == 1 or Console(width=1000).measure(table).maximum <= WIDEST_COLUMNS:
+    if len(corpora) == 1 or fits(table):
         return [table]
     return [_quality_table(record, [corpus]) for corpus in corpora]
 
@@ -42,7 +43,9 @@ def _quality_table(record: Record, corpora: Sequence[str]) -> Table:
     for keep, corpus in points:
         head = f"{keep:g}" if alone else f"{keep:g} {corpus}"
         table.add_column(Text(head), justify="right", no_wrap=bool(alone))
-    table.add_row("dense", *(_number(record["dense_perplexity"][corpus]) for _, corpus in points))
+    table.add_row(
+        "dense", *(perplexity_text(record["dense_perplexity"][corpus]) for _, corpus in points)
+    )
     table.add_section()
     for variant in variants(record):
         cells = (
@@ -84,6 +87,44 @@ def _kept_cells(rows: Sequence[Record]) -> list[str]:
     return [*shares, f"{seconds:,.1f}" if seconds < 100 else f"{seconds:,.0f}"]
 
 
+def budget_tables(record: Record) -> list[Table]:
+    """What the kept budget is spent on, and the mean score of what it buys; means over seeds.
+
+    The rest of what the paper's appendix diagnoses its variants by; none where no row has it.
+    """
+    if not any(BY_COST in row for row in record["rows"]):
+        return []
+    table = Table(
+        title=Text(f"What the kept budget goes to: study of {record['study']}"),
+        title_justify="left",
+        caption="shares of the kept cost; scores: the mean over the units that are kept, in the "
+        "method's own unit, so that only those of one row compare",
+        caption_justify="left",
+    )
+    table.add_column("variant", overflow="fold")
+    for head in ("FFN", "KV", "FFN score", "KV score"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for keep in budgets(record):
+        table.add_row(Text(f"keep {keep:g}", style="bold"))
+        for variant in variants(record):
+            if some := [row for row in runs(record, variant, keep) if BY_COST in row]:
+                table.add_row(Text(variant), *_budget_cells(some))
+        table.add_section()
+    return [table]
+
+
+def _budget_cells(rows: Sequence[Record]) -> list[str]:
+    shares = [
+        f"{statistics.fmean(row[key] for row in rows):.1%}"
+        for key in (BY_COST, "kv_share_of_kept_cost")
+    ]
+    scores = [
+        [row[key] for row in rows if row.get(key) is not None]
+        for key in ("mean_kept_ffn_score", "mean_kept_kv_score")
+    ]
+    return [*shares, *(f"{statistics.fmean(some):.3g}" if some else "" for some in scores)]
+
+
 def budgets(record: Record) -> list[float]:
     """The shares of the cost that are kept, the largest first."""
     return sorted({row["keep"] for row in record["rows"]}, reverse=True)
@@ -110,12 +151,17 @@ def _with_spread(values: Sequence[float]) -> str:
         return ""
     mean = statistics.fmean(values)
     if len(values) == 1:
-        return _number(mean)
+        return perplexity_text(mean)
     half = (max(values) - min(values)) / 2
-    return f"{_number(mean)} ±{half:,.{_decimals(mean)}f}" if mean < BROKEN else _number(mean)
+    return (
+        f"{perplexity_text(mean)} ±{half:,.{_decimals(mean)}f}"
+        if mean < BROKEN
+        else perplexity_text(mean)
+    )
 
 
-def _number(value: float) -> str:
+def perplexity_text(value: float) -> str:
+    """Four digits, or what a broken model has in tenfolds."""
     return f"{value:,.{_decimals(value)}f}" if value < BROKEN else f"{value:.1e}"
 
 

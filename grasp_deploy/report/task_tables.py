@@ -48,13 +48,14 @@ def _figures(models: Sequence[Cells]) -> list[str]:
     texts = []
     for index, cells in enumerate(models):
         mean = average(cells)
-        texts.append(_percent(mean["accuracy"], mean["standard_error"]))
+        texts.append(percent(mean["accuracy"], mean["standard_error"]))
         if index:
-            texts.append(_percent(*change(models[0], cells), sign="+"))
+            texts.append(percent(*change(models[0], cells), sign="+"))
     return texts
 
 
-def _percent(value: float, error: float | None, sign: str = "") -> str:
+def percent(value: float, error: float | None, sign: str = "") -> str:
+    """A share in percent, with its standard error where that is known."""
     text = f"{100 * value:{sign}.1f}"
     return text if error is None else f"{text} ± {100 * error:.1f}"
 

@@ -58,7 +58,7 @@ FRAME = """<!doctype html><title>waiting</title>
 class Checker(HTMLParser):
     """The elements that are open where the page ends, all links, and all ids."""
 
-    VOID = frozenset({"meta", "br", "link", "img"})
+    VOID = frozenset({"meta", "br", "wbr", "link", "img"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
