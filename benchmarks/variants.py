@@ -153,7 +153,7 @@ class Bench:
             "kept_cost_share": budget["kept_cost"] / budget["total_cost"],
             "kept_ffn_share": ffn_share,
             "kept_kv_share": kv_share,
-            **_allocation(plan, unit_costs(config, self.shape, units), units.is_kv),
+            **allocation(plan, unit_costs(config, self.shape, units), units.is_kv),
             "kept_per_layer": units.kept_per_layer(plan.mask),
             "heldout_loss": plan.provenance["losses"],
             "seconds": plan.provenance["seconds"],
@@ -161,7 +161,7 @@ class Bench:
         }
 
 
-def _allocation(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> dict[str, float | None]:
+def allocation(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> dict[str, float | None]:
     """Which kind of unit the kept budget goes to, and the mean score of what is kept of each.
 
     With the shares by count, what the paper's appendix diagnoses allocations by. Costs and `is_kv`

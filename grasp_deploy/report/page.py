@@ -145,9 +145,10 @@ def _heading(named: NamedRecord) -> str:
 
 
 def _cell(content: Any) -> str:
-    """The plain text of a cell of a rich table, escaped."""
+    """The plain text of a cell of a rich table, escaped; bold where the whole cell is."""
     text = content if isinstance(content, Text) else Text.from_markup(str(content))
-    return _escaped(text.plain)
+    plain = _escaped(text.plain)
+    return f"<b>{plain}</b>" if text.style == "bold" else plain
 
 
 def _head(content: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
 from grasp_deploy.report.records import check_record
 from tests.report.study_records import study_record
@@ -148,10 +149,25 @@ def test_quality(
             for layers in (row["kept_per_layer"], record["dense_layers"])
         )
         assert kept / dense == pytest.approx(row["kept_ffn_share"])
+        assert_allocation(row, record)
         loss = row["excess_nats"]["held-out"]
         ratio = row["perplexity"]["held-out"] / record["dense_perplexity"]["held-out"]
         assert loss == pytest.approx(math.log(ratio)) and loss > -0.1
     assert "dense" in table and names[0].split()[0] in table
+
+
+def assert_allocation(row: dict[str, Any], record: dict[str, Any]) -> None:
+    """What the kept budget goes to, counted in parameters from config.json."""
+    sizes = json.loads((MODEL / "config.json").read_text())
+    heads, groups = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    channel = 3 * sizes["hidden_size"]  # a column of each of three matrices
+    group = 2 * sizes["hidden_size"] * sizes["head_dim"] * (heads // groups + 1)  # Q, O; K, V
+    factor = {"KV cost x 0.25": 0.25, "KV cost x 0.5": 0.5}.get(row["variant"], 1.0)
+    ffn = channel * sum(pair[0] for pair in row["kept_per_layer"]) * (row["variant"] != "kv")
+    kv = factor * group * sum(pair[1] for pair in row["kept_per_layer"]) * (row["variant"] != "ffn")
+    assert row["ffn_share_of_kept_cost"] == pytest.approx(ffn / (ffn + kv))
+    assert row["kv_share_of_kept_cost"] == pytest.approx(kv / (ffn + kv))
+    assert math.isfinite(row["mean_kept_ffn_score"]) and math.isfinite(row["mean_kept_kv_score"])
 
 
 def test_a_study_goes_on_where_its_record_ends(

@@ -22,6 +22,7 @@ from tests.report.records import (
     serve_record,
     throughput_record,
 )
+from tests.report.study_records import study_record
 
 MODELS = [model("dense"), model("pruned", 0.6)]
 GATE_STEP = Path(__file__).parents[2] / "benchmarks/results/gate_step-ref-llama-7m-cpu.json"
@@ -92,6 +93,22 @@ def test_one_json_document_with_all_verdicts(folder: Path) -> None:
     assert all(row["interval"][0] < row["ratio"] < row["interval"][1] for row in speeds)
     assert all(row["sentence"] for one in document["records"] for row in one["headlines"])
     assert document["files"] == []
+
+
+def test_one_study_of_two_models_side_by_side(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.json" for name in ("large", "small")]
+    for path in paths:
+        write_record(path, {**study_record(), "settings": {"model": f"models/{path.stem}"}})
+    text = report(*paths).stdout
+    assert "Across models: study of methods" in text and "Loss across models" in text
+    assert "Across models" not in report(paths[0]).stdout
+    (study,) = json.loads(report(*paths, "--json").stdout)["across_models"]
+    assert [model["name"] for model in study["models"]] == ["large", "small"]
+    assert {(cell["variant"], cell["keep"]) for cell in study["cells"]} == {
+        (variant, keep) for variant in ("default", "flap") for keep in (0.8, 0.5)
+    }
+    assert study["cells"][0]["excess_nats"] == pytest.approx(0.03)
+    assert json.loads(report(paths[0], "--json").stdout)["across_models"] == []
 
 
 def test_page_and_figures(folder: Path) -> None:

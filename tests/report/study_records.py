@@ -46,3 +46,31 @@ def study_row(
         "heldout_loss": {"heldout_dense": 2.0, "heldout_pruned": 2.0 + nats},
         "seconds": {"start": 10.0 + 2 * seed, "scales": 5.5},
     }
+
+
+def with_tasks(made: Record, tasks: Mapping[str, str], accuracies: Sequence[float]) -> Record:
+    """Tasks and their metrics: the dense model has the first accuracy, the rows the next ones."""
+    dense, *others = (_on_tasks(tasks, accuracy) for accuracy in accuracies)
+    made |= {"dense_tasks": dense["tasks"], "dense_task_average": dense["task_average"]}
+    for row, other in zip(made["rows"], others, strict=False):
+        row |= other
+    return made
+
+
+def _on_tasks(tasks: Mapping[str, str], first: float) -> dict[str, Any]:
+    """Each task but the first has 0.1 more than the one before it; errors are 0.03."""
+    found = {
+        name: {"metric": metric, "accuracy": first + 0.1 * index, "stderr": 0.03}
+        for index, (name, metric) in enumerate(tasks.items())
+    }
+    mean = first + 0.05 * (len(tasks) - 1)
+    return {
+        "tasks": found,
+        "task_average": {"accuracy": mean, "stderr": 0.03 / math.sqrt(len(tasks))},
+    }
+
+
+def with_allocation(row: dict[str, Any], ffn_share: float, scores: Sequence[float | None]) -> None:
+    """What the kept budget of a row goes to, and the mean scores of both kinds."""
+    row |= {"ffn_share_of_kept_cost": ffn_share, "kv_share_of_kept_cost": 1 - ffn_share}
+    row |= {"mean_kept_ffn_score": scores[0], "mean_kept_kv_score": scores[1]}

@@ -13,7 +13,7 @@ from grasp_deploy.record import read_record
 from grasp_deploy.report.records import check_record
 from grasp_deploy.report.throughput_tables import serve_table
 from tests.report.records import Record, kv_record, model, record, serve_record, throughput_record
-from tests.report.study_records import study_record
+from tests.report.study_records import study_record, with_allocation, with_tasks
 from tests.report.test_task_tables import task_record
 
 MODELS = [model("dense"), model("pruned", 0.6)]
@@ -29,6 +29,14 @@ def startup_record() -> Record:
     return record("startup", MODELS, cells=cells)
 
 
+def full_study_record() -> Record:
+    """A study with all that a record of one may hold."""
+    made = with_tasks(study_record(), {"piqa": "acc_norm", "sciq": "acc"}, [0.7, 0.5, 0.6])
+    for row in made["rows"][:2]:
+        with_allocation(row, 0.6, (0.5, -0.5))
+    return made
+
+
 MADE = {
     "throughput": lambda: throughput_record(MODELS, batches=(1, 8)),
     "kv": lambda: kv_record(MODELS),
@@ -36,6 +44,7 @@ MADE = {
     "tasks": task_record,
     "startup": startup_record,
     "study": study_record,
+    "full study": full_study_record,
 }
 SAMPLE, ROW = ("cells", 0, "samples", 0), ("rows", 1)
 ABSENT = object()
@@ -75,6 +84,8 @@ def test_records_of_real_runs_are_whole(path: Path) -> None:
         ("study", ("rows", 0, "excess_nats", "c4"), -0.01),  # better than the dense model
         ("study", ("rows", 0, "keep"), 1),
         ("study", ("rows", 0, "heldout_loss"), ABSENT),  # nothing is drawn of it
+        ("full study", ("rows", 0, "tasks", "piqa", "stderr"), None),  # of one item
+        ("full study", ("rows", 0, "mean_kept_kv_score"), None),  # an infinite one
     ],
 )
 def test_what_a_true_record_may_hold(kind: str, place: tuple[str | int, ...], value: Any) -> None:
@@ -138,6 +149,22 @@ def test_what_a_true_record_may_hold(kind: str, place: tuple[str | int, ...], va
         ("study", ("dense_layers",), [[10, 4]], "kept_per_layer that is no list of 1 pairs"),
         ("study", ("dense_layers", 1), [20], "dense_layers are no pairs"),
         ("study", ("dense_layers", 1, 0), 0, "which cannot be"),
+        ("full study", ("dense_tasks",), ABSENT, "it has no dense_tasks"),
+        ("full study", ("dense_tasks",), {}, "dense_tasks is empty"),
+        ("full study", ("dense_task_average",), ABSENT, "it has no dense_task_average"),
+        ("full study", ("dense_tasks", "piqa", "accuracy"), 1.5, "it has an accuracy of 1.5"),
+        ("full study", ("dense_tasks", "piqa", "metric"), "acc", "not run the dense model's tasks"),
+        ("full study", ("dense_tasks", "piqa", "stderr"), "0", "stderr is no number"),
+        ("full study", (*ROW, "tasks"), ABSENT, r"rows\[1\] has no tasks"),
+        ("full study", (*ROW, "tasks"), 0.5, r"rows\[1\].tasks is no object"),
+        ("full study", (*ROW, "tasks", "piqa"), ABSENT, r"rows\[1\] has not run the dense model's"),
+        ("full study", (*ROW, "tasks", "piqa", "accuracy"), 0.9, "is not that of its tasks"),
+        ("full study", (*ROW, "task_average"), ABSENT, r"rows\[1\] has no task_average"),
+        ("full study", (*ROW, "task_average", "accuracy"), None, "task_average.accuracy is no"),
+        ("full study", (*ROW, "kv_share_of_kept_cost"), ABSENT, "has no kv_share_of_kept_cost"),
+        ("full study", (*ROW, "kv_share_of_kept_cost"), 0.5, "make up 1.1 of what it keeps"),
+        ("full study", (*ROW, "kv_share_of_kept_cost"), -0.5, "is -0.5, which cannot be"),
+        ("full study", (*ROW, "mean_kept_ffn_score"), "high", "mean_kept_ffn_score is no number"),
     ],
 )
 def test_what_is_refused(kind: str, place: tuple[str | int, ...], value: Any, words: str) -> None:

@@ -27,7 +27,7 @@ from tests.report.records import (
     serve_record,
     throughput_record,
 )
-from tests.report.study_records import study_record
+from tests.report.study_records import study_record, with_tasks
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -187,6 +187,19 @@ def test_a_study_makes_a_page_alone() -> None:
     assert alone.count("<figure>") == 3 and "Studies of quality" in alone
     assert "8.24 ±0.08" in alone and "56.7%" in alone
     Checker(alone)
+
+
+def test_one_study_of_two_models_lies_side_by_side() -> None:
+    records = [study_record(), with_tasks(study_record(), {"arc_challenge": "acc"}, [0.7, 0.5])]
+    for name, one in zip(("<a>", "b"), records, strict=True):
+        one["settings"] = {"model": f"models/{name}"}
+    both = page([NamedRecord(f"methods-{index}", one) for index, one in enumerate(records)])
+    tables = both.split("<h2>Tables</h2>")[1].split("<h2>Where the figures come from</h2>")[0]
+    across = tables.split("<h3>Across models <small>methods</small></h3>")[1]
+    assert "&lt;a&gt;" in across and "0.030 ±0.010" in across
+    assert "arc_<wbr>challenge" in tables and "70.0 ± 3.0" in tables
+    assert "<b>keep 0.8</b>" in tables, "budgets stand out among the variants"
+    Checker(both)
 
 
 @pytest.mark.slow

@@ -85,6 +85,14 @@ def test_a_bad_variant_does_not_flatten_a_good_one(best: float) -> None:
     assert {0.1, 1.0} <= set(axes.get_yticks())
 
 
+def test_what_beats_the_dense_model_takes_little_of_the_axis() -> None:
+    losses: Losses = {"default": {0.8: [-0.04], 0.5: [0.5]}, "flap": {0.8: [0.05], 0.5: [3.0]}}
+    axes = axes_of(named(losses)["loss-c4"])
+    bottom, nothing, top = axes.transData.transform([(0.5, v) for v in (-0.04, 0.0, 3.0)])[:, 1]
+    assert nothing - bottom < 0.25 * (top - bottom)
+    assert [tick for tick in axes.get_yticks() if tick < 0.1] == pytest.approx([-0.03, 0, 0.03])
+
+
 def test_an_even_axis_where_losses_are_of_one_size() -> None:
     assert axes_of(named({"a": {0.8: [0.1], 0.5: [0.5]}})["loss-c4"]).get_yscale() == "linear"
 

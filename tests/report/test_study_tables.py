@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from grasp_deploy.report.study_tables import kept_table, quality_tables
-from tests.report.study_records import Losses, study_record
+from grasp_deploy.report.study_tables import budget_tables, kept_table, quality_tables
+from tests.report.study_records import Losses, study_record, with_allocation
 
 ONE_SEED: Losses = {"default": {keep: [0.1] for keep in (0.4, 0.8, 0.6, 0.5)}}
 
@@ -81,10 +81,26 @@ def test_what_is_kept_by_count_and_the_seconds_in_all() -> None:
     assert rows == [["default", cost, "56.7%", "75.0%", "16.5"] for cost in ("80.0%", "50.0%")]
 
 
+def test_what_the_kept_budget_goes_to_where_rows_tell() -> None:
+    record = study_record()
+    assert budget_tables(record) == []
+    # rows: default at 0.8 with two seeds, at 0.5 with two; flap likewise
+    with_allocation(record["rows"][0], 0.5, (2.0, 1e-5))
+    with_allocation(record["rows"][1], 0.7, (3.0, None))
+    with_allocation(record["rows"][6], 1.0, (-0.125, None))
+    (table,) = budget_tables(record)
+    lines = drawn(table)
+    assert cells_of(lines, "default") == [["default", "60.0%", "40.0%", "2.5", "1e-05"]]
+    assert cells_of(lines, "flap") == [["flap", "100.0%", "0.0%", "-0.125", ""]]
+    assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.parametrize("variant", ["wanda-structured, compensated", "x" * 70])
 def test_no_figure_is_cut(variant: str) -> None:
     losses = {variant: {keep: [0.5, 6.0] for keep in (0.8, 0.6, 0.5, 0.4)}}
     record = study_record(losses, corpora=("wikitext2", "c4"))
-    for table in (*quality_tables(record), kept_table(record)):
+    for row in record["rows"]:
+        with_allocation(row, 1 / 3, (-1.2345e-10, 12345.6))
+    for table in (*quality_tables(record), kept_table(record), *budget_tables(record)):
         lines = drawn(table)
         assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)

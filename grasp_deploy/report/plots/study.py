@@ -102,10 +102,12 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
     if high <= WIDE * max(low, NO_LOSS_NATS):
         axes.set_ylim(bottom=min(0.0, low * 1.1))
         return
-    axes.set_yscale("symlog", linthresh=NO_LOSS_NATS, linscale=0.4)
+    even = max(NO_LOSS_NATS, -low)  # what is better than the dense model gets no decades of its own
+    axes.set_yscale("symlog", linthresh=even, linscale=0.4)
     axes.set_ylim(low / 1.25 if low > NO_LOSS_NATS else min(low * 1.25, 0.0), high * 1.25)
     steps = (1, 2, 5) if low > NO_LOSS_NATS and high < 60 * low else (1, 3)
     sizes = [step * 10.0**power for power in range(-2, 3) for step in steps]
+    sizes = [size for size in sizes if size > 0.7 * even]  # others would cover 0
     bottom, top = axes.get_ylim()
     ticks = [tick for tick in (*(-s for s in sizes), 0.0, *sizes) if bottom <= tick <= top]
     axes.set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
