@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.report.study_tables import perplexity_text
-from grasp_deploy.report.widths import fits, fitting
+from grasp_deploy.report.widths import broken_name, fits, fitting
 
+HEAD_LETTERS = 12  # as many as the figures below have with their range
 Point = tuple[float, str]  # budget and model
 Study = Mapping[str, Any]
 
@@ -57,7 +58,8 @@ def _across_table(study: Study, points: Sequence[Point]) -> Table:
     )
     table.add_column("variant", overflow="fold")
     for keep, model in points:
-        head = model if alone else f"{keep:g}\n{model}"
+        name = broken_name(model, HEAD_LETTERS)
+        head = name if alone else f"{keep:g}\n{name}"
         table.add_column(Text(head), justify="right", overflow="fold")
     cells = {(cell["variant"], cell["keep"], cell["model"]): cell for cell in study["cells"]}
     for variant in dict.fromkeys(cell["variant"] for cell in study["cells"]):

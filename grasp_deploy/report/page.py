@@ -130,7 +130,8 @@ def _table(table: Table, *, caption: bool = True) -> str:
         + "</tr>\n"
         for row in rows
     )
-    note = f"<small>{_cell(table.caption)}</small>" if table.caption else ""
+    lines = _cell(table.caption or "").replace("\n", "<br>")
+    note = f"<small>{lines}</small>" if lines else ""
     title = f"<caption>{_cell(table.title or '')} {note}</caption>\n" if caption else ""
     head = f"<thead><tr>{heads}</tr></thead>\n" if table.show_header else ""
     kind = "points" if table.show_header else "facts"
@@ -153,7 +154,7 @@ def _cell(content: Any) -> str:
 
 def _head(content: Any) -> str:
     """A head; a page may break a name where a terminal does, and shows no space there."""
-    return _cell(content).replace("_\n", "_<wbr>")
+    return re.sub("([_-])\n", r"\1<wbr>", _cell(content))
 
 
 def _prose(sentence: str) -> str:

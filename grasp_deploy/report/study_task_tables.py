@@ -13,10 +13,10 @@ from rich.text import Text
 from grasp_deploy.evaluate.accuracy import AVERAGE_RULE, RULE
 from grasp_deploy.report.study_tables import budgets, runs, variants
 from grasp_deploy.report.task_tables import percent
-from grasp_deploy.report.widths import fitting
+from grasp_deploy.report.widths import broken_name, fitting
 
 AVERAGE = ""  # no task is called so
-HEAD_LETTERS = 10  # as wide as the figures below
+HEAD_LETTERS = 10  # as many as the figures below have
 Record = Mapping[str, Any]
 
 
@@ -42,7 +42,9 @@ def _accuracy_table(record: Record, columns: Sequence[str], notes: bool = False)
     )
     table.add_column("variant", overflow="fold")
     for column in columns:
-        table.add_column(Text(_head(column or "average")), justify="right", overflow="fold")
+        table.add_column(
+            Text(broken_name(column or "average", HEAD_LETTERS)), justify="right", overflow="fold"
+        )
     dense = {**record["dense_tasks"], AVERAGE: record["dense_task_average"]}
     table.add_row("dense", *(percent(dense[c]["accuracy"], dense[c]["stderr"]) for c in columns))
     table.add_section()
@@ -62,16 +64,6 @@ def _cell(rows: Sequence[Record], column: str) -> str:
     errors = [one["stderr"] for one in found if one["stderr"] is not None]
     error = statistics.fmean(errors) if len(errors) == len(found) else None
     return percent(statistics.fmean(one["accuracy"] for one in found), error)
-
-
-def _head(task: str) -> str:
-    """A name with breaks behind underscores, where a line of it would be wider than figures."""
-    lines = [""]
-    for part in task.replace("_", "_ ").split():
-        if lines[-1] and len(lines[-1]) + len(part) > HEAD_LETTERS:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
 
 
 def _notes(record: Record) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -29,3 +30,13 @@ def fitting(
         if all(fits(make(group)) for group in groups):
             return groups
     return [[column] for column in columns]
+
+
+def broken_name(name: str, letters: int) -> str:
+    """A name in lines of so many letters, as far as its underscores and hyphens allow."""
+    lines = [""]
+    for part in re.findall(r"[^_-]*[_-]?", name):
+        if lines[-1] and len(lines[-1]) + len(part) > letters:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)

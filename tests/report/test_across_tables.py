@@ -49,11 +49,12 @@ def test_one_table_of_all_budgets_where_it_fits_and_one_each_where_not() -> None
     (table,) = across_tables(study)
     assert cells_of(drawn(table), "default") == [["default", *["0.100"] * 4]]
     longer: Losses = {"wanda-structured, compensated": losses["default"]}
-    models = [of_model(f"a/model-number-{index}-of-five", longer) for index in range(5)]
+    models = [of_model(f"a/model-no-{index}-out-of-five", longer) for index in range(5)]
     (study,) = across_models(named(*models))
     tables = [drawn(table) for table in across_tables(study)]
-    # 29 letters of the variant and 23 of a model leave room for one column beside it and no third
-    assert [title_of(lines)[-3:] for lines in tables] == ["0.8"] * 5 + ["0.4"] * 5
+    # 29 letters of the variant and 12 of each model's name: three columns fit, and no fourth
+    assert [title_of(lines)[-3:] for lines in tables] == ["0.8"] * 2 + ["0.4"] * 2
+    assert [len(cells_of(lines, next(iter(longer)))[0]) for lines in tables] == [4, 3, 4, 3]
     for lines in tables:
         assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
     assert sum("dense perplexities" in " ".join(lines) for lines in tables) == 1
