@@ -100,7 +100,7 @@ class CompressConfig:
         "of a criterion.",
         "progressive",
     )
-    rounds: int = option("Method", "Rounds of a progressive cut.", 10)
+    rounds: int = option("Method", "Rounds of a progressive cut.", 5)
     round_criterion: Literal[Criterion] = option(
         "Method", "What each of them scores units by.", "obs"
     )
