@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from exports import demo_texts
+from transformers import PreTrainedModel
 from variant_tasks import accuracies, average_of
 
 from grasp_deploy.bench.tasks import TaskSettings
@@ -125,7 +126,10 @@ class Bench:
 
     def perplexities(self, folder: Path) -> dict[str, float]:
         """In float32, by the corpus's name."""
-        model = load(folder, device=_device(), dtype="float32")
+        return self.perplexities_of(load(folder, device=_device(), dtype="float32"))
+
+    def perplexities_of(self, model: PreTrainedModel) -> dict[str, float]:
+        """Of a loaded model, by the corpus's name."""
         return {
             name: perplexity(model, b, batch_size=4).perplexity for name, b in self.blocks.items()
         }
@@ -139,13 +143,22 @@ class Bench:
             plan = compress(config, Path(folder) / "pruned", watch=watch).plan
             found = self.perplexities(Path(folder) / "pruned")
             tasks = accuracies(Path(folder) / "pruned", self.tasks, watch) if self.tasks else {}
+        return {
+            "variant": variant.name,
+            **self.row(config, plan, found),
+            "heldout_loss": plan.provenance["losses"],
+            "seconds": plan.provenance["seconds"],
+            **({"tasks": tasks, "task_average": average_of(tasks)} if tasks else {}),
+        }
+
+    def row(self, config: CompressConfig, plan: Plan, found: dict[str, float]) -> dict[str, Any]:
+        """What a study records of a plan, and of the perplexities found, by the corpus's name."""
         units = UnitTable.of_layers(plan.dense_layers)
         ffn_share, kv_share = units.kept_shares(plan.mask)
         budget = plan.provenance["budget"]
         return {
-            "variant": variant.name,
-            "keep": keep,
-            "seed": seed,
+            "keep": config.keep,
+            "seed": config.seed,
             "perplexity": found,
             "excess_nats": {
                 name: math.log(value / self.dense[name]) for name, value in found.items()
@@ -155,9 +168,6 @@ class Bench:
             "kept_kv_share": kv_share,
             **allocation(plan, unit_costs(config, self.shape, units), units.is_kv),
             "kept_per_layer": units.kept_per_layer(plan.mask),
-            "heldout_loss": plan.provenance["losses"],
-            "seconds": plan.provenance["seconds"],
-            **({"tasks": tasks, "task_average": average_of(tasks)} if tasks else {}),
         }
 
 

@@ -20,6 +20,7 @@ from tests.report.study_records import study_record
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import quality  # noqa: E402  the scripts lie in no package
+from exports import demo_texts  # noqa: E402
 
 EVERY_RECORD = {"schema_version", "benchmark", "command", "machine", "versions", "settings"}
 
@@ -227,6 +228,29 @@ def test_mask_stability(tmp_path: Path) -> None:
         for shares in (row["ffn_survival"], row["kv_survival"]):
             assert shares and all(0 < share <= 1 for share in shares)
     assert "survives" in table
+
+
+def test_calibration(tmp_path: Path) -> None:
+    """Each of two texts chooses a mask, and each calibrates the scales of both."""
+    whole, _ = demo_texts(tmp_path)
+    lines = whole.read_text().splitlines(keepends=True)
+    texts = []
+    for name, part in (("first", lines[: len(lines) // 2]), ("second", lines[len(lines) // 2 :])):
+        (tmp_path / f"{name}.txt").write_text("".join(part))
+        texts += ["--text", f"{name}={tmp_path / name}.txt"]
+    path = tmp_path / "record.json"
+    record, table = run("calibration.py", path, *texts)
+    check_record(record, path)
+    names = [
+        f"mask: {mask}, scales: {scales}"
+        for mask in ("first", "second")
+        for scales in ("first", "second")
+    ]
+    assert [row["variant"] for row in record["rows"]] == names
+    kept = [row["kept_per_layer"] for row in record["rows"]]
+    assert kept[0] == kept[1] and kept[2] == kept[3] and kept[0] != kept[2]
+    assert len({row["perplexity"]["held-out"] for row in record["rows"]}) == 4
+    assert names[0] in table
 
 
 def test_pipeline(tmp_path: Path) -> None:

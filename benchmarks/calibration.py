@@ -1,0 +1,130 @@
+"""Which text should masks be chosen on, and which text should scales be learnt on?
+
+Each text chooses a mask (the compensation reads the same text), and each then calibrates the scales
+of each of those masks. All are measured on the same held-out text, by the gates on the uncut model,
+which give the same logits as the cut one. The record is that of a study: `grasp-deploy report`.
+
+    python benchmarks/calibration.py --model ../shared/models/ref-llama-7m --keep 0.5 \
+        --text 'c4=../shared/data/c4/c4_sample.jsonl@train[:900]' \
+        --text wikitext2=../shared/data/wikitext-2/wiki.valid.tokens \
+        --evaluate wikitext2=../shared/data/wikitext-2/wiki.test.raw \
+        --evaluate 'c4=../shared/data/c4/c4_sample.jsonl@train[900:]'
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from quality import PAPER
+from rich.console import Console
+from variants import Bench, Corpus, add_options, corpora_of, settings_of
+
+from grasp_deploy.budgets import budget_record
+from grasp_deploy.checkpoint.loading import load_checked
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.errors import InputError
+from grasp_deploy.job import Job, prepare
+from grasp_deploy.pruning.training import freeze
+from grasp_deploy.record import new_record, write_record
+from grasp_deploy.report.progress import stage_bars
+from grasp_deploy.report.study_tables import quality_tables
+from grasp_deploy.stages import Stages
+from grasp_deploy.subject import Subject, Watcher
+from grasp_deploy.workspace import Workspace
+
+WAYS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
+
+
+def rows_of(
+    jobs: dict[str, Job], chooser: str, bench: Bench, work: Path, watch: Watcher
+) -> Iterator[dict[str, Any]]:
+    """A row of the study for each text that the scales of one text's mask are learnt on."""
+    job = jobs[chooser]
+    model = load_checked(job.source.directory, job.device, "float32", job.config.attention)
+    freeze(model)
+    with workspace_of(job, work) as workspace:
+        chosen = Stages(Subject(job, model, workspace, watch))
+        scores, (mask, *_) = chosen.scores()
+        if job.config.compensation:
+            mask, _ = chosen.compensation([mask])
+    for calibrator, other in jobs.items():
+        with workspace_of(job, work) as workspace:
+            subject = Subject(replace(job, text=other.text), model, workspace, watch)
+            calibrated = Stages(subject)
+            scales = calibrated.scales(mask)
+            with subject.gated(mask * scales):
+                found = bench.perplexities_of(model)
+            losses = {"heldout_pruned": subject.heldout_loss(mask * scales)}
+        provenance = {
+            "dense_layers": bench.dense_layers,
+            "budget": budget_record(job.budget, mask),
+        }
+        plan = Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, None)
+        yield {
+            "variant": f"mask: {chooser}, scales: {calibrator}",
+            **bench.row(job.config, plan, found),
+            "heldout_loss": losses,
+            "seconds": {**chosen.seconds, **calibrated.seconds},
+        }
+
+
+def workspace_of(job: Job, work: Path) -> AbstractContextManager[Workspace]:
+    """An empty one."""
+    return Workspace.open(work / "run", job.config, job.inputs, resume=False, overwrite=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_options(parser)
+    parser.add_argument("--text", action="append", metavar="NAME=SOURCE[@SPLIT]", help="repeat")
+    parser.add_argument("--way", choices=WAYS, default="default")
+    parser.set_defaults(keep="0.5")
+    options = parser.parse_args()
+    command = ["python", "benchmarks/calibration.py", *sys.argv[1:]]
+    with (
+        tempfile.TemporaryDirectory(prefix="calibration-") as folder,
+        stage_bars(Console(stderr=True)) as watch,
+    ):
+        settings = {**settings_of(options, Path(folder)), **WAYS[options.way]}
+        demo = Corpus("demo", settings.pop("calibration"), settings.pop("calibration_split"))
+        texts = [Corpus.parse(text) for text in options.text or ()] or [demo]
+        bench = Bench(options, corpora_of(options, Path(folder)))
+        told = {**settings, "way": options.way, "texts": options.text}
+        record = new_record("study", command, told, study=f"calibration text, {options.way}")
+        record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers, "rows": []}
+        for seed, keep in itertools.product(*numbers(options)):
+            jobs = {text.name: prepared(settings, text, keep, seed) for text in texts}
+            for chooser in jobs:
+                for row in rows_of(jobs, chooser, bench, Path(folder), watch):
+                    record["rows"].append(row)
+                    if options.output:
+                        write_record(options.output, record)
+    Console().print(*quality_tables(record))
+
+
+def numbers(options: argparse.Namespace) -> tuple[list[int], list[float]]:
+    keeps = "0.6" if options.smoke else options.keep
+    return [int(seed) for seed in options.seeds.split(",")], [float(k) for k in keeps.split(",")]
+
+
+def prepared(settings: dict[str, Any], text: Corpus, keep: float, seed: int) -> Job:
+    of_text = {"calibration": text.source, "calibration_split": text.split}
+    return prepare(CompressConfig(**{**settings, **of_text, "keep": keep, "seed": seed}))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        sys.exit(str(error))
