@@ -2,7 +2,8 @@
 
 One study at a time: every variant is compressed under the same budgets and measured on the same
 held-out text. The record is written anew after each, and a record of the same study, settings and
-text that is there already is taken up again: what it holds is not measured twice. Draw it with
+text that is there already is taken up again: what it holds is not measured twice, nor what a record
+of another study has under the same options, if it is named with --known. Draw a record with
 `grasp-deploy report`.
 
     python benchmarks/quality.py methods --model ../shared/models/ref-llama-7m \
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import sys
 import tempfile
 from importlib.metadata import version
@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from study_rows import resolved, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
 from variants import Bench, Variant, add_options, corpora_of, settings_of
 
 from grasp_deploy.config import CRITERIA
 from grasp_deploy.errors import InputError
-from grasp_deploy.record import new_record, read_record, write_record
+from grasp_deploy.record import new_record, write_record
 from grasp_deploy.report.progress import stage_bars
-from grasp_deploy.report.records import check_record
 from grasp_deploy.report.study_tables import quality_tables
 from grasp_deploy.report.study_task_tables import accuracy_tables
 
@@ -44,8 +44,6 @@ PAPER: dict[str, Any] = {
     "compensation": False,
 }
 SMOKE_VARIANTS = 3
-SAME_TEXT = 1e-4  # a change of threads moves a perplexity by less, another text by more
-SAME_ITEMS = 0.01  # it may turn an item or two of an accuracy, but no more
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 
 STUDIES: dict[str, list[Variant]] = {
@@ -62,7 +60,7 @@ STUDIES: dict[str, list[Variant]] = {
     ],
     "additions": [
         Variant("default"),
-        *(Variant(f"{count} rounds", {"rounds": count}) for count in (1, 5, 20)),
+        *(Variant(f"{count} rounds", {"rounds": count}) for count in (1, 3, 10)),
         *(
             Variant(f"rounds by {name}", {"round_criterion": name})
             for name in ("taylor-element", "flap", "wanda-structured")
@@ -117,6 +115,14 @@ def main() -> None:
     add_options(parser)
     add_task_options(parser)
     parser.add_argument("--variants", help="only these, separated by semicolons")
+    parser.add_argument(
+        "--known",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="RECORD",
+        help="of another study: rows of the same options are taken from it; repeat",
+    )
     options = parser.parse_args()
     chosen = STUDIES[options.study][: SMOKE_VARIANTS if options.smoke else None]
     if options.variants:
@@ -135,12 +141,15 @@ def main() -> None:
         record = new_record("study", command, told_settings, study=options.study)
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
         _note_tasks(record, bench)
-        record["rows"] = _measured(options.output, record)
+        record["rows"] = rows_so_far(options.output, record)
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
+        known = rows_of_others(options.known, record, settings, STUDIES)
         for seed, keep, variant in itertools.product(seeds, keeps, chosen):
             if (variant.name, keep, seed) in there:
                 continue
-            record["rows"].append(bench.measure(variant, settings, keep, seed, watch))
+            row = known.get((resolved(variant, settings), keep, seed))
+            row = row or bench.measure(variant, settings, keep, seed, watch)
+            record["rows"].append({**row, "variant": variant.name})
             if options.output:
                 write_record(options.output, record)
     Console().print(*quality_tables(record), *accuracy_tables(record))
@@ -161,51 +170,6 @@ def _note_tasks(record: dict[str, Any], bench: Bench) -> None:
         record["versions"]["lm_eval"] = version("lm_eval")
         record["dense_tasks"] = bench.dense_tasks
         record["dense_task_average"] = average_of(bench.dense_tasks)
-
-
-def _measured(output: Path | None, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of a record that an earlier run left; InputError if it is of something else."""
-    if output is None or not output.exists():
-        return []
-    earlier = read_record(output)
-    check_record(earlier, output)
-    if found := _other(earlier, record):
-        raise InputError(f"{output} {found}: name another file as --output, or remove it")
-    rows: list[dict[str, Any]] = earlier["rows"]
-    return rows
-
-
-def _other(earlier: dict[str, Any], record: dict[str, Any]) -> str:
-    """What tells an earlier record from one that it could be gone on with, in words."""
-    if earlier["benchmark"] != "study":
-        return f"is a record of {earlier['benchmark']}, and not of a study"
-    if earlier["study"] != record["study"]:
-        return f"is a record of the study {earlier['study']}, and not of {record['study']}"
-    both = earlier, record
-    before, now = (one["settings"] for one in both)
-    for name in [*now, *(name for name in before if name not in now)]:
-        if before.get(name) != now.get(name):
-            return f"was measured with {name} {before.get(name)}, and not {now.get(name)}"
-    before, now = (one["dense_perplexity"] for one in both)
-    if not _alike(before, now, rel_tol=SAME_TEXT):
-        return f"has the dense perplexities {_listed(before)}, and not {_listed(now)}"
-    before, now = (_accuracies(one) for one in both)
-    same = _alike(before, now, abs_tol=SAME_ITEMS)
-    return "" if same else f"has the dense accuracies {_listed(before)}, and not {_listed(now)}"
-
-
-def _accuracies(record: dict[str, Any]) -> dict[str, float]:
-    return {task: one["accuracy"] for task, one in record.get("dense_tasks", {}).items()}
-
-
-def _alike(before: dict[str, float], now: dict[str, float], **tolerance: float) -> bool:
-    return before.keys() == now.keys() and all(
-        math.isclose(before[name], now[name], **tolerance) for name in now
-    )
-
-
-def _listed(figures: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.6g}" for name, value in figures.items())
 
 
 if __name__ == "__main__":

@@ -196,6 +196,23 @@ def test_a_study_goes_on_where_its_record_ends(
     assert [row["variant"] for row in rows] == ["ffn", "both", "kv"]
 
 
+def test_what_another_study_has_measured_is_taken_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--targets both` and a KV-cost factor of 1 are the same compression."""
+    targets, costs = tmp_path / "targets.json", tmp_path / "costs.json"
+    one = ["quality.py", "targets", "--smoke", "--output", str(targets), "--variants", "both;kv"]
+    monkeypatch.setattr(sys, "argv", one)
+    quality.main()
+    other = ["quality.py", "kv-cost", "--smoke", "--output", str(costs), "--known", str(targets)]
+    monkeypatch.setattr(sys, "argv", [*other, "--variants", "KV cost x 1;KV cost x 0.25"])
+    quality.main()
+    (both, _), rows = (json.loads(path.read_text())["rows"] for path in (targets, costs))
+    assert rows[1] == {**both, "variant": "KV cost x 1"}, "seconds and all"
+    assert rows[0]["variant"] == "KV cost x 0.25" and rows[0]["seconds"] != both["seconds"]
+    assert rows[0]["kept_per_layer"] != both["kept_per_layer"]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [

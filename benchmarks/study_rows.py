@@ -1,0 +1,102 @@
+"""Rows of a study that are measured already, by an earlier run of it or by another study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from variants import Variant
+
+from grasp_deploy.config import CompressConfig
+from grasp_deploy.errors import InputError
+from grasp_deploy.record import read_record
+from grasp_deploy.report.records import check_record
+
+Record = dict[str, Any]
+SAME_TEXT = 1e-4  # a change of threads moves a perplexity by less, another text by more
+SAME_ITEMS = 0.01  # it may turn an item or two of an accuracy, but no more
+
+
+def rows_so_far(output: Path | None, record: Record) -> list[Record]:
+    """Rows of a record that an earlier run left; InputError if it is of something else."""
+    if output is None or not output.exists():
+        return []
+    earlier = _checked(output)
+    found = _no_study(earlier) or _other_study(earlier, record) or _other(earlier, record)
+    if found:
+        raise InputError(f"{output} {found}: name another file as --output, or remove it")
+    return list(earlier["rows"])
+
+
+def rows_of_others(
+    paths: Sequence[Path],
+    record: Record,
+    settings: Record,
+    studies: Mapping[str, Sequence[Variant]],
+) -> dict[tuple[str, float, int], Record]:
+    """Rows of records of other studies, by their variant's resolved options, budget and seed.
+
+    InputError for a record of another model, text or other settings.
+    """
+    rows = {}
+    for path in paths:
+        other = _checked(path)
+        if found := _no_study(other) or _other(other, record):
+            raise InputError(f"{path} {found}: leave it out of --known")
+        options = {one.name: resolved(one, settings) for one in studies.get(other["study"], ())}
+        for row in other["rows"]:
+            if row["variant"] in options:
+                rows[options[row["variant"]], row["keep"], row["seed"]] = row
+    return rows
+
+
+def resolved(variant: Variant, settings: Record) -> str:
+    """The options of a variant of a study with all defaults, in one order."""
+    return CompressConfig(**{**settings, "keep": 1.0, **variant.options}).to_json()
+
+
+def _checked(path: Path) -> Record:
+    record = read_record(path)
+    check_record(record, path)
+    return record
+
+
+def _no_study(earlier: Record) -> str:
+    kind = earlier["benchmark"]
+    return "" if kind == "study" else f"is a record of {kind}, and not of a study"
+
+
+def _other_study(earlier: Record, record: Record) -> str:
+    before, now = (one["study"] for one in (earlier, record))
+    return "" if before == now else f"is a record of the study {before}, and not of {now}"
+
+
+def _other(earlier: Record, record: Record) -> str:
+    """What tells a study's settings, text and tasks from another's, in words."""
+    both = earlier, record
+    before, now = (one["settings"] for one in both)
+    for name in [*now, *(name for name in before if name not in now)]:
+        if before.get(name) != now.get(name):
+            return f"was measured with {name} {before.get(name)}, and not {now.get(name)}"
+    before, now = (one["dense_perplexity"] for one in both)
+    if not _alike(before, now, rel_tol=SAME_TEXT):
+        return f"has the dense perplexities {_listed(before)}, and not {_listed(now)}"
+    before, now = (_accuracies(one) for one in both)
+    same = _alike(before, now, abs_tol=SAME_ITEMS)
+    return "" if same else f"has the dense accuracies {_listed(before)}, and not {_listed(now)}"
+
+
+def _accuracies(record: Record) -> dict[str, float]:
+    return {task: one["accuracy"] for task, one in record.get("dense_tasks", {}).items()}
+
+
+def _alike(before: dict[str, float], now: dict[str, float], **tolerance: float) -> bool:
+    return before.keys() == now.keys() and all(
+        math.isclose(before[name], now[name], **tolerance) for name in now
+    )
+
+
+def _listed(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in figures.items())
