@@ -142,7 +142,7 @@ def run_rounds(subject: Subject, rounds: int) -> tuple[dict[str, list[float]], T
         batch_size=subject.tokens.shape[1],
         learning_rate=0.01,
         seed=0,
-        select_best=False,
+        select="last",
     )
     state = LearningState(torch.zeros(subject.budget.units.size, device=device), 0.01)
     steps = learn_scores(

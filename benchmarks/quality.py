@@ -77,6 +77,10 @@ STUDIES: dict[str, list[Variant]] = {
                 ("gates, constant rate", {"learning_rate_schedule": "constant"}),
                 ("gates, last mask", {"select": "last"}),
                 ("gates, distilled", {"objective": "distillation"}),
+                ("gates on keys and values", {"gate_site": "keys-values"}),
+                ("gates, averaged", {"select": "average"}),
+                ("gates, swaps", {"swap_groups": 4}),
+                ("gates, batches of 4", {"batch_size": 4, "epochs": 4}),
             )
         ),
         Variant("no compensation", {"compensation": False}),

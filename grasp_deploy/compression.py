@@ -123,6 +123,7 @@ def learn_plan(
         "seconds": stages.seconds,
         "fitted": sorted(fitted),
         "compensation": [asdict(fit) for fit in fits],
+        **({"swaps": stages.swaps} if config.swap_groups else {}),
     }
     return Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, job.calibrated), fitted
 

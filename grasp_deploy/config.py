@@ -130,6 +130,12 @@ class CompressConfig:
         "predictions on it).",
         "text",
     )
+    gate_site: Literal["outputs", "keys-values"] = option(
+        "Learning",
+        "What a KV group's gate multiplies while it is learnt: outputs (of its heads), or "
+        "keys-values (its keys and values).",
+        "outputs",
+    )
     temperature: float = option("Learning", "p = sigmoid(score / temperature).", 1.5)
     batch_size: int = option("Learning", "Blocks in a step.", 1)
     scale_epochs: int = option("Learning", "Passes to calibrate the scales; 0: no scales.", 1)
@@ -139,8 +145,17 @@ class CompressConfig:
         "scores are losses or sums over weights.",
         "auto",
     )
-    select: Literal["best", "last"] = option(
-        "Learning", "best: keep the mask that does best on held-out blocks; last: the last.", "best"
+    select: Literal["best", "last", "average"] = option(
+        "Learning",
+        "best: keep the mask that does best on held-out blocks; last: the last; average: that of "
+        "the mean scores of the last quarter of the steps (scales alike).",
+        "best",
+    )
+    swap_groups: int = option(
+        "Learning",
+        "Once gates are learnt, try so many kept and so many removed KV groups, those nearest to the "
+        "cut, on its other side, by the loss on held-out blocks.",
+        0,
     )
     seed: int = option("Learning", "Orders the blocks and breaks ties.", 0)
     device: str = option("Learning", "auto, cpu, cuda, cuda:1, ...", "auto")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 LEARNT_METHODS = ("grasp", "gumbel-topk")
-OF_LEARNT_GATES = ("start", "epochs", "objective", "temperature")
+OF_LEARNT_GATES = ("start", "epochs", "objective", "gate_site", "temperature", "swap_groups")
 LARGEST_SEED = 2**32 - 1
 LARGEST_NUMBER = 2**40
 
@@ -90,19 +90,25 @@ def budget_problems(config: CompressConfig, wrong_types: Container[str]) -> list
             f"--cost {config.cost} is unknown: choose {', '.join(COST_MODELS)} or your own "
             "package.module:function"
         )
+    if config.swap_groups != 0 and config.targets == "ffn":
+        problems.append("--swap-groups with --targets ffn swaps nothing: drop one of them")
     if (config.cost_model == "memory") != (config.cached_tokens is not None):
         problems.append("--cost memory and --cached-tokens go together: give both or neither")
     return problems
 
 
 def range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[str]:
-    at_least = dict.fromkeys(
-        (
-            *("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs"),
-            *("batch_size", "criterion_sequences", "compensation_sequences", "rounds"),
-        ),
-        1,
-    ) | {"sequence_length": 2, "scale_epochs": 0, "seed": 0, "cached_tokens": 0}
+    at_least = (
+        dict.fromkeys(
+            (
+                *("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs"),
+                *("batch_size", "criterion_sequences", "compensation_sequences", "rounds"),
+            ),
+            1,
+        )
+        | {"sequence_length": 2, "scale_epochs": 0, "seed": 0, "cached_tokens": 0}
+        | {"swap_groups": 0}
+    )
     problems = []
     values = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in wrong_types}
     for name, least in at_least.items():

@@ -100,7 +100,7 @@ class Job:
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             seed=config.seed,
-            select_best=config.select == "best",
+            select=config.select,
             cosine=config.learning_rate_schedule == "cosine",
         )
 
@@ -128,4 +128,10 @@ def prepare(config: CompressConfig) -> Job:
         config.sequences,
     )
     check_tokens(text.token_ids, stated)
-    return Job(config, source, shape, device, budget, text, file_hashes(source.directory))
+    job = Job(config, source, shape, device, budget, text, file_hashes(source.directory))
+    if config.swap_groups and not len(job.blocks.heldout):
+        raise InputError(
+            f"--swap-groups {config.swap_groups} measures masks on held-out blocks, and one block "
+            "of text leaves none: give more text or shorter blocks, or drop --swap-groups"
+        )
+    return job

@@ -73,7 +73,7 @@ class Course:
         )
         self.config, self.blocks, self.teacher = config, blocks, teacher.eval()
         # For the order of the blocks alone: how far it goes is a matter of steps or of time.
-        self.schedule = Schedule(1, config.batch_size, config.learning_rate, config.seed, True)
+        self.schedule = Schedule(1, config.batch_size, config.learning_rate, config.seed, "best")
         self.student = get_peft_model(student, adapters).eval()  # no dropout to switch on
         self.parameters = [p for p in self.student.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,8 @@ from grasp_deploy.checkpoint.validate import TensorEntry
 from grasp_deploy.pruning.compensation import Fit
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.scales import learn_scales
-from grasp_deploy.pruning.training import LearningState, keep_mask, learn_scores
+from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
+from grasp_deploy.pruning.training import LearningState, keep_mask, learn_scores, ranking_of
 from grasp_deploy.starts import start_of
 from grasp_deploy.subject import Subject
 
@@ -38,6 +40,7 @@ class Stages:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.seconds: dict[str, float] = {}  # of each stage that is done
+        self.swaps: list[dict[str, Any]] = []  # that were accepted
 
     def scores(self, look: Look = lambda step, scores: None) -> tuple[Tensor, list[Tensor]]:
         """`(N,)` scores, learnt or of a criterion, and the `(N,)` masks that they leave to choose.
@@ -62,14 +65,17 @@ class Stages:
             temperature=job.config.temperature,
             per_cost=job.ranks_per_cost,
             noisy=job.config.method == "gumbel-topk",
+            site=job.config.gate_site,
         )
         for row in subject.workspace.follow("gates", steps, state, job.budget.units, seconds):
             subject.watch(row)
             look(row["step"], state.values.detach())
             seconds = row["seconds"]
         self.seconds["gates"] = seconds
-        scores = state.chosen(schedule.select_best)
+        scores = state.chosen(schedule.select)
         masks = [self.mask(scores)] if job.config.learns or start.mask is None else []
+        if job.config.swap_groups:
+            masks = [self._swapped(scores)]
         if start.mask is not None and not any(torch.equal(start.mask, mask) for mask in masks):
             masks.append(start.mask)
         return scores, masks
@@ -119,7 +125,7 @@ class Stages:
             subject.watch(row)
             seconds = row["seconds"]
         self.seconds["scales"] = seconds
-        return state.chosen(schedule.select_best)
+        return state.chosen(schedule.select)
 
     def fitted(self, mask: Tensor, scales: Tensor) -> dict[str, TensorEntry]:
         """The compensated tensors as the checkpoint will hold them, scales folded in, on disk."""
@@ -140,6 +146,28 @@ class Stages:
             name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in tensors.items()
         }
 
+    def _swapped(self, scores: Tensor) -> Tensor:
+        """The mask of learnt scores, and of the swaps at its cut that lower the held-out loss."""
+        subject, job = self.subject, self.subject.job
+        if (saved := subject.recall("swaps", "mask")) is not None:
+            (mask,), record = saved
+            self.swaps, self.seconds["swaps"] = record["accepted"], float(record["seconds"])
+            return mask
+        began = time.perf_counter()
+        mask = self.mask(scores)
+        ranking = ranking_of(scores, job.budget, job.config.temperature, job.ranks_per_cost)
+        groups = groups_near_the_cut(ranking, job.budget, job.config.swap_groups)
+        swaps = try_swaps(ranking, job.budget, groups, self._loss)
+        for step, swap in enumerate(swaps, start=1):
+            mask = swap.mask
+            if swap.accepted:
+                told = {"unit": swap.unit, "keeps": swap.keeps, "heldout_loss": swap.loss}
+                self.swaps.append(told)
+            subject.watch({"stage": "swaps", "step": step, "steps": len(groups)})
+        seconds = self.seconds["swaps"] = time.perf_counter() - began
+        subject.remember("swaps", {"mask": mask}, {}, {"accepted": self.swaps, "seconds": seconds})
+        return mask
+
     def _ways(self, masks: list[Tensor], number: int) -> Iterator[_Way]:
         """A mask with its columns solved for; then as they are, for which a tie is not enough."""
         subject, mask = self.subject, masks[number]
@@ -156,7 +184,10 @@ class Stages:
             yield self._way(mask, [])
 
     def _way(self, mask: Tensor, fits: list[Fit]) -> _Way:
-        """The mask on the model as it is; a loss that is no number, or unknown, is infinite."""
+        """The mask on the model as it is."""
+        return _Way(self._loss(mask), mask, fits, self.subject.outputs.kept(mask))
+
+    def _loss(self, mask: Tensor) -> float:
+        """On the held-out blocks; infinite if it is no number, or unknown."""
         loss = self.subject.heldout_loss(mask.float())
-        loss = math.inf if loss is None or math.isnan(loss) else loss
-        return _Way(loss, mask, fits, self.subject.outputs.kept(mask))
+        return math.inf if loss is None or math.isnan(loss) else loss

@@ -46,6 +46,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> CompressConfig:
         criterion_sequences=8,  # what is saved between two kills must fit between them
         compensation_sequences=8,
         epochs=3,
+        swap_groups=1,
         scale_epochs=2,
         device="cpu",
     )

@@ -139,6 +139,72 @@ def test_an_equal_start_and_gumbel_noise_give_other_masks(
     assert len(different) == 3
 
 
+@pytest.fixture(scope="module")
+def learnt(quick: CompressConfig) -> CompressConfig:
+    return replace(quick, method="grasp", start="equal", learning_rate=0.1)
+
+
+def test_where_gates_stand_and_what_is_kept_of_the_scores_decide_the_mask(
+    learnt: CompressConfig, tmp_path: Path
+) -> None:
+    ways: dict[str, dict[str, Any]] = {
+        "best": {},
+        "keys-values": {"gate_site": "keys-values"},
+        "average": {"select": "average"},
+    }
+    plans = {
+        name: compressed(replace(learnt, epochs=4, **options), tmp_path / name)[0]
+        for name, options in ways.items()
+    }
+    for name, plan in plans.items():
+        assert all(check.ok for check in verify(tmp_path / name))
+        assert torch.equal(plan.mask, project(plan.scores, prepare(learnt).budget))
+    assert len({tuple(plan.scores.tolist()) for plan in plans.values()}) == len(ways)
+
+
+def test_swaps_at_the_cut_lower_the_heldout_loss(learnt: CompressConfig, tmp_path: Path) -> None:
+    plain, rows = compressed(learnt, tmp_path / "plain")
+    assert "swaps" not in {row["stage"] for row in rows} and "swaps" not in plain.provenance
+    config = replace(learnt, swap_groups=3)
+    swapped, rows = compressed(config, tmp_path / "swapped")
+    assert torch.equal(swapped.scores, plain.scores)
+    accepted = swapped.provenance["swaps"]
+    assert accepted, "this seed has a swap that helps"
+    losses = [plan.provenance["losses"]["heldout_pruned"] for plan in (plain, swapped)]
+    assert losses[1] < losses[0]
+    assert losses[1] == pytest.approx(accepted[-1]["heldout_loss"], rel=1e-6)
+    budget = prepare(config).budget
+    assert budget.cost_of(swapped.mask) <= budget.limit
+    for swap in accepted:
+        assert budget.units.is_kv[swap["unit"]] and plain.mask[swap["unit"]] != swap["keeps"]
+    tried = [(row["step"], row["steps"]) for row in rows if row["stage"] == "swaps"]
+    assert tried == [(step, len(tried)) for step in range(1, len(tried) + 1)]
+    assert all(check.ok for check in verify(tmp_path / "swapped"))
+
+
+def test_swaps_that_are_done_are_not_tried_again(learnt: CompressConfig, tmp_path: Path) -> None:
+    config = replace(learnt, swap_groups=3, scale_epochs=1)
+    whole, _ = compressed(config, tmp_path / "whole")
+
+    def die(row: dict[str, Any]) -> None:
+        if row["stage"] == "scales":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress(config, tmp_path / "killed", watch=die)
+    rows: list[dict[str, Any]] = []
+    resumed = compress(config, tmp_path / "killed", resume=True, watch=rows.append).plan
+    assert {row["stage"] for row in rows} == {"scales", "export"}
+    assert torch.equal(resumed.mask, whole.mask) and torch.equal(resumed.scales, whole.scales)
+    assert resumed.provenance["swaps"] == whole.provenance["swaps"]
+    assert resumed.provenance["seconds"]["swaps"] > 0
+
+
+def test_swaps_need_held_out_text(learnt: CompressConfig) -> None:
+    with pytest.raises(InputError, match="--swap-groups 2 measures masks on held-out blocks"):
+        prepare(replace(learnt, swap_groups=2, sequences=1))
+
+
 @pytest.mark.parametrize("allocation", ["layerwise", "owl"])
 def test_allocations_bend_a_criterions_ranking(
     allocation: str, quick: CompressConfig, tmp_path: Path

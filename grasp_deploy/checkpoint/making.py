@@ -35,6 +35,8 @@ def how_units_were_chosen(plan: Plan) -> str:
         start = config.get("start")
         begun = f", from {STARTS.get(start, f'the ranking of `{start}`')}" if start else ""
         chosen = f"learnt gates on the frozen model (`{method}`{begun})"
+        if config.get("swap_groups"):
+            chosen += " and swaps of KV groups at their cut"
     elif method == "progressive":
         rounds = config.get("rounds")
         scores = config.get("round_criterion", "taylor-element")
@@ -108,7 +110,8 @@ def _purpose_of_heldout(config: Texts) -> str:
     """What held-out text decided; older plans learnt gates and kept the best."""
     compensation = bool(config.get("compensation"))
     if config.get("method", "grasp") in LEARNT:
-        return " to choose the mask" * (config.get("select", "best") == "best" or compensation)
+        measured = config.get("select", "best") == "best" or bool(config.get("swap_groups"))
+        return " to choose the mask" * (measured or compensation)
     return " to judge the solved columns" * compensation
 
 

@@ -12,15 +12,21 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.gates import Gates, decoder_layers, gated, straight_through
+from grasp_deploy.pruning.gates import Gates, GateSite, decoder_layers, gated, straight_through
 from grasp_deploy.pruning.objective import distillation_loss, finite, language_loss, mean_loss
 from grasp_deploy.pruning.projection import Budget, project
 
 HELDOUT_CHECKS = 16  # masks measured on the held-out text, spread evenly over a stage
+AVERAGED_SHARE = 1 / 4  # of a stage's steps, the last ones, where their values are averaged
+
+# What a stage ends with: the values that did best on the held-out blocks, those of the last step,
+# or the mean of those behind each of the last quarter of the steps.
+Select = Literal["best", "last", "average"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Schedule:
     batch_size: int
     learning_rate: float
     seed: int
-    select_best: bool  # keep what did best on the held-out blocks, or what came last
+    select: Select
     cosine: bool = False  # let the learning rate fall to 0, or keep it as it is
     distil: bool = False  # learn from the dense model's logits, or from the text
 
@@ -73,10 +79,15 @@ class Schedule:
 
     def is_check(self, blocks: CalibrationBlocks, step: int) -> bool:
         """Whether the held-out loss is measured after `step` steps."""
-        if not self.select_best or not len(blocks.heldout):
+        if self.select != "best" or not len(blocks.heldout):
             return False
         total = self.steps(blocks)
         return step == total or step % max(1, total // HELDOUT_CHECKS) == 0
+
+    def is_averaged(self, blocks: CalibrationBlocks, step: int) -> bool:
+        """Whether the values behind `step` steps, one at least, belong to the average."""
+        total = self.steps(blocks)
+        return self.select == "average" and step > total - math.ceil(AVERAGED_SHARE * total)
 
 
 class LearningState:
@@ -90,6 +101,8 @@ class LearningState:
         )
         self.best_values = start.clone()
         self.best_loss = math.inf
+        self.averaged = 0  # values that the mean is of
+        self.mean_values = start.clone()
 
     def tensors(self) -> dict[str, Tensor]:
         """The state as named tensors, for saving."""
@@ -99,6 +112,7 @@ class LearningState:
             "values": self.values.detach(),
             "best_values": self.best_values,
             "best_loss": torch.tensor(self.best_loss, dtype=torch.float64),
+            **self._average(),
             **{f"adam_{name}": adam[name] for name in ("step", "exp_avg", "exp_avg_sq") if adam},
         }
 
@@ -108,6 +122,9 @@ class LearningState:
         self.step = int(tensors["step"])
         self.best_loss = float(tensors["best_loss"])
         self.best_values = tensors["best_values"].to(device)
+        self.averaged = int(tensors.get("averaged", 0))
+        if self.averaged:
+            self.mean_values.copy_(tensors["mean_values"])
         with torch.no_grad():
             self.values.copy_(tensors["values"])
         if "adam_step" in tensors:
@@ -123,11 +140,22 @@ class LearningState:
             self.best_loss = loss
             self.best_values = self.values.detach().clone()
 
-    def chosen(self, select_best: bool) -> Tensor:
-        """`(N,)` values that the stage ends with."""
-        return (
-            self.best_values if select_best and self.best_loss < math.inf else self.values.detach()
-        )
+    def average(self) -> None:
+        """Take the present values into the mean."""
+        self.averaged += 1
+        self.mean_values = self.mean_values.lerp(self.values.detach(), 1 / self.averaged)
+
+    def chosen(self, select: Select) -> Tensor:
+        """`(N,)` values that the stage ends with; the last where no others were kept."""
+        if select == "best" and self.best_loss < math.inf:
+            return self.best_values
+        return self.mean_values if select == "average" and self.averaged else self.values.detach()
+
+    def _average(self) -> dict[str, Tensor]:
+        """What is saved of the mean: nothing before its first values, or where none is made."""
+        if not self.averaged:
+            return {}
+        return {"mean_values": self.mean_values, "averaged": torch.tensor(self.averaged)}
 
 
 @dataclass(frozen=True)
@@ -144,11 +172,16 @@ class StepRecord:
 
 
 def keep_mask(scores: Tensor, budget: Budget, temperature: float, per_cost: bool) -> Tensor:
-    """`(N,)` mask of scores: ranked by `p`, or by `p / c` for the ablation (section 4.4)."""
+    """`(N,)` mask of scores: their ranking, projected onto the budget."""
+    return project(ranking_of(scores, budget, temperature, per_cost), budget)
+
+
+def ranking_of(scores: Tensor, budget: Budget, temperature: float, per_cost: bool) -> Tensor:
+    """`(N,)` values that scores are ranked by: `p`, or `p / c` for the ablation (section 4.4)."""
     probabilities = torch.sigmoid(scores / temperature)
-    if per_cost:
-        probabilities = probabilities / torch.where(budget.costs > 0, budget.costs, 1.0)
-    return project(probabilities, budget)
+    if not per_cost:
+        return probabilities
+    return probabilities / torch.where(budget.costs > 0, budget.costs, 1.0)
 
 
 def learn_scores(
@@ -162,11 +195,13 @@ def learn_scores(
     temperature: float,
     per_cost: bool = False,
     noisy: bool = False,
+    site: GateSite = "outputs",
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
     With `noisy` each step ranks the scores with fresh Gumbel noise added to `score / temperature`
-    (the paper's Gumbel-TopK gating); masks are measured and chosen without it.
+    (the paper's Gumbel-TopK gating); masks are measured and chosen without it. `site` is where the
+    gates of KV groups stand.
     Raises LossError if the loss is no number.
     """
 
@@ -177,7 +212,7 @@ def learn_scores(
         mask = keep_mask(scores.detach(), budget, temperature, per_cost)
         return straight_through(torch.sigmoid(scores / temperature), mask), mask
 
-    with gated(model, budget.units, group_width) as gates:
+    with gated(model, budget.units, group_width, site) as gates:
         yield from descend("gates", model, gates, gates_now, blocks, schedule, state)
 
 
@@ -217,6 +252,8 @@ def descend(
         state.optimizer.step()
         state.optimizer.zero_grad()
         state.step += 1
+        if schedule.is_averaged(blocks, state.step):
+            state.average()
         seconds = time.perf_counter() - start
         yield StepRecord(stage, state.step, total, loss_value, checked, seconds, mask)
     if total and schedule.is_check(blocks, total):

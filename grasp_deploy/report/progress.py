@@ -24,6 +24,7 @@ STAGES = {
     "rounds": "cutting in rounds",
     "criterion": "scoring units",
     "gates": "learning gates",
+    "swaps": "swapping KV groups",
     "compensation": "compensating",
     "scales": "calibrating scales",
     "export": "writing tensors",

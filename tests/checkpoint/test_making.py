@@ -39,6 +39,8 @@ def plan_of(config: dict[str, Any], **provenance: Any) -> Plan:
             ("learnt gates", "from a cut in rounds"),
             (),
         ),
+        ({"method": "grasp", "swap_groups": 2}, ("and swaps of KV groups",), ()),
+        ({"method": "grasp", "swap_groups": 0}, (), ("swaps",)),
         ({"method": "gumbel-topk", "start": "equal"}, ("`gumbel-topk`, from equal scores",), ()),
         ({"method": "grasp", "start": "flap"}, ("from the ranking of `flap`",), ()),
         (
@@ -112,6 +114,8 @@ def test_what_held_out_text_chose(demo_checkpoint: Path) -> None:
         ({"method": "grasp"}, mask),
         ({"select": "best", **plain}, mask),
         ({"select": "last", **plain}, "held out, the loss"),
+        ({"select": "average", **plain}, "held out, the loss"),
+        ({"select": "average", "swap_groups": 2, **plain}, mask),
         ({"method": "flap", "compensation": True}, columns),
         ({**plain, "method": "flap"}, "held out, the loss"),
     ):

@@ -80,6 +80,16 @@ def assert_leaves_nothing(model: Path, work: Path, options: tuple[str, ...], *wo
             ("--keep", "0.6", "--method", "flap", "--start", "obs"),
             ("--start is about learnt", "--method flap learns none"),
         ),
+        (
+            ("--keep", "0.6", "--gate-site", "keys-values", "--swap-groups", "2"),
+            ("--gate-site is about learnt", "--swap-groups is about learnt"),
+        ),
+        (("--keep", "0.6", "--swap-groups", "-1"), ("--swap-groups -1 is under 0",)),
+        (("--keep", "0.6", "--gate-site", "queries"), ("one of outputs, keys-values",)),
+        (
+            ("--keep", "0.6", "--method", "grasp", "--targets", "ffn", "--swap-groups", "2"),
+            ("--swap-groups with --targets ffn", "drop one"),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

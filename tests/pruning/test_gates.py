@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.gates import Gates, gated, straight_through
+from grasp_deploy.pruning.gates import Gates, GateSite, gated, straight_through
 from grasp_deploy.pruning.objective import language_loss, mean_loss
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
@@ -79,18 +79,23 @@ def test_gates_are_open_until_values_are_assigned() -> None:
 
 
 def hooks(model: nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if module._forward_pre_hooks]
+    return [
+        name
+        for name, module in model.named_modules()
+        if module._forward_pre_hooks or module._forward_hooks
+    ]
 
 
 @pytest.mark.parametrize("fail", [False, True])
-def test_no_hook_is_left_behind(fail: bool) -> None:
+@pytest.mark.parametrize(("site", "per_layer"), [("outputs", 2), ("keys-values", 3)])
+def test_no_hook_is_left_behind(site: GateSite, per_layer: int, fail: bool) -> None:
     model = tiny_model("llama")
     with torch.no_grad():
         expected = model(input_ids=IDS).logits
     try:
-        with gated(model, UNITS, GROUP_WIDTH) as gates:
+        with gated(model, UNITS, GROUP_WIDTH, site) as gates:
             gates.assign(torch.zeros(UNITS.size))
-            assert len(hooks(model)) == 2 * UNITS.layers
+            assert len(hooks(model)) == per_layer * UNITS.layers
             if fail:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -108,9 +113,9 @@ def test_no_hook_is_left_behind_when_the_model_is_of_another_family() -> None:
     assert hooks(model) == []
 
 
-def gate_gradient(model: PreTrainedModel, values: Tensor) -> Tensor:
+def gate_gradient(model: PreTrainedModel, values: Tensor, site: GateSite = "outputs") -> Tensor:
     values = values.clone().requires_grad_()
-    with gated(model, UNITS, GROUP_WIDTH) as gates:
+    with gated(model, UNITS, GROUP_WIDTH, site) as gates:
         gates.assign(values)
         language_loss(model, IDS).backward()
     assert values.grad is not None
@@ -151,6 +156,66 @@ def test_the_gradient_is_that_of_finite_differences(family: str) -> None:
 def float64_loss(model: PreTrainedModel) -> float:
     logits = model(input_ids=IDS).logits[:, :-1]
     return float(nn.functional.cross_entropy(logits.flatten(0, 1), IDS[:, 1:].flatten()))
+
+
+def random_mask(seed: int) -> Tensor:
+    """A `(N,)` mask that opens one KV group of the second layer, and none of the last."""
+    mask = torch.rand(UNITS.size, generator=torch.Generator().manual_seed(seed)) < 0.5
+    mask[UNITS.kv(1)] = torch.tensor([False, True])
+    mask[UNITS.kv(2)] = False
+    return mask
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_masks_mean_the_same_at_either_site(family: str) -> None:
+    """Also where keys have a bias, and where a norm stands behind them."""
+    model = tiny_model(family)
+    for seed in range(3):
+        logits = []
+        for site in ("outputs", "keys-values"):
+            with gated(model, UNITS, GROUP_WIDTH, site) as gates, torch.no_grad():
+                gates.assign(random_mask(seed).float())
+                logits.append(model(input_ids=IDS).logits)
+        assert bool(logits[1].isfinite().all())
+        torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-5)
+
+
+def gradient_of_gated_weights(model: PreTrainedModel, values: Tensor) -> Tensor:
+    """The gate's gradient, of keys and values: the gates are multiplied into weights and biases."""
+    values = values.clone().requires_grad_()
+    weights = dict(model.named_parameters())
+    for layer in range(UNITS.layers):
+        stem = f"model.layers.{layer}"
+        weights[f"{stem}.mlp.down_proj.weight"] = (
+            weights[f"{stem}.mlp.down_proj.weight"] * values[UNITS.ffn(layer)]
+        )
+        rows = values[UNITS.kv(layer)].repeat_interleave(32)
+        for name in [f"{stem}.self_attn.{kind}_proj" for kind in "kv"]:
+            weights[f"{name}.weight"] = weights[f"{name}.weight"] * rows[:, None]
+            if f"{name}.bias" in weights:
+                weights[f"{name}.bias"] = weights[f"{name}.bias"] * rows
+    logits = torch.func.functional_call(model, weights, kwargs={"input_ids": IDS}).logits[:, :-1]
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), IDS[:, 1:].flatten())
+    (gradient,) = torch.autograd.grad(loss, values)
+    return gradient
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_the_gradient_at_keys_and_values_is_autograds_and_another_than_at_outputs(
+    family: str,
+) -> None:
+    model = tiny_model(family)
+    freeze(model)
+    for values in (random_values(), random_mask(0).float(), torch.ones(UNITS.size)):
+        found = gate_gradient(model, values, "keys-values")
+        expected = gradient_of_gated_weights(model, values)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    mask = random_mask(0).float()
+    sites = [gate_gradient(model, mask, site) for site in ("outputs", "keys-values")]
+    removed = UNITS.is_kv & (mask == 0)
+    differences = (sites[0] - sites[1]).abs()
+    assert bool((differences[removed] > 1e-3).all())
+    assert float(differences[~UNITS.is_kv].max()) < 1e-5
 
 
 def test_gating_passes_gradcheck() -> None:

@@ -25,10 +25,10 @@ def test_kept_units_learn_a_scale_and_removed_ones_stay_at_one() -> None:
     model = tiny_model("llama")
     freeze(model)
     blocks = CalibrationBlocks(IDS, IDS[:0])
-    schedule = Schedule(epochs=5, batch_size=4, learning_rate=0.01, seed=0, select_best=False)
+    schedule = Schedule(epochs=5, batch_size=4, learning_rate=0.01, seed=0, select="last")
     state = LearningState(torch.ones(UNITS.size), schedule.learning_rate)
     records = list(learn_scales(model, UNITS, 64, MASK, blocks, schedule, state))
-    scales = state.chosen(schedule.select_best)
+    scales = state.chosen(schedule.select)
     assert len(records) == 10
     assert all(torch.equal(record.mask, MASK) for record in records)
     assert bool((scales[~MASK] == 1).all())

@@ -41,7 +41,7 @@ BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
 BLOCKS = CalibrationBlocks.split(
     torch.randint(256, (16, 16), generator=torch.Generator().manual_seed(0)), 1 / 4
 )
-SCHEDULE = Schedule(epochs=2, batch_size=3, learning_rate=0.05, seed=0, select_best=True)
+SCHEDULE = Schedule(epochs=2, batch_size=3, learning_rate=0.05, seed=0, select="best")
 STEPS = 8  # 2 epochs of 12 blocks, three at a time
 
 
@@ -66,6 +66,9 @@ def learn(
     return learn_scales(model, UNITS, GROUP_WIDTH, mask, BLOCKS, schedule, state)
 
 
+AVERAGE = replace(SCHEDULE, select="average")
+
+
 def test_the_budget_holds_at_every_step(model: PreTrainedModel) -> None:
     masks = [record.mask for record in learn("gates", model, fresh("gates"))]
     assert len(masks) == STEPS
@@ -81,23 +84,27 @@ def test_two_runs_are_the_same_bit_for_bit(stage: str, model: PreTrainedModel) -
     assert torch.equal(states[0].values, states[1].values)
 
 
+@pytest.mark.parametrize("schedule", [SCHEDULE, AVERAGE], ids=["best", "average"])
 @pytest.mark.parametrize("stage", ["gates", "scales"])
-def test_a_run_goes_on_from_any_saved_step_bit_for_bit(stage: str, model: PreTrainedModel) -> None:
+def test_a_run_goes_on_from_any_saved_step_bit_for_bit(
+    stage: str, schedule: Schedule, model: PreTrainedModel
+) -> None:
     whole = fresh(stage)
     saved = [safetensors.torch.save(whole.tensors())]
     losses = []
-    for record in learn(stage, model, whole):
+    for record in learn(stage, model, whole, schedule):
         losses.append((record.step, record.loss, record.heldout_loss))
         saved.append(safetensors.torch.save(whole.tensors()))
     assert len(saved) == STEPS + 1
     for step, state_bytes in enumerate(saved):
         resumed = fresh(stage)
         resumed.restore(safetensors.torch.load(state_bytes))
-        rest = [(r.step, r.loss, r.heldout_loss) for r in learn(stage, model, resumed)]
+        rest = [(r.step, r.loss, r.heldout_loss) for r in learn(stage, model, resumed, schedule)]
         assert rest == losses[step:]
         assert resumed.best_loss == whole.best_loss
         assert torch.equal(resumed.values, whole.values)
         assert torch.equal(resumed.best_values, whole.best_values)
+        assert torch.equal(resumed.chosen(schedule.select), whole.chosen(schedule.select))
 
 
 @pytest.mark.parametrize("stage", ["gates", "scales"])
@@ -113,19 +120,49 @@ def test_best_is_the_lowest_on_held_out_text_and_last_is_the_last(
     measured = [heldout_loss(stage, model, v) for v in values]
     assert told == measured[:-1]  # so few steps that every one is checked
     best = min(range(len(values)), key=measured.__getitem__)
-    assert torch.equal(state.chosen(select_best=True), values[best])
+    assert torch.equal(state.chosen("best"), values[best])
     assert state.best_loss == measured[best]
-    assert torch.equal(state.chosen(select_best=False), values[-1])
+    assert torch.equal(state.chosen("last"), values[-1])
     assert not torch.equal(values[best], values[-1])  # on random text the last is not the best
+
+
+@pytest.mark.parametrize("stage", ["gates", "scales"])
+def test_average_is_the_mean_of_the_last_quarter_of_the_steps(
+    stage: str, model: PreTrainedModel
+) -> None:
+    schedule = replace(AVERAGE, epochs=3)
+    state = fresh(stage, schedule)
+    values = []
+    for record in learn(stage, model, state, schedule):
+        assert record.heldout_loss is None
+        values.append(state.values.detach().double())
+    assert len(values) == 12
+    mean = torch.stack(values[-3:]).mean(0)
+    torch.testing.assert_close(state.chosen("average").double(), mean, rtol=1e-6, atol=1e-7)
+    assert not torch.equal(state.chosen("average"), state.chosen("last"))
+
+
+def test_without_a_step_the_average_is_the_start() -> None:
+    assert torch.equal(fresh("scales", AVERAGE).chosen("average"), torch.ones(UNITS.size))
+
+
+def test_a_state_without_an_average_is_saved_and_restored_as_ever(model: PreTrainedModel) -> None:
+    state = fresh("gates")
+    list(learn("gates", model, state))
+    adam = {"adam_step", "adam_exp_avg", "adam_exp_avg_sq"}
+    assert state.tensors().keys() == {"step", "values", "best_values", "best_loss"} | adam
+    other = fresh("gates")
+    other.restore(state.tensors())
+    assert torch.equal(other.values, state.values) and other.averaged == 0
 
 
 def test_the_last_values_are_measured_too(model: PreTrainedModel) -> None:
     same = CalibrationBlocks(BLOCKS.train, BLOCKS.train)  # measured on what is learnt from
-    schedule = Schedule(epochs=2, batch_size=12, learning_rate=0.01, seed=0, select_best=True)
+    schedule = Schedule(epochs=2, batch_size=12, learning_rate=0.01, seed=0, select="best")
     state = fresh("scales", schedule)
     everything = torch.ones(UNITS.size, dtype=torch.bool)
     list(learn_scales(model, UNITS, GROUP_WIDTH, everything, same, schedule, state))
-    assert torch.equal(state.chosen(select_best=True), state.values)
+    assert torch.equal(state.chosen("best"), state.values)
     assert state.best_loss < mean_loss(model, BLOCKS.train, 12)
 
 
@@ -138,10 +175,10 @@ def heldout_loss(stage: str, model: PreTrainedModel, values: Tensor) -> float:
 
 
 def test_the_last_values_cost_no_held_out_passes(model: PreTrainedModel) -> None:
-    last = Schedule(epochs=1, batch_size=6, learning_rate=0.05, seed=0, select_best=False)
+    last = Schedule(epochs=1, batch_size=6, learning_rate=0.05, seed=0, select="last")
     state = fresh("gates", last)
     assert [record.heldout_loss for record in learn("gates", model, state, last)] == [None] * 2
-    assert torch.equal(state.chosen(select_best=True), state.values)  # nothing was measured
+    assert torch.equal(state.chosen("best"), state.values)  # nothing was measured
 
 
 def test_weights_that_are_no_numbers_stop_the_run_at_the_step() -> None:
@@ -167,7 +204,7 @@ def test_learning_finds_a_better_mask_than_the_one_it_starts_from(
     costs = parameters_cost(units, Widths(192, 32, 2, False, False, 2, 2))
     budget = make_budget(units, costs, 0.6 * float(costs.sum()))
     blocks = CalibrationBlocks.split(demo_blocks(demo_model, demo_text[0]), 1 / 8)
-    schedule = Schedule(epochs=2, batch_size=4, learning_rate=0.1, seed=0, select_best=True)
+    schedule = Schedule(epochs=2, batch_size=4, learning_rate=0.1, seed=0, select="best")
     state = LearningState(torch.zeros(units.size), schedule.learning_rate)
     records = list(learn_scores(model, budget, 64, blocks, schedule, state, temperature=1.5))
     assert records[0].heldout_loss is not None
@@ -193,7 +230,7 @@ def test_a_share_is_held_out_evenly_and_nothing_is_lost() -> None:
 
 def test_an_epoch_takes_every_block_once_in_an_order_of_its_own() -> None:
     blocks = CalibrationBlocks(torch.arange(10).view(10, 1), torch.empty(0, 1))
-    schedule = Schedule(epochs=3, batch_size=4, learning_rate=1, seed=5, select_best=False)
+    schedule = Schedule(epochs=3, batch_size=4, learning_rate=1, seed=5, select="last")
     assert (schedule.steps_per_epoch(blocks), schedule.steps(blocks)) == (3, 9)
     epochs = []
     for epoch in range(3):
@@ -202,14 +239,14 @@ def test_an_epoch_takes_every_block_once_in_an_order_of_its_own() -> None:
         epochs.append(torch.cat(batches).flatten().tolist())
     assert all(sorted(order) == list(range(10)) for order in epochs)
     assert len({tuple(order) for order in epochs}) == 3
-    other = Schedule(epochs=3, batch_size=10, learning_rate=1, seed=6, select_best=False)
+    other = Schedule(epochs=3, batch_size=10, learning_rate=1, seed=6, select="last")
     assert other.batch(blocks, 0).flatten().tolist() != epochs[0]
 
 
 @pytest.mark.parametrize(("steps", "checks"), [(8, 9), (16, 17), (100, 17), (1920, 17)])
 def test_masks_are_checked_at_both_ends_and_evenly_between(steps: int, checks: int) -> None:
     blocks = CalibrationBlocks(torch.zeros(steps, 1), torch.zeros(1, 1))
-    schedule = Schedule(epochs=1, batch_size=1, learning_rate=1, seed=0, select_best=True)
+    schedule = Schedule(epochs=1, batch_size=1, learning_rate=1, seed=0, select="best")
     at = [step for step in range(steps + 1) if schedule.is_check(blocks, step)]
     assert at[0] == 0 and at[-1] == steps
     assert checks <= len(at) <= checks + 2
@@ -237,7 +274,7 @@ def test_every_block_counts_the_same_in_the_mean(model: PreTrainedModel) -> None
 
 def test_a_cosine_takes_the_learning_rate_to_zero() -> None:
     schedule = Schedule(
-        epochs=2, batch_size=3, learning_rate=0.05, seed=0, select_best=False, cosine=True
+        epochs=2, batch_size=3, learning_rate=0.05, seed=0, select="last", cosine=True
     )
     rates = [schedule.rate(BLOCKS, step) for step in range(STEPS + 1)]
     assert rates[0] == 0.05 and rates[STEPS // 2] == pytest.approx(0.025)
@@ -247,7 +284,7 @@ def test_a_cosine_takes_the_learning_rate_to_zero() -> None:
 
 def test_a_distilled_step_follows_the_divergence_from_open_gates(model: PreTrainedModel) -> None:
     """The first AdamW step is the learning rate against the gradient's sign."""
-    schedule = replace(SCHEDULE, distil=True, select_best=False)
+    schedule = replace(SCHEDULE, distil=True, select="last")
     state = fresh("gates", schedule)
     record = next(learn("gates", model, state, schedule))
     ids = schedule.batch(BLOCKS, 0)
@@ -263,6 +300,24 @@ def test_a_distilled_step_follows_the_divergence_from_open_gates(model: PreTrain
     moved = scores.grad.abs() > 1e-6
     expected = -0.05 * scores.grad.sign()
     torch.testing.assert_close(state.values.detach()[moved], expected[moved], rtol=1e-2, atol=1e-4)
+
+
+def test_gates_on_keys_and_values_see_the_same_losses_and_go_elsewhere(
+    model: PreTrainedModel,
+) -> None:
+    states = [fresh("gates"), fresh("gates")]
+    first = [
+        next(
+            learn_scores(
+                model, BUDGET, GROUP_WIDTH, BLOCKS, SCHEDULE, state, temperature=1.5, site=site
+            )
+        )
+        for state, site in zip(states, ("outputs", "keys-values"), strict=True)
+    ]
+    assert first[1].loss == pytest.approx(first[0].loss, rel=1e-6)
+    assert first[1].heldout_loss == pytest.approx(first[0].heldout_loss, rel=1e-6)
+    differ = states[0].values != states[1].values
+    assert bool(differ[UNITS.is_kv].any())
 
 
 def test_noise_moves_the_masks_of_steps_and_not_those_that_are_measured(

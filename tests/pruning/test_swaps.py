@@ -1,0 +1,135 @@
+"""Swaps at the cut, with rankings and losses that are written down."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from grasp_deploy.pruning.projection import Budget, make_budget, project
+from grasp_deploy.pruning.swaps import Swap, groups_near_the_cut, try_swaps
+from grasp_deploy.pruning.units import UnitTable
+
+# Two layers of six FFN channels of cost 1 and three KV groups of cost 3: 0-5, 6-8; 9-14, 15-17.
+UNITS = UnitTable.of_layers([(6, 3)] * 2)
+COSTS = torch.where(UNITS.is_kv, 3.0, 1.0)
+BUDGET = make_budget(UNITS, COSTS, 17.0)  # of 30
+# Kept: groups 7, 6 and 15, and the eight best channels. The next at the cut are three channels.
+RANKING = torch.tensor(
+    [
+        *(0.9, 0.8, 0.7, 0.6, 0.52, 0.5),
+        *(0.85, 0.95, 0.4),
+        *(0.9, 0.8, 0.7, 0.6, 0.51, 0.3),
+        *(0.75, 0.45, 0.1),
+    ]
+)
+
+
+def worth(values: dict[int, float]) -> Tensor:
+    """`(N,)` nats that each unit is worth: 0.1 for a channel, and what is given for groups."""
+    found = torch.where(UNITS.is_kv, 0.0, 0.1)
+    for unit, value in values.items():
+        found[unit] = value
+    return found
+
+
+def searched(values: dict[int, float], count: int, budget: Budget = BUDGET) -> list[Swap]:
+    worths, asked = worth(values), []
+
+    def loss_of(mask: Tensor) -> float:
+        asked.append(mask)
+        assert budget.cost_of(mask) <= budget.limit
+        return float(worths[~mask].sum())
+
+    groups = groups_near_the_cut(RANKING, budget, count)
+    swaps = list(try_swaps(RANKING, budget, groups, loss_of))
+    assert [swap.unit for swap in swaps] == groups
+    assert torch.equal(asked[0], project(RANKING, budget))
+    assert len(asked) == 1 + sum(swap.loss is not None for swap in swaps)
+    return swaps
+
+
+def test_the_ranking_that_all_starts_from() -> None:
+    mask = project(RANKING, BUDGET)
+    assert mask[UNITS.kv(0)].tolist() == [True, True, False]
+    assert mask[UNITS.kv(1)].tolist() == [True, False, False]
+    assert BUDGET.cost_of(mask) == 17
+
+
+def test_groups_come_nearest_first_kept_and_removed_by_turns() -> None:
+    assert groups_near_the_cut(RANKING, BUDGET, 1) == [15, 16]
+    assert groups_near_the_cut(RANKING, BUDGET, 2) == [15, 16, 6, 8]
+    assert groups_near_the_cut(RANKING, BUDGET, 9) == [15, 16, 6, 8, 7, 17]
+
+
+def test_no_layer_loses_its_last_group() -> None:
+    units = UnitTable.of_layers([(6, 3), (6, 1)])
+    budget = make_budget(units, torch.where(units.is_kv, 3.0, 1.0), 17.0)
+    assert groups_near_the_cut(RANKING[:16], budget, 3) == [6, 8, 7]
+
+
+def test_groups_that_cost_nothing_stay_where_they_are() -> None:
+    ffn_alone = make_budget(UNITS, torch.where(UNITS.is_kv, 0.0, 1.0), 6.0)
+    assert groups_near_the_cut(RANKING, ffn_alone, 4) == []
+
+
+def test_the_one_good_swap_is_found_and_channels_make_room() -> None:
+    """Group 16 is worth more than three channels; all other kept groups are worth more still."""
+    swaps = searched({6: 5.0, 7: 5.0, 15: 5.0, 16: 2.0}, 2)
+    assert [swap.unit for swap in swaps if swap.accepted] == [16]
+    before, after = project(RANKING, BUDGET), swaps[-1].mask
+    assert before[[3, 12]].all() and not after[[3, 12]].any() and after[16]
+    assert after[[6, 7, 15]].all() and not after[[8, 17]].any()
+    assert int((before & ~after).sum()) == 3 and not UNITS.is_kv[before & ~after].any()
+    assert BUDGET.cost_of(after) == 17
+
+
+def test_a_worthless_group_goes_and_what_it_cost_is_spent() -> None:
+    swaps = searched({7: 5.0, 15: 5.0}, 2)
+    assert [(swap.unit, swap.keeps) for swap in swaps if swap.accepted] == [(6, False)]
+    after = swaps[-1].mask
+    assert not after[6] and after[[4, 5, 13]].all()
+    assert BUDGET.cost_of(after) == 17
+
+
+def test_swaps_build_upon_those_before_them() -> None:
+    """Out goes 6, in comes 8: together they lose less than either, four channels and no more."""
+    accepted = [swap for swap in searched({7: 5.0, 15: 5.0, 8: 1.0}, 2) if swap.accepted]
+    assert [(swap.unit, swap.keeps) for swap in accepted] == [(6, False), (8, True)]
+    assert [swap.loss for swap in accepted] == pytest.approx([1.1, 0.4])
+    assert accepted[-1].mask[UNITS.kv(0)].tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_no_loss_that_is_no_number_is_an_improvement(bad: float) -> None:
+    groups = groups_near_the_cut(RANKING, BUDGET, 3)
+    losses = iter([1.0, *[bad] * len(groups)])
+    swaps = list(try_swaps(RANKING, BUDGET, groups, lambda _: next(losses)))
+    assert not any(swap.accepted for swap in swaps)
+    assert torch.equal(swaps[-1].mask, project(RANKING, BUDGET))
+
+
+@pytest.mark.parametrize("multiples", [(1, 1), (2, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize("seed", range(10))
+def test_budget_and_multiples_hold_after_every_swap(multiples: tuple[int, int], seed: int) -> None:
+    """Losses fall at every question, so that all that can be swapped is."""
+    units = UnitTable.of_layers([(12, 4)] * 3)
+    costs = torch.where(units.is_kv, 2.5, 1.0)
+    ffn, kv = multiples
+    budget = make_budget(units, costs, 33.0, ffn_multiple=ffn, kv_multiple=kv)
+    ranking = torch.rand(units.size, generator=torch.Generator().manual_seed(seed))
+    groups = groups_near_the_cut(ranking, budget, 4)
+    losses = iter(range(100, 0, -1))
+    masks = [project(ranking, budget)]
+    for swap in try_swaps(ranking, budget, groups, lambda _: next(losses)):
+        assert swap.accepted == (swap.loss is not None)
+        assert swap.accepted != torch.equal(swap.mask, masks[-1])
+        assert not swap.accepted or bool(swap.mask[swap.unit]) == swap.keeps
+        assert budget.cost_of(swap.mask) <= budget.limit
+        for channels, kept_groups in units.kept_per_layer(swap.mask):
+            assert channels >= ffn and channels % ffn == 0
+            assert kept_groups >= kv and kept_groups % kv == 0
+        masks.append(swap.mask)
+    assert len({tuple(mask.tolist()) for mask in masks}) > 1
