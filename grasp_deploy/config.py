@@ -153,8 +153,8 @@ class CompressConfig:
     )
     swap_groups: int = option(
         "Learning",
-        "Once gates are learnt, try so many kept and so many removed KV groups, those nearest to the "
-        "cut, on its other side, by the loss on held-out blocks.",
+        "Once gates are learnt, try so many kept and so many removed KV groups, those nearest to "
+        "the cut, on its other side, by the loss on held-out blocks.",
         0,
     )
     seed: int = option("Learning", "Orders the blocks and breaks ties.", 0)
