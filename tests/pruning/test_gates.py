@@ -270,7 +270,10 @@ def test_no_weight_gets_a_gradient() -> None:
     assert not model.training
 
 
-def test_gradient_checkpointing_computes_layers_twice_and_gives_the_same_gradients() -> None:
+@pytest.mark.parametrize("site", ["outputs", "keys-values"])
+def test_gradient_checkpointing_computes_layers_twice_and_gives_the_same_gradients(
+    site: GateSite,
+) -> None:
     plain = tiny_model("llama")
     freeze(plain)
     # Were dropout on, the gradients would differ.
@@ -280,7 +283,7 @@ def test_gradient_checkpointing_computes_layers_twice_and_gives_the_same_gradien
     for layer in model.model.layers:
         layer.mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     values = random_values()
-    assert torch.equal(gate_gradient(model, values), gate_gradient(plain, values))
+    assert torch.equal(gate_gradient(model, values, site), gate_gradient(plain, values, site))
     assert len(calls) == 2 * UNITS.layers
     calls.clear()
     assert mean_loss(model, IDS, 2) == mean_loss(plain, IDS, 2)

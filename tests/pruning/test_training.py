@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel
 from grasp_deploy.budgets import unit_table
 from grasp_deploy.checkpoint.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.costs import Widths, parameters_cost
 from grasp_deploy.pruning.gates import gated, straight_through
 from grasp_deploy.pruning.objective import LossError, distillation_loss, language_loss, mean_loss
@@ -32,6 +34,7 @@ from grasp_deploy.pruning.training import (
     learn_scores,
 )
 from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.workspace import Workspace
 from tests.tiny import tiny_model
 
 UNITS = UnitTable.of_layers([(96, 2)] * 3)
@@ -154,6 +157,19 @@ def test_a_state_without_an_average_is_saved_and_restored_as_ever(model: PreTrai
     other = fresh("gates")
     other.restore(state.tensors())
     assert torch.equal(other.values, state.values) and other.averaged == 0
+
+
+@pytest.mark.parametrize("mean", [None, torch.zeros(3)], ids=["missing", "of another shape"])
+def test_a_saved_average_that_is_damaged_is_refused(mean: Tensor | None, tmp_path: Path) -> None:
+    state, workspace = fresh("gates"), Workspace(tmp_path, ExitStack())
+    state.average()
+    damaged = {name: one for name, one in state.tensors().items() if name != "mean_values"}
+    damaged |= {} if mean is None else {"mean_values": mean}
+    workspace.save("gates", state, 1.0)
+    assert workspace.restore("gates", fresh("gates")) == 1
+    workspace.save_tensors("gates", damaged, {})
+    with pytest.raises(InputError, match=r"gates.safetensors, .* is damaged: start anew"):
+        workspace.restore("gates", fresh("gates"))
 
 
 def test_the_last_values_are_measured_too(model: PreTrainedModel) -> None:
