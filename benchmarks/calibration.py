@@ -25,7 +25,7 @@ from typing import Any
 
 from quality import PAPER
 from rich.console import Console
-from variants import Bench, Corpus, add_options, corpora_of, settings_of
+from variants import Bench, Corpus, add_options, corpora_of, options_of, settings_of
 
 from grasp_deploy.budgets import budget_record
 from grasp_deploy.checkpoint.loading import load_checked
@@ -33,6 +33,7 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.job import Job, prepare
+from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import new_record, write_record
 from grasp_deploy.report.progress import stage_bars
@@ -71,6 +72,7 @@ def rows_of(
         plan = Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, None)
         yield {
             "variant": f"mask: {chooser}, scales: {calibrator}",
+            "options": options_of(job.config),
             **bench.row(job.config, plan, found),
             "heldout_loss": losses,
             "seconds": {**chosen.seconds, **calibrated.seconds},
@@ -97,10 +99,11 @@ def main() -> None:
         stage_bars(Console(stderr=True)) as watch,
     ):
         settings = {**settings_of(options, Path(folder)), **WAYS[options.way]}
-        demo = Corpus("demo", settings.pop("calibration"), settings.pop("calibration_split"))
-        texts = [Corpus.parse(text) for text in options.text or ()] or [demo]
+        texts = texts_of(options, settings)
         bench = Bench(options, corpora_of(options, Path(folder)))
-        told = {**settings, "way": options.way, "texts": options.text}
+        one_text = ("calibration", "calibration_split")
+        told = {name: value for name, value in settings.items() if name not in one_text}
+        told |= {"way": options.way, "texts": options.text}
         record = new_record("study", command, told, study=f"calibration text, {options.way}")
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers, "rows": []}
         for seed, keep in itertools.product(*numbers(options)):
@@ -111,6 +114,17 @@ def main() -> None:
                     if options.output:
                         write_record(options.output, record)
     Console().print(*quality_tables(record))
+
+
+def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[Corpus]:
+    """What to calibrate on: texts by name, or the one that other studies take too."""
+    texts = [Corpus.parse(text, "--text") for text in options.text or ()]
+    if texts and options.calibration:
+        raise InputError("--text names the texts, --calibration one more: give only --text")
+    if len({text.name for text in texts}) < len(texts):
+        raise InputError("two --text have the same name: give each its own")
+    alone = Corpus("the text", settings["calibration"], settings["calibration_split"])
+    return texts or [alone]
 
 
 def numbers(options: argparse.Namespace) -> tuple[list[int], list[float]]:
@@ -126,5 +140,5 @@ def prepared(settings: dict[str, Any], text: Corpus, keep: float, seed: int) -> 
 if __name__ == "__main__":
     try:
         main()
-    except InputError as error:
+    except (InputError, LossError) as error:
         sys.exit(str(error))

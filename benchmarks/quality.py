@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from study_rows import resolved, rows_of_others, rows_so_far
+from study_rows import key, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
-from variants import Bench, Variant, add_options, corpora_of, settings_of
+from variants import Bench, Variant, add_options, corpora_of, options_of, settings_of
 
 from grasp_deploy.config import CRITERIA
 from grasp_deploy.errors import InputError
@@ -78,9 +78,9 @@ STUDIES: dict[str, list[Variant]] = {
                 ("gates, last mask", {"select": "last"}),
                 ("gates, distilled", {"objective": "distillation"}),
                 ("gates on keys and values", {"gate_site": "keys-values"}),
-                ("gates, averaged", {"select": "average"}),
+                ("gates, averaged", {"select": "average", "learning_rate_schedule": "constant"}),
                 ("gates, swaps", {"swap_groups": 4}),
-                ("gates, batches of 4", {"batch_size": 4, "epochs": 4}),
+                ("gates, batches of 4", {"batch_size": 4, "epochs": 4, "scale_epochs": 4}),
             )
         ),
         Variant("no compensation", {"compensation": False}),
@@ -141,17 +141,21 @@ def main() -> None:
     ):
         settings = settings_of(options, Path(folder))
         bench = Bench(options, corpora_of(options, Path(folder)), tasks, watch)
-        told_settings = {**_told(settings, options), **told(tasks)}
-        record = new_record("study", command, told_settings, study=options.study)
+        record = new_record(
+            "study", command, {**_named(settings, options), **told(tasks)}, study=options.study
+        )
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
         _note_tasks(record, bench)
-        record["rows"] = rows_so_far(options.output, record)
+        made_with = {
+            one.name: options_of(one.config(settings, 1.0, 0)) for one in STUDIES[options.study]
+        }
+        record["rows"] = rows_so_far(options.output, record, made_with)
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
-        known = rows_of_others(options.known, record, settings, STUDIES)
+        known = rows_of_others(options.known, record)
         for seed, keep, variant in itertools.product(seeds, keeps, chosen):
             if (variant.name, keep, seed) in there:
                 continue
-            row = known.get((resolved(variant, settings), keep, seed))
+            row = known.get((key(made_with[variant.name]), keep, seed))
             row = row or bench.measure(variant, settings, keep, seed, watch)
             record["rows"].append({**row, "variant": variant.name})
             if options.output:
@@ -163,8 +167,8 @@ def _numbers(options: argparse.Namespace) -> list[tuple[type, str]]:
     return [(float, "0.6" if options.smoke else options.keep), (int, options.seeds)]
 
 
-def _told(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Settings as a record tells them: the demo's own text lies elsewhere in every run."""
+def _named(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Settings as a record names them: the demo's own text lies elsewhere in every run."""
     return {**settings, "calibration": options.calibration or "the embedded model's"}
 
 

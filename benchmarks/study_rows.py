@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from variants import Variant
-
-from grasp_deploy.config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.record import read_record
 from grasp_deploy.report.records import check_record
@@ -19,42 +17,41 @@ SAME_TEXT = 1e-4  # a change of threads moves a perplexity by less, another text
 SAME_ITEMS = 0.01  # it may turn an item or two of an accuracy, but no more
 
 
-def rows_so_far(output: Path | None, record: Record) -> list[Record]:
-    """Rows of a record that an earlier run left; InputError if it is of something else."""
+def rows_so_far(output: Path | None, record: Record, options: Mapping[str, Record]) -> list[Record]:
+    """Rows of a record that an earlier run left; InputError if it is of something else.
+
+    `options` are those of each variant as it would be measured now.
+    """
     if output is None or not output.exists():
         return []
     earlier = _checked(output)
     found = _no_study(earlier) or _other_study(earlier, record) or _other(earlier, record)
+    found = found or _other_options(earlier["rows"], options)
     if found:
         raise InputError(f"{output} {found}: name another file as --output, or remove it")
     return list(earlier["rows"])
 
 
-def rows_of_others(
-    paths: Sequence[Path],
-    record: Record,
-    settings: Record,
-    studies: Mapping[str, Sequence[Variant]],
-) -> dict[tuple[str, float, int], Record]:
-    """Rows of records of other studies, by their variant's resolved options, budget and seed.
+def rows_of_others(paths: Sequence[Path], record: Record) -> dict[tuple[str, float, int], Record]:
+    """Rows of records of other studies, by the `key` of their options, budget and seed.
 
-    InputError for a record of another model, text or other settings.
+    InputError for a record of another model, text or other settings. Rows that do not say what they
+    were made with are left out.
     """
     rows = {}
     for path in paths:
         other = _checked(path)
         if found := _no_study(other) or _other(other, record):
             raise InputError(f"{path} {found}: leave it out of --known")
-        options = {one.name: resolved(one, settings) for one in studies.get(other["study"], ())}
         for row in other["rows"]:
-            if row["variant"] in options:
-                rows[options[row["variant"]], row["keep"], row["seed"]] = row
+            if "options" in row:
+                rows[key(row["options"]), row["keep"], row["seed"]] = row
     return rows
 
 
-def resolved(variant: Variant, settings: Record) -> str:
-    """The options of a variant of a study with all defaults, in one order."""
-    return CompressConfig(**{**settings, "keep": 1.0, **variant.options}).to_json()
+def key(options: Record) -> str:
+    """Options in one order."""
+    return json.dumps(options, sort_keys=True)
 
 
 def _checked(path: Path) -> Record:
@@ -71,6 +68,19 @@ def _no_study(earlier: Record) -> str:
 def _other_study(earlier: Record, record: Record) -> str:
     before, now = (one["study"] for one in (earlier, record))
     return "" if before == now else f"is a record of the study {before}, and not of {now}"
+
+
+def _other_options(rows: Sequence[Record], options: Mapping[str, Record]) -> str:
+    """What a variant was measured with and would not be now, in words."""
+    for row in rows:
+        before, now = row.get("options"), options.get(row["variant"])
+        if before is None or now is None:  # an older record, or a variant that is no more
+            continue
+        for name in [*now, *(name for name in before if name not in now)]:
+            if before.get(name) != now.get(name):
+                found = f"{name} {before.get(name)}, and not {now.get(name)}"
+                return f"has {row['variant']!r} measured with {found}"
+    return ""
 
 
 def _other(earlier: Record, record: Record) -> str:

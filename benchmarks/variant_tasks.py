@@ -63,7 +63,7 @@ def accuracies(folder: Path, tasks: TaskSettings, watch: Watcher) -> Accuracies:
         cell["task"]: {
             "metric": cell["metric"],
             "accuracy": cell["accuracy"],
-            "stderr": cell["standard_error"],
+            "standard_error": cell["standard_error"],
         }
         for cell in cells
     }
@@ -71,6 +71,5 @@ def accuracies(folder: Path, tasks: TaskSettings, watch: Watcher) -> Accuracies:
 
 def average_of(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
     """The unweighted mean over tasks and its standard error, as everywhere in the package."""
-    cells = [{**task, "standard_error": task["stderr"]} for task in tasks.values()]
-    mean = average(cells)
-    return {"accuracy": mean["accuracy"], "stderr": mean["standard_error"]}
+    mean = average(list(tasks.values()))
+    return {"accuracy": mean["accuracy"], "standard_error": mean["standard_error"]}

@@ -6,7 +6,7 @@ import argparse
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,10 @@ class Variant:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
 
+    def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
+        """Of the study's settings, with what this one differs in."""
+        return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -49,11 +53,11 @@ class Corpus:
     split: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Corpus:
-        """From `NAME=SOURCE` or `NAME=SOURCE@SPLIT`."""
+    def parse(cls, text: str, flag: str = "--evaluate") -> Corpus:
+        """From `NAME=SOURCE` or `NAME=SOURCE@SPLIT`, as an option says it."""
         name, equals, place = text.partition("=")
         if not (name and equals and place):
-            raise InputError(f"--evaluate {text!r} is not NAME=SOURCE or NAME=SOURCE@SPLIT")
+            raise InputError(f"{flag} {text!r} is not NAME=SOURCE or NAME=SOURCE@SPLIT")
         source, _, split = place.partition("@")
         return cls(name, source, split or None)
 
@@ -138,13 +142,14 @@ class Bench:
         self, variant: Variant, settings: dict[str, Any], keep: float, seed: int, watch: Watcher
     ) -> dict[str, Any]:
         """Compress in one way under one budget; what a study records of the result."""
-        config = CompressConfig(**{**settings, "keep": keep, "seed": seed, **variant.options})
+        config = variant.config(settings, keep, seed)
         with tempfile.TemporaryDirectory(prefix="variant-") as folder:
             plan = compress(config, Path(folder) / "pruned", watch=watch).plan
             found = self.perplexities(Path(folder) / "pruned")
             tasks = accuracies(Path(folder) / "pruned", self.tasks, watch) if self.tasks else {}
         return {
             "variant": variant.name,
+            "options": options_of(config),
             **self.row(config, plan, found),
             "heldout_loss": plan.provenance["losses"],
             "seconds": plan.provenance["seconds"],
@@ -169,6 +174,12 @@ class Bench:
             **allocation(plan, unit_costs(config, self.shape, units), units.is_kv),
             "kept_per_layer": units.kept_per_layer(plan.mask),
         }
+
+
+def options_of(config: CompressConfig) -> dict[str, Any]:
+    """All options that a row was made with, less those that its study, budget and seed tell."""
+    told = ("model", "keep", "seed", "calibration", "calibration_split")
+    return {name: value for name, value in asdict(config).items() if name not in told}
 
 
 def allocation(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> dict[str, float | None]:

@@ -90,8 +90,6 @@ def budget_problems(config: CompressConfig, wrong_types: Container[str]) -> list
             f"--cost {config.cost} is unknown: choose {', '.join(COST_MODELS)} or your own "
             "package.module:function"
         )
-    if config.swap_groups != 0 and config.targets == "ffn":
-        problems.append("--swap-groups with --targets ffn swaps nothing: drop one of them")
     if (config.cost_model == "memory") != (config.cached_tokens is not None):
         problems.append("--cost memory and --cached-tokens go together: give both or neither")
     return problems
@@ -134,9 +132,12 @@ def range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[
 
 
 def unused_problems(config: CompressConfig, wrong_types: Container[str]) -> list[str]:
-    """Options of learnt gates that somebody set for a method that learns none."""
-    if "method" in wrong_types or config.learns:
+    """Options that somebody set and that have nothing to work on: no learnt gates, no KV groups."""
+    if "method" in wrong_types:
         return []
+    if config.learns:
+        idle = config.targets == "ffn" and "swap_groups" not in wrong_types and config.swap_groups
+        return ["--swap-groups with --targets ffn swaps nothing: drop one of them"] if idle else []
     defaults = {f.name: f.default for f in fields(config)}
     return [
         f"{flag(name)} is about learnt gates, and --method {config.method} learns none: add "

@@ -132,6 +132,6 @@ def prepare(config: CompressConfig) -> Job:
     if config.swap_groups and not len(job.blocks.heldout):
         raise InputError(
             f"--swap-groups {config.swap_groups} measures masks on held-out blocks, and one block "
-            "of text leaves none: give more text or shorter blocks, or drop --swap-groups"
+            "of a text leaves none: give more text or shorter blocks, or drop --swap-groups"
         )
     return job

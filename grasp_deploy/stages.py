@@ -45,8 +45,9 @@ class Stages:
     def scores(self, look: Look = lambda step, scores: None) -> tuple[Tensor, list[Tensor]]:
         """`(N,)` scores, learnt or of a criterion, and the `(N,)` masks that they leave to choose.
 
-        The first mask is the scores' own; another is what learning started from, if that was cut
-        already. `look(step, scores)` sees the scores before the first step and after each.
+        The first mask is the scores' own, after swaps at its cut if any are tried; others are that
+        mask before the swaps, and what learning started from, if that was cut already.
+        `look(step, scores)` sees the scores before the first step and after each.
         """
         subject, job = self.subject, self.subject.job
         start = start_of(subject)
@@ -73,12 +74,9 @@ class Stages:
             seconds = row["seconds"]
         self.seconds["gates"] = seconds
         scores = state.chosen(schedule.select)
-        masks = [self.mask(scores)] if job.config.learns or start.mask is None else []
-        if job.config.swap_groups:
-            masks = [self._swapped(scores)]
-        if start.mask is not None and not any(torch.equal(start.mask, mask) for mask in masks):
-            masks.append(start.mask)
-        return scores, masks
+        own = self.mask(scores) if job.config.learns or start.mask is None else None
+        swapped = self._swapped(scores) if job.config.swap_groups else None
+        return scores, _distinct([swapped, own, start.mask])
 
     def mask(self, scores: Tensor) -> Tensor:
         """`(N,)` mask that scores keep under the budget."""
@@ -191,3 +189,12 @@ class Stages:
         """On the held-out blocks; infinite if it is no number, or unknown."""
         loss = self.subject.heldout_loss(mask.float())
         return math.inf if loss is None or math.isnan(loss) else loss
+
+
+def _distinct(masks: list[Tensor | None]) -> list[Tensor]:
+    """Those that there are, none of them twice, in their order."""
+    distinct: list[Tensor] = []
+    for mask in masks:
+        if mask is not None and not any(torch.equal(mask, other) for other in distinct):
+            distinct.append(mask)
+    return distinct

@@ -114,8 +114,8 @@ class _Rounds:
         return self.seconds_before + time.perf_counter() - self.began
 
     def say(self, step: int) -> None:
-        repair = len(self.subject.outputs.linears) * self.config.compensation
-        per_round = len(self.blocks) + repair
+        solved = len(self.subject.outputs.linears) * self.config.compensation
+        per_round = len(self.blocks) + solved
         step, steps = self.done * per_round + step, self.config.rounds * per_round
         self.subject.watch({"stage": "rounds", "step": step, "steps": steps})
 
@@ -147,6 +147,7 @@ def _criterion_scores(subject: Subject, name: str, on_batch: OnBatch) -> Tensor:
         batch_size=config.batch_size,
         seed=config.seed,
         on_batch=on_batch,
+        removable=job.budget.costs > 0,  # what costs nothing always stays
     )
     if name in ADDITIVE and (job.config.learns or job.ranks_per_cost):
         scores = per_cost(scores, job.budget.costs)

@@ -35,7 +35,7 @@ def how_units_were_chosen(plan: Plan) -> str:
         start = config.get("start")
         begun = f", from {STARTS.get(start, f'the ranking of `{start}`')}" if start else ""
         chosen = f"learnt gates on the frozen model (`{method}`{begun})"
-        if config.get("swap_groups"):
+        if plan.provenance.get("swaps"):
             chosen += " and swaps of KV groups at their cut"
     elif method == "progressive":
         rounds = config.get("rounds")

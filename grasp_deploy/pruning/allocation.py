@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grasp_deploy.pruning.projection import Budget, rank_in_segment
+from grasp_deploy.pruning.projection import Budget, descending, rank_in_segment
 
 ALLOCATIONS: tuple[str, ...] = ("global", "layerwise", "owl")
 OWL_SPREAD = 0.08  # lambda: how far a layer's keep ratio may lie from the mean
@@ -38,7 +38,7 @@ def by_rank(scores: Tensor, budget: Budget) -> Tensor:
     must be called for before it crosses the cut should depend on its rank, not on a criterion's
     scale. Equals are ordered as the projection orders them.
     """
-    order = budget.tie_order[torch.argsort(scores[budget.tie_order], descending=True, stable=True)]
+    order = descending(scores, budget.tie_order)
     even = torch.linspace(1, -1, len(scores), device=scores.device)
     return torch.empty_like(even).scatter_(0, order, even)
 

@@ -149,7 +149,7 @@ def project(probabilities: Tensor, budget: Budget) -> Tensor:
     beforehand, and the budget holds with them: `budget.cost_of(mask) <= budget.limit` always.
     """
     chunk_of_unit, chunks = _chunks(probabilities, budget)
-    order = _descending(chunks.score, chunks.tie_order)
+    order = descending(chunks.score, chunks.tie_order)
     reserved = _first_of_each_segment(order, chunks, 2 * budget.units.layers) | chunks.free
     left = budget.limit - torch.where(reserved, chunks.cost, 0.0).sum()
     # Reserved and incomplete chunks cost nothing in the running sum: the former are paid for, and
@@ -209,7 +209,7 @@ def rank_in_segment(probabilities: Tensor, budget: Budget) -> Tensor:
     Units of cost 0 are always kept: they lead the ranking of their segment.
     """
     rank_key = torch.where(budget.costs == 0, torch.inf, probabilities)
-    order = _descending(rank_key, budget.tie_order)
+    order = descending(rank_key, budget.tie_order)
     order = order[torch.argsort(budget.segment_of_unit[order], stable=True)]
     unit_counts = torch.tensor(budget.units.segment_sizes, device=order.device)
     place = torch.arange(budget.units.size, device=order.device)
@@ -235,7 +235,7 @@ def _cut_rankings(probabilities: Tensor, budget: Budget) -> tuple[Tensor, Tensor
     return chunk_of_unit, torch.bincount(chunk_of_unit), segment_of_chunk
 
 
-def _descending(scores: Tensor, tie_order: Tensor) -> Tensor:
+def descending(scores: Tensor, tie_order: Tensor) -> Tensor:
     """Indices from the highest score to the lowest, equals in the order given."""
     return tie_order[torch.argsort(scores[tie_order], descending=True, stable=True)]
 

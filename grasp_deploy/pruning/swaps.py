@@ -3,7 +3,8 @@
 KV groups are few and dear, and the scores of many end close to the cut, on either side of it by
 the noise of the last steps. So those nearest to it are tried on the other side, one by one: the
 group is forced there, the rest is projected onto the budget anew, so that FFN channels make room
-for it or fill its place, and the true loss decides.
+for it or fill its place, and the loss decides: that of the model as gates were learnt on it, with
+output columns as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import islice, zip_longest
 import torch
 from torch import Tensor
 
-from grasp_deploy.pruning.projection import Budget, project
+from grasp_deploy.pruning.projection import Budget, descending, project
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,14 @@ def groups_near_the_cut(ranking: Tensor, budget: Budget, count: int) -> list[int
     no layer loses its last group and units that cost nothing are always kept.
     """
     mask = project(ranking, budget)
-    order = budget.tie_order[
-        torch.argsort(ranking[budget.tie_order], descending=True, stable=True)
-    ].tolist()
+    order = descending(ranking, budget.tie_order).tolist()
+    far = _far(ranking)
     movable = (budget.units.is_kv.to(mask.device) & (budget.costs > 0)).tolist()
     is_kept = mask.tolist()
 
     def nearest(places: Sequence[int], kept: bool) -> list[int]:
         found = (unit for unit in places if movable[unit] and is_kept[unit] == kept)
-        can_move = (unit for unit in found if _moved(ranking, budget, unit, not kept) is not None)
+        can_move = (unit for unit in found if _moved(ranking, budget, unit, not kept, far))
         return list(islice(can_move, count))
 
     pairs = zip_longest(nearest(order[::-1], True), nearest(order, False))
@@ -60,10 +60,11 @@ def try_swaps(
     the ranking's own mask first. Every mask meets the budget, as the projection makes them all.
     """
     own = best = project(ranking, budget)
+    far = _far(ranking)  # one for all swaps: growing with each, it would overflow
     best_loss = loss_of(best)
     for unit in groups:
         keeps = not bool(own[unit])
-        moved = _moved(ranking, budget, unit, keeps)
+        moved = _moved(ranking, budget, unit, keeps, far)
         if moved is None or torch.equal(moved[1], best):
             yield Swap(unit, keeps, None, False, best)
             continue
@@ -74,10 +75,15 @@ def try_swaps(
         yield Swap(unit, keeps, loss, accepted, best)
 
 
-def _moved(ranking: Tensor, budget: Budget, unit: int, keeps: bool) -> tuple[Tensor, Tensor] | None:
+def _far(ranking: Tensor) -> float:
+    """So far out that a chunk of it and the best of the others ranks behind all chunks without."""
+    return len(ranking) * (1 + float(ranking.abs().max()))
+
+
+def _moved(
+    ranking: Tensor, budget: Budget, unit: int, keeps: bool, far: float
+) -> tuple[Tensor, Tensor] | None:
     """The `(N,)` ranking with a unit at its very end, and its mask; None if it does not cross."""
-    # So far that a chunk of it and the best of the others ranks behind all chunks without it.
-    far = len(ranking) * (1 + float(ranking.abs().max()))
     forced = ranking.clone()
     forced[unit] = far if keeps else -far
     mask = project(forced, budget)

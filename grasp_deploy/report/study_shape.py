@@ -30,7 +30,7 @@ STUDY = {  # of compressions rather than of models
         }
     ],
 }
-ACCURACY = {"accuracy": float, "stderr": OrNull(float)}
+ACCURACY = {"accuracy": float, "standard_error": OrNull(float)}
 TASKS = ByName({**ACCURACY, "metric": str})
 STUDY_EXTRAS = {  # what it holds where it holds it
     "dense_layers": [[POSITIVE_INT]],

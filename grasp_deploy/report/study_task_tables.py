@@ -46,7 +46,9 @@ def _accuracy_table(record: Record, columns: Sequence[str], notes: bool = False)
             Text(broken_name(column or "average", HEAD_LETTERS)), justify="right", overflow="fold"
         )
     dense = {**record["dense_tasks"], AVERAGE: record["dense_task_average"]}
-    table.add_row("dense", *(percent(dense[c]["accuracy"], dense[c]["stderr"]) for c in columns))
+    table.add_row(
+        "dense", *(percent(dense[c]["accuracy"], dense[c]["standard_error"]) for c in columns)
+    )
     table.add_section()
     for keep in budgets(record):
         table.add_row(Text(f"keep {keep:g}", style="bold"))
@@ -61,7 +63,7 @@ def _accuracy_table(record: Record, columns: Sequence[str], notes: bool = False)
 def _cell(rows: Sequence[Record], column: str) -> str:
     """Seeds answer the same items, so that more of them make the items' error no smaller."""
     found = [row["tasks"][column] if column else row["task_average"] for row in rows]
-    errors = [one["stderr"] for one in found if one["stderr"] is not None]
+    errors = [one["standard_error"] for one in found if one["standard_error"] is not None]
     error = statistics.fmean(errors) if len(errors) == len(found) else None
     return percent(statistics.fmean(one["accuracy"] for one in found), error)
 

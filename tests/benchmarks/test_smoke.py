@@ -213,6 +213,20 @@ def test_what_another_study_has_measured_is_taken_from_it(
     assert rows[0]["kept_per_layer"] != both["kept_per_layer"]
 
 
+def test_rows_of_other_defaults_are_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    short = ["quality.py", "targets", "--smoke", "--output", str(path), "--variants", "kv"]
+    monkeypatch.setattr(sys, "argv", short)
+    quality.main()
+    record = json.loads(path.read_text())
+    record["rows"][0]["options"]["rounds"] = 9
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match="has 'kv' measured with rounds 9, and not 2"):
+        quality.main()
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [

@@ -57,7 +57,7 @@ def test_a_study_with_tasks(
     assert record["dense_tasks"] == {
         cell["task"]: {
             **{"metric": cell["metric"], "accuracy": cell["accuracy"]},
-            "stderr": cell["standard_error"],
+            "standard_error": cell["standard_error"],
         }
         for cell in expected["cells"]
     }

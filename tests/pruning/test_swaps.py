@@ -51,6 +51,20 @@ def searched(values: dict[int, float], count: int, budget: Budget = BUDGET) -> l
     return swaps
 
 
+def test_many_swaps_of_a_large_model_are_taken() -> None:
+    """Every swap lowers the loss; float32 rankings must not run out of numbers for them."""
+    units = UnitTable.of_layers([(1376, 8)] * 10)
+    costs = torch.where(units.is_kv, 43.0, 1.0)
+    budget = make_budget(units, costs, 0.6 * float(costs.sum()))
+    ranking = torch.rand(units.size, generator=torch.Generator().manual_seed(0))
+    groups = groups_near_the_cut(ranking, budget, 10)
+    losses = iter(range(100, 0, -1))
+    swaps = list(try_swaps(ranking, budget, groups, lambda _mask: float(next(losses))))
+    assert sum(swap.accepted for swap in swaps) >= 15
+    for swap in swaps:
+        assert budget.cost_of(swap.mask) <= budget.limit
+
+
 def test_the_ranking_that_all_starts_from() -> None:
     mask = project(RANKING, BUDGET)
     assert mask[UNITS.kv(0)].tolist() == [True, True, False]

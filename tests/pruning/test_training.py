@@ -145,6 +145,14 @@ def test_average_is_the_mean_of_the_last_quarter_of_the_steps(
     assert not torch.equal(state.chosen("average"), state.chosen("last"))
 
 
+@pytest.mark.parametrize(("steps", "averaged"), [(8, 2), (10, 3), (1, 1)])
+def test_a_last_quarter_is_rounded_up(steps: int, averaged: int) -> None:
+    one_a_step = CalibrationBlocks(torch.zeros(steps, 4), torch.zeros(0, 4))
+    schedule = replace(AVERAGE, epochs=1, batch_size=1)
+    taken = [schedule.is_averaged(one_a_step, step) for step in range(1, steps + 1)]
+    assert taken == [False] * (steps - averaged) + [True] * averaged
+
+
 def test_without_a_step_the_average_is_the_start() -> None:
     assert torch.equal(fresh("scales", AVERAGE).chosen("average"), torch.ones(UNITS.size))
 

@@ -60,13 +60,13 @@ def with_tasks(made: Record, tasks: Mapping[str, str], accuracies: Sequence[floa
 def _on_tasks(tasks: Mapping[str, str], first: float) -> dict[str, Any]:
     """Each task but the first has 0.1 more than the one before it; errors are 0.03."""
     found = {
-        name: {"metric": metric, "accuracy": first + 0.1 * index, "stderr": 0.03}
+        name: {"metric": metric, "accuracy": first + 0.1 * index, "standard_error": 0.03}
         for index, (name, metric) in enumerate(tasks.items())
     }
     mean = first + 0.05 * (len(tasks) - 1)
     return {
         "tasks": found,
-        "task_average": {"accuracy": mean, "stderr": 0.03 / math.sqrt(len(tasks))},
+        "task_average": {"accuracy": mean, "standard_error": 0.03 / math.sqrt(len(tasks))},
     }
 
 

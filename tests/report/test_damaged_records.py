@@ -84,7 +84,7 @@ def test_records_of_real_runs_are_whole(path: Path) -> None:
         ("study", ("rows", 0, "excess_nats", "c4"), -0.01),  # better than the dense model
         ("study", ("rows", 0, "keep"), 1),
         ("study", ("rows", 0, "heldout_loss"), ABSENT),  # nothing is drawn of it
-        ("full study", ("rows", 0, "tasks", "piqa", "stderr"), None),  # of one item
+        ("full study", ("rows", 0, "tasks", "piqa", "standard_error"), None),  # of one item
         ("full study", ("rows", 0, "mean_kept_kv_score"), None),  # an infinite one
     ],
 )
@@ -154,7 +154,12 @@ def test_what_a_true_record_may_hold(kind: str, place: tuple[str | int, ...], va
         ("full study", ("dense_task_average",), ABSENT, "it has no dense_task_average"),
         ("full study", ("dense_tasks", "piqa", "accuracy"), 1.5, "it has an accuracy of 1.5"),
         ("full study", ("dense_tasks", "piqa", "metric"), "acc", "not run the dense model's tasks"),
-        ("full study", ("dense_tasks", "piqa", "stderr"), "0", "stderr is no number"),
+        (
+            "full study",
+            ("dense_tasks", "piqa", "standard_error"),
+            "0",
+            "standard_error is no number",
+        ),
         ("full study", (*ROW, "tasks"), ABSENT, r"rows\[1\] has no tasks"),
         ("full study", (*ROW, "tasks"), 0.5, r"rows\[1\].tasks is no object"),
         ("full study", (*ROW, "tasks", "piqa"), ABSENT, r"rows\[1\] has not run the dense model's"),

@@ -45,7 +45,7 @@ def test_the_caption_tells_metrics_rules_and_what_was_left_out() -> None:
 
 def test_an_unknown_error_is_left_out_and_one_task_has_no_average() -> None:
     record = with_tasks(study_record(), {"piqa": "acc"}, [0.7, 0.5, 0.6])
-    record["rows"][0]["tasks"]["piqa"]["stderr"] = None
+    record["rows"][0]["tasks"]["piqa"]["standard_error"] = None
     (table,) = accuracy_tables(record)
     assert cells_of(drawn(table), "default") == [["default", "55.0"]]
 

@@ -40,16 +40,18 @@ def criterion_scores(
     batch_size: int,
     seed: int,
     on_batch: OnBatch | None = None,
+    removable: Tensor | None = None,
 ) -> Tensor:
     """`(N,)` float32 scores of a frozen causal language model, higher for what is rather kept.
 
     `name` is one of CRITERIA; `blocks` are `(n, T)` calibration ids, which `random` and `magnitude`
-    do not read; `on_batch(done, total)` hears of blocks read. Scores lie on the model's device.
+    do not read; `on_batch(done, total)` hears of blocks read. `obs` alone asks which units are in
+    the `(N,)` mask `removable`; None: all are. Scores lie on the model's device.
     The model is left as it was. Raises LossError if the loss is no number or scores are not finite,
     and ValueError for another name.
     """
     _check_fit(model, units, group_width)
-    scores = _scores(name, model, units, blocks, batch_size, seed, on_batch)
+    scores = _scores(name, model, units, blocks, batch_size, seed, on_batch, removable)
     if not bool(scores.isfinite().all()):
         raise LossError(f"the {name} scores are not finite: {OVERFLOW}")
     return scores.to(next(model.parameters()).device).float()
@@ -63,6 +65,7 @@ def _scores(
     batch_size: int,
     seed: int,
     on_batch: OnBatch | None,
+    removable: Tensor | None,
 ) -> Tensor:
     match name:
         case "random":
@@ -80,7 +83,7 @@ def _scores(
         case "wanda-structured":
             return wanda_structured_scores(model, units, blocks, batch_size, on_batch)
         case "obs":
-            return obs_scores(model, units, blocks, batch_size, on_batch)
+            return obs_scores(model, units, blocks, batch_size, on_batch, removable)
     raise ValueError(f"unknown criterion {name!r}: choose one of {', '.join(CRITERIA)}")
 
 

@@ -14,7 +14,7 @@ taken away one by one (`elimination.py`), so that of two which predict each othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -34,15 +34,22 @@ def obs_scores(
     blocks: Tensor,
     batch_size: int,
     on_batch: OnBatch | None = None,
+    removable: Tensor | None = None,
 ) -> Tensor:
     """`(N,)` float64 losses in nats per token, from `(n, T)` calibration blocks.
 
+    Units that are not in the `(N,)` mask `removable` always stay: a unit that one of them predicts
+    is cheap, and not the other way round. Where a layer has no other ones, scores are 0.
     Raises LossError if the loss is no number, or hidden states are not finite.
     """
     gradients = _gradient_moments(model, units, blocks, batch_size, on_batch)
-    scores = [torch.empty(0)] * len(gradients)
-    for segment, gram in _grams(model, blocks, batch_size):
-        scores[segment] = losses_one_by_one(gram, gradients[segment])
+    scores = [moments.new_zeros(len(moments)) for moments in gradients]
+    if removable is None:
+        removable = torch.ones(units.size, dtype=torch.bool)
+    can_go = removable.split(units.segment_sizes)
+    wanted = {segment for segment, part in enumerate(can_go) if bool(part.any())}
+    for segment, gram in _grams(model, blocks, batch_size, wanted):
+        scores[segment] = losses_one_by_one(gram, gradients[segment], can_go[segment])
     return torch.cat(scores)
 
 
@@ -93,8 +100,10 @@ def _products(gradients: Tensor, width: int) -> Tensor:
 
 
 @torch.no_grad()
-def _grams(model: nn.Module, blocks: Tensor, batch_size: int) -> Iterator[tuple[int, Tensor]]:
-    """Float64 mean products over tokens of the columns of each o_proj and down_proj, by segment.
+def _grams(
+    model: nn.Module, blocks: Tensor, batch_size: int, wanted: Container[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """Float64 mean products over tokens of the columns of o_proj and down_proj, by wanted segment.
 
     One is made at a time: a model's together would be larger than the model.
     """
@@ -102,25 +111,37 @@ def _grams(model: nn.Module, blocks: Tensor, batch_size: int) -> Iterator[tuple[
     calls = layer_calls(model, read)
     hidden = embedded(model, read)
     for index, layer in enumerate(decoder_layers(model)):
-        gram = _empty_gram(layer.self_attn.o_proj)
+        gram = _Gram(layer.self_attn.o_proj) if 2 * index + 1 in wanted else None
         for place, call in enumerate(calls[index]):
             added, inputs = attend(layer, hidden[place], call)
             hidden[place] = hidden[place] + added
-            _add_products(gram, inputs)
-        yield 2 * index + 1, gram.div_(blocks.numel())
-        gram = _empty_gram(layer.mlp.down_proj)
+            if gram:
+                gram.add(inputs)
+        if gram:
+            yield 2 * index + 1, gram.mean()
+        gram = _Gram(layer.mlp.down_proj) if 2 * index in wanted else None
         for place, middle in enumerate(hidden):
             added, inputs = feed_forward(layer, middle)
             hidden[place] = middle + added
-            _add_products(gram, inputs)
-        yield 2 * index, gram.div_(blocks.numel())
+            if gram:
+                gram.add(inputs)
+        if gram:
+            yield 2 * index, gram.mean()
 
 
-def _empty_gram(linear: nn.Linear) -> Tensor:
-    width, device = linear.in_features, linear.weight.device
-    return torch.zeros(width, width, dtype=torch.float64, device=device)
+class _Gram:
+    """Products of a linear layer's inputs, in float64 as in the compensation: they differ a lot."""
 
+    def __init__(self, linear: nn.Linear) -> None:
+        width, device = linear.in_features, linear.weight.device
+        self._sums = torch.zeros(width, width, dtype=torch.float64, device=device)
+        self._tokens = 0
 
-def _add_products(gram: Tensor, inputs: Tensor) -> None:
-    rows = inputs.flatten(end_dim=-2).double()  # as in the compensation: inputs differ a lot
-    gram += rows.T @ rows
+    def add(self, inputs: Tensor) -> None:
+        rows = inputs.flatten(end_dim=-2).double()
+        self._sums += rows.T @ rows
+        self._tokens += len(rows)
+
+    def mean(self) -> Tensor:
+        """Over all tokens so far; the sums are spent."""
+        return self._sums.div_(self._tokens)

@@ -32,9 +32,14 @@ def gram(y: Tensor) -> Tensor:
     return y.T @ y / len(y)
 
 
-def by_least_squares(y: Tensor, of_gradients: Tensor) -> Tensor:
-    """Every unit's loss from a regression on all units that are left, at every removal anew."""
+def by_least_squares(y: Tensor, of_gradients: Tensor, ridge: float) -> Tensor:
+    """Every unit's loss from a regression on all units that are left, at every removal anew.
+
+    The ridge is noise: rows of it, one for each column.
+    """
     units, width, _ = of_gradients.shape
+    tokens, noise = len(y), (ridge * y.square().sum(0)).sqrt().diag()
+    y = torch.cat([y, noise])
     owner = torch.arange(y.shape[1]) // width
     left, dearest = list(range(units)), 0.0
     found = torch.zeros(units, dtype=torch.float64)
@@ -44,7 +49,7 @@ def by_least_squares(y: Tensor, of_gradients: Tensor) -> Tensor:
             own = y[:, owner == unit]
             others = y[:, [int(o) in left and int(o) != unit for o in owner]]
             rest = own - others @ torch.linalg.lstsq(others, own).solution
-            losses[unit] = float((rest.T @ rest / len(y) * of_gradients[unit]).sum() / 2)
+            losses[unit] = float((rest.T @ rest / tokens * of_gradients[unit]).sum() / 2)
         cheapest = min(left, key=losses.__getitem__)
         dearest = max(dearest, losses[cheapest])
         found[cheapest] = dearest
@@ -59,8 +64,32 @@ def test_each_loss_is_what_least_squares_says_at_its_turn(
 ) -> None:
     monkeypatch.setattr(elimination, "PANEL_COLUMNS", panel)
     y, of_gradients = inputs(), moments(COLUMNS // width, width)
-    found = losses_one_by_one(gram(y), of_gradients, ridge=1e-12)
-    torch.testing.assert_close(found, by_least_squares(y, of_gradients))
+    for ridge in (1e-12, 0.3):
+        found = losses_one_by_one(gram(y), of_gradients, ridge=ridge)
+        torch.testing.assert_close(found, by_least_squares(y, of_gradients, ridge))
+    found = losses_one_by_one(gram(y), of_gradients)
+    torch.testing.assert_close(found, by_least_squares(y, of_gradients, 0.01))
+
+
+@pytest.mark.parametrize("panel", [1, 64])
+def test_what_cannot_go_makes_its_copies_cheap(panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never taken away, it goes on predicting the others, however little it would be missed."""
+    monkeypatch.setattr(elimination, "PANEL_COLUMNS", panel)
+    y, of_gradients = inputs(), moments(COLUMNS, 1)
+    y[:, 2] = y[:, 1]
+    of_gradients[1] = 1e-9  # the copy to go first, if it could
+    removable = torch.ones(COLUMNS, dtype=torch.bool)
+    removable[[1, 5]] = False
+    free = losses_one_by_one(gram(y), of_gradients, ridge=1e-6)
+    found = losses_one_by_one(gram(y), of_gradients, removable, ridge=1e-6)
+    assert free.argmin() == 1 and found.argmin() == 2
+    assert found[2] < 1e-3 * free[2]
+    assert found[1] == found[5] == found.max()
+
+
+def test_where_nothing_can_go_nothing_is_counted() -> None:
+    none = torch.zeros(COLUMNS, dtype=torch.bool)
+    assert not losses_one_by_one(gram(inputs()), moments(COLUMNS, 1), none).any()
 
 
 def test_of_two_copies_one_is_cheap_and_the_other_is_not() -> None:

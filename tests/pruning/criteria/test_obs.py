@@ -48,6 +48,15 @@ def test_the_scores_are_the_losses_of_both_factors(name: str, mask: Tensor) -> N
     torch.testing.assert_close(found, torch.cat(expected), rtol=1e-3, atol=1e-12)
 
 
+def test_layers_whose_units_all_stay_are_left_out() -> None:
+    model = frozen("llama")
+    is_kv = UNITS.is_kv
+    every = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+    found = obs_scores(model, UNITS, BLOCKS, batch_size=2, removable=is_kv)
+    assert torch.equal(found[is_kv], every[is_kv]) and every[~is_kv].any()
+    assert not found[~is_kv].any()
+
+
 def test_checkpointed_activations_give_the_same_scores() -> None:
     model = frozen("llama")
     plain = obs_scores(model, UNITS, BLOCKS, batch_size=2)
