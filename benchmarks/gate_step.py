@@ -42,15 +42,13 @@ from grasp_deploy.checkpoint.loading import load_checked, resolve_device
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.pruning.projection import Budget, project
-from grasp_deploy.pruning.training import (
+from grasp_deploy.pruning.learning_state import (
     CalibrationBlocks,
     LearningState,
     Schedule,
-    freeze,
-    keep_mask,
-    learn_scores,
 )
+from grasp_deploy.pruning.projection import Budget, project
+from grasp_deploy.pruning.training import freeze, keep_mask, learn_scores
 from grasp_deploy.record import new_record, spread, write_record
 
 WARM_UP_ROUNDS = 3

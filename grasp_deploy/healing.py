@@ -35,8 +35,8 @@ from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.lessons import Course, HealConfig
+from grasp_deploy.pruning.learning_state import CalibrationBlocks
 from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
-from grasp_deploy.pruning.training import CalibrationBlocks
 
 Watcher = Callable[[dict[str, Any]], None]
 

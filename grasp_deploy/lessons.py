@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from grasp_deploy.checkpoint.shapes import DTYPE_BYTES
 from grasp_deploy.config_checks import LARGEST_NUMBER, LARGEST_SEED
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.learning_state import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.objective import LossError, distillation_loss, finite, mean_loss
-from grasp_deploy.pruning.training import CalibrationBlocks, Schedule
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WARMUP_SHARE = 0.05  # of the time, in which the learning rate rises

@@ -14,10 +14,11 @@ from torch import Tensor
 from grasp_deploy.checkpoint.plan import open_scales
 from grasp_deploy.checkpoint.validate import TensorEntry
 from grasp_deploy.pruning.compensation import Fit
+from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.scales import learn_scales
 from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
-from grasp_deploy.pruning.training import LearningState, keep_mask, learn_scores, ranking_of
+from grasp_deploy.pruning.training import keep_mask, learn_scores, ranking_of
 from grasp_deploy.starts import start_of
 from grasp_deploy.subject import Subject
 

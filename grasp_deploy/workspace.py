@@ -27,7 +27,8 @@ from grasp_deploy.checkpoint.plan import read_tensors, write_tensors
 from grasp_deploy.config import CompressConfig, read_config_file
 from grasp_deploy.config_checks import flag
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.training import LearningState, StepRecord
+from grasp_deploy.pruning.learning_state import LearningState
+from grasp_deploy.pruning.training import StepRecord
 from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0

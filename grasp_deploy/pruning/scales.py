@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.training import (
+from grasp_deploy.pruning.learning_state import (
     CalibrationBlocks,
     LearningState,
     Schedule,
-    StepRecord,
-    descend,
 )
+from grasp_deploy.pruning.training import StepRecord, descend
 from grasp_deploy.pruning.units import UnitTable
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.objective import mean_loss
-from grasp_deploy.pruning.scales import learn_scales
-from grasp_deploy.pruning.training import (
+from grasp_deploy.pruning.learning_state import (
     CalibrationBlocks,
     LearningState,
     Schedule,
-    freeze,
 )
+from grasp_deploy.pruning.objective import mean_loss
+from grasp_deploy.pruning.scales import learn_scales
+from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import tiny_model
 

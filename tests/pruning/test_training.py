@@ -20,13 +20,15 @@ from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.costs import Widths, parameters_cost
 from grasp_deploy.pruning.gates import gated, straight_through
+from grasp_deploy.pruning.learning_state import (
+    CalibrationBlocks,
+    LearningState,
+    Schedule,
+)
 from grasp_deploy.pruning.objective import LossError, distillation_loss, language_loss, mean_loss
 from grasp_deploy.pruning.projection import make_budget
 from grasp_deploy.pruning.scales import learn_scales
 from grasp_deploy.pruning.training import (
-    CalibrationBlocks,
-    LearningState,
-    Schedule,
     StepRecord,
     freeze,
     gumbel_noise,
