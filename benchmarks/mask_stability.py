@@ -69,9 +69,10 @@ def survival(masks: list[Tensor], chosen: Tensor) -> list[float]:
 
 def stability_table(record: dict[str, Any]) -> Table:
     """The mean over the first half and over the second half of learning, in percent."""
-    table = Table("gates", title="Units whose state survives to the next snapshot, %")
+    table = Table(title="Units whose state survives to the next snapshot, %")
+    table.add_column("gates", overflow="fold")
     for kind in ("FFN", "KV"):
-        for half in ("first half", "second half"):
+        for half in ("1st half", "2nd half"):
             table.add_column(f"{kind}, {half}", justify="right")
     for row in record["rows"]:
         cells = []
