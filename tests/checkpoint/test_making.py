@@ -39,8 +39,6 @@ def plan_of(config: dict[str, Any], **provenance: Any) -> Plan:
             ("learnt gates", "from a cut in rounds"),
             (),
         ),
-        ({"method": "grasp", "swap_groups": 2}, ("and swaps of KV groups",), ()),
-        ({"method": "grasp", "swap_groups": 0}, (), ("swaps",)),
         ({"method": "gumbel-topk", "start": "equal"}, ("`gumbel-topk`, from equal scores",), ()),
         ({"method": "grasp", "start": "flap"}, ("from the ranking of `flap`",), ()),
         (
@@ -67,6 +65,14 @@ def test_the_method(
     said = how_units_were_chosen(plan_of(config))
     assert [word for word in words if word not in said] == [], said
     assert [word for word in (*absent, "Compensation") if word in said] == [], said
+
+
+def test_swaps_are_named_where_one_was_accepted() -> None:
+    config = {"method": "grasp", "swap_groups": 2}
+    accepted = [{"unit": 3, "keeps": True, "heldout_loss": 2.0}]
+    assert "and swaps of KV groups" in how_units_were_chosen(plan_of(config, swaps=accepted))
+    for none in ({}, {"swaps": []}):
+        assert "swaps" not in how_units_were_chosen(plan_of(config, **none))
 
 
 def test_compensation_is_named_where_columns_were_solved() -> None:

@@ -39,7 +39,7 @@ def test_a_tensor_parallel_size_that_a_layer_does_not_divide(pruned: Path) -> No
     odd = [i for i, layer in layers.items() if layer["num_key_value_heads"] % 2]
     assert odd
     remedy = ("take a size that does (1)", "--tensor-parallel 2")
-    assert_refused(refused, "tensor-parallel size 2", "KV groups of layer", odd[0], *remedy)
+    assert_refused(refused, "tensor-parallel size 2", "KV groups", "of layer", odd[0], *remedy)
 
 
 @needs_vllm
