@@ -25,7 +25,9 @@ from variants import add_options, settings_of
 
 from grasp_deploy.checkpoint.loading import load_checked
 from grasp_deploy.config import CompressConfig
+from grasp_deploy.errors import InputError
 from grasp_deploy.job import Job, prepare
+from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import new_record, write_record
 from grasp_deploy.report.progress import stage_bars
@@ -111,4 +113,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (InputError, LossError) as error:
+        sys.exit(str(error))
