@@ -25,7 +25,15 @@ from typing import Any
 
 from quality import PAPER
 from rich.console import Console
-from variants import Bench, Corpus, add_options, corpora_of, options_of, settings_of
+from variants import (
+    Bench,
+    Corpus,
+    add_options,
+    corpora_of,
+    keeps_and_seeds,
+    options_of,
+    settings_of,
+)
 
 from grasp_deploy.budgets import budget_record
 from grasp_deploy.checkpoint.loading import load_checked
@@ -106,7 +114,7 @@ def main() -> None:
         told |= {"way": options.way, "texts": options.text}
         record = new_record("study", command, told, study=f"calibration text, {options.way}")
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers, "rows": []}
-        for seed, keep in itertools.product(*numbers(options)):
+        for keep, seed in itertools.product(*keeps_and_seeds(options)):
             jobs = {text.name: prepared(settings, text, keep, seed) for text in texts}
             for chooser in jobs:
                 for row in rows_of(jobs, chooser, bench, Path(folder), watch):
@@ -125,11 +133,6 @@ def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[Corp
         raise InputError("two --text have the same name: give each its own")
     alone = Corpus("the text", settings["calibration"], settings["calibration_split"])
     return texts or [alone]
-
-
-def numbers(options: argparse.Namespace) -> tuple[list[int], list[float]]:
-    keeps = "0.6" if options.smoke else options.keep
-    return [int(seed) for seed in options.seeds.split(",")], [float(k) for k in keeps.split(",")]
 
 
 def prepared(settings: dict[str, Any], text: Corpus, keep: float, seed: int) -> Job:

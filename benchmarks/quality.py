@@ -25,7 +25,15 @@ from typing import Any
 from rich.console import Console
 from study_rows import key, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
-from variants import Bench, Variant, add_options, corpora_of, options_of, settings_of
+from variants import (
+    Bench,
+    Variant,
+    add_options,
+    corpora_of,
+    keeps_and_seeds,
+    options_of,
+    settings_of,
+)
 
 from grasp_deploy.config import CRITERIA
 from grasp_deploy.errors import InputError
@@ -132,7 +140,7 @@ def main() -> None:
     if options.variants:
         wanted = options.variants.split(";")
         chosen = [variant for variant in chosen if variant.name in wanted]
-    keeps, seeds = ([*map(kind, text.split(","))] for kind, text in _numbers(options))
+    keeps, seeds = keeps_and_seeds(options)
     command = ["python", "benchmarks/quality.py", *sys.argv[1:]]
     tasks = tasks_of(options)
     with (
@@ -161,10 +169,6 @@ def main() -> None:
             if options.output:
                 write_record(options.output, record)
     Console().print(*quality_tables(record), *accuracy_tables(record))
-
-
-def _numbers(options: argparse.Namespace) -> list[tuple[type, str]]:
-    return [(float, "0.6" if options.smoke else options.keep), (int, options.seeds)]
 
 
 def _named(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

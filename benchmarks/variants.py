@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from exports import demo_texts
@@ -30,6 +30,7 @@ from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.pruning.units import UnitTable
 
 Watcher = Callable[[dict[str, Any]], None]
+Number = TypeVar("Number")
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluation-blocks", type=int, default=80)
     parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
+
+
+def keeps_and_seeds(options: argparse.Namespace) -> tuple[list[float], list[int]]:
+    """The budgets and seeds of a study; a smoke run takes one budget."""
+    keeps = "0.6" if options.smoke else options.keep
+    return _numbers("--keep", keeps, float), _numbers("--seeds", options.seeds, int)
+
+
+def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{flag} {text!r} is no list of numbers: write them a,b,c") from None
 
 
 def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:

@@ -96,17 +96,14 @@ def budget_problems(config: CompressConfig, wrong_types: Container[str]) -> list
 
 
 def range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[str]:
-    at_least = (
-        dict.fromkeys(
-            (
-                *("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs"),
-                *("batch_size", "criterion_sequences", "compensation_sequences", "rounds"),
-            ),
-            1,
-        )
-        | {"sequence_length": 2, "scale_epochs": 0, "seed": 0, "cached_tokens": 0}
-        | {"swap_groups": 0}
-    )
+    at_least = dict.fromkeys(
+        (
+            *("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs"),
+            *("batch_size", "criterion_sequences", "compensation_sequences", "rounds"),
+        ),
+        1,
+    ) | dict.fromkeys(("scale_epochs", "swap_groups", "seed", "cached_tokens"), 0)
+    at_least["sequence_length"] = 2
     problems = []
     values = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in wrong_types}
     for name, least in at_least.items():
