@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from study_rows import key, rows_of_others, rows_so_far
+from study_rows import by_options, key, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
 from variants import (
     Bench,
@@ -160,11 +160,14 @@ def main() -> None:
         record["rows"] = rows_so_far(options.output, record, made_with)
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
         known = rows_of_others(options.known, record)
+        for row in record["rows"]:
+            known |= by_options(row)
         for seed, keep, variant in itertools.product(seeds, keeps, chosen):
             if (variant.name, keep, seed) in there:
                 continue
             row = known.get((key(made_with[variant.name]), keep, seed))
             row = row or bench.measure(variant, settings, keep, seed, watch)
+            known |= by_options(row)
             record["rows"].append({**row, "variant": variant.name})
             if options.output:
                 write_record(options.output, record)

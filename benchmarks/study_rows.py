@@ -38,14 +38,32 @@ def rows_of_others(paths: Sequence[Path], record: Record) -> dict[tuple[str, flo
     InputError for a record of another model, text or other settings. Rows that do not say what they
     were made with are left out.
     """
-    rows = {}
+    rows: dict[tuple[str, float, int], Record] = {}
     for path in paths:
         other = _checked(path)
         if found := _no_study(other) or _other(other, record):
             raise InputError(f"{path} {found}: leave it out of --known")
         for row in other["rows"]:
-            if "options" in row:
-                rows[key(row["options"]), row["keep"], row["seed"]] = row
+            rows |= by_options(row)
+    return rows
+
+
+def by_options(row: Record) -> dict[tuple[str, float, int], Record]:
+    """A row by the `key` of its options, its budget and its seed; none if it tells no options.
+
+    One that tells its mask's losses without scales is two: with no epoch of them, gates learn the
+    same mask.
+    """
+    if "options" not in row:  # an older record
+        return {}
+    keep, seed = row["keep"], row["seed"]
+    rows = {(key(row["options"]), keep, seed): row}
+    if "without_scales" in row:
+        told = {name: row[name] for name in row if name not in ("heldout_loss", "without_scales")}
+        options = {**row["options"], "scale_epochs": 0}
+        seconds = {**row["seconds"], "scales": 0.0}
+        twin = {**told, "options": options, **row["without_scales"], "seconds": seconds}
+        rows[key(options), keep, seed] = twin
     return rows
 
 

@@ -27,6 +27,7 @@ from grasp_deploy.data import read_blocks
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
 
 Watcher = Callable[[dict[str, Any]], None]
@@ -135,7 +136,8 @@ class Bench:
             corpus.name: read_blocks(tokenizer, corpus.source, corpus.split, None, length, blocks)
             for corpus in corpora
         }
-        self.dense = self.perplexities(options.model)
+        self.directory: Path = options.model
+        self.dense = self.perplexities(self.directory)
         self.shape = model_shape(read_config_at(options.model / "config.json"))
         layers = self.shape.layers
         self.dense_layers = [(one.intermediate_size, one.num_key_value_heads) for one in layers]
@@ -167,8 +169,22 @@ class Bench:
             **self.row(config, plan, found),
             "heldout_loss": plan.provenance["losses"],
             "seconds": plan.provenance["seconds"],
+            **({"without_scales": self.mask_alone(plan)} if _only_scaled(config) else {}),
             **({"tasks": tasks, "task_average": average_of(tasks)} if tasks else {}),
         }
+
+    def mask_alone(self, plan: Plan) -> dict[str, Any]:
+        """The `losses` of a plan's mask on the uncut model, which gives the cut one's logits."""
+        model = load(self.directory, device=_device(), dtype="float32")
+        units = UnitTable.of_layers(plan.dense_layers)
+        with gated(model, units, self.shape.query_heads_per_group * self.shape.head_dim) as gates:
+            gates.assign(plan.mask.float().to(model.device))
+            return self.losses(self.perplexities_of(model))
+
+    def losses(self, found: dict[str, float]) -> dict[str, Any]:
+        """Perplexities by the corpus's name, and what they are above the dense model's, in nats."""
+        excess = {name: math.log(value / self.dense[name]) for name, value in found.items()}
+        return {"perplexity": found, "excess_nats": excess}
 
     def row(self, config: CompressConfig, plan: Plan, found: dict[str, float]) -> dict[str, Any]:
         """What a study records of a plan, and of the perplexities found, by the corpus's name."""
@@ -178,16 +194,18 @@ class Bench:
         return {
             "keep": config.keep,
             "seed": config.seed,
-            "perplexity": found,
-            "excess_nats": {
-                name: math.log(value / self.dense[name]) for name, value in found.items()
-            },
+            **self.losses(found),
             "kept_cost_share": budget["kept_cost"] / budget["total_cost"],
             "kept_ffn_share": ffn_share,
             "kept_kv_share": kv_share,
             **allocation(plan, unit_costs(config, self.shape, units), units.is_kv),
             "kept_per_layer": units.kept_per_layer(plan.mask),
         }
+
+
+def _only_scaled(config: CompressConfig) -> bool:
+    """Whether the kept weights are the dense model's, but for scales that were learnt."""
+    return config.scale_epochs > 0 and not config.compensation
 
 
 def options_of(config: CompressConfig) -> dict[str, Any]:

@@ -213,6 +213,25 @@ def test_what_another_study_has_measured_is_taken_from_it(
     assert rows[0]["kept_per_layer"] != both["kept_per_layer"]
 
 
+def test_a_mask_without_its_scales_is_measured_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row taken from the variant with scales is that of a compression without any."""
+    both, alone = tmp_path / "both.json", tmp_path / "alone.json"
+    short = ["quality.py", "scales", "--smoke", "--output"]
+    monkeypatch.setattr(sys, "argv", [*short, str(both)])
+    quality.main()
+    monkeypatch.setattr(sys, "argv", [*short, str(alone), "--variants", "paper without scales"])
+    quality.main()
+    (scaled, taken), (row,) = (json.loads(path.read_text())["rows"] for path in (both, alone))
+    for name in ("variant", "options", "kept_per_layer", "mean_kept_kv_score"):
+        assert taken[name] == row[name]
+    for name in ("perplexity", "excess_nats"):
+        assert taken[name]["held-out"] == pytest.approx(row[name]["held-out"], rel=1e-5)
+    assert scaled["perplexity"]["held-out"] != pytest.approx(row["perplexity"]["held-out"], 1e-4)
+    assert taken["seconds"] == {**scaled["seconds"], "scales": 0.0}, "it was not learnt again"
+
+
 def test_rows_of_other_defaults_are_not_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
