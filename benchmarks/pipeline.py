@@ -44,7 +44,8 @@ from grasp_deploy.workspace import Workspace
 CONFIG = Path(__file__).parent / "configs" / "qwen3-0.6b.json"
 GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 blocks
 SCALE_BLOCKS = 512
-CRITERION_SEQUENCES, COMPENSATION_SEQUENCES = 64, 128  # our defaults
+CRITERION_BLOCKS = CompressConfig.criterion_sequences
+COMPENSATION_BLOCKS = CompressConfig.compensation_sequences
 
 
 def random_job(options: argparse.Namespace, **changes: Any) -> Job:
@@ -57,10 +58,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> Job:
         sequences=options.sequences,
         sequence_length=options.sequence_length,
         batch_size=options.batch_size,
-        epochs=1,
         select="last",
-        criterion_sequences=min(CRITERION_SEQUENCES, options.sequences),
-        compensation_sequences=min(COMPENSATION_SEQUENCES, options.sequences),
         device=options.device,
         **changes,
     )
@@ -101,17 +99,17 @@ def run(
     gates = {"method": "grasp", "start": "equal"}
     text, dense = ({**gates, "objective": name} for name in ("text", "distillation"))
     for name, changes, stage, blocks_at_schedule in (
-        ("criterion", {"method": "obs"}, Stages.scores, CRITERION_SEQUENCES),
+        ("criterion", {"method": "obs"}, Stages.scores, CRITERION_BLOCKS),
         ("gates, text", text, Stages.scores, GATE_BLOCKS),
         ("gates, distillation", dense, Stages.scores, GATE_BLOCKS),
         (
             "compensation",
             {},
             lambda s: s.compensation([masks["criterion"]]),
-            COMPENSATION_SEQUENCES,
+            COMPENSATION_BLOCKS,
         ),
         ("scales", {}, lambda s: s.scales(masks["criterion"]), SCALE_BLOCKS),
-        ("rounds", {}, Stages.scores, CRITERION_SEQUENCES),
+        ("rounds", {}, Stages.scores, CRITERION_BLOCKS),
     ):
         job = random_job(options, **changes)
         folder = work / name.replace(", ", "-")

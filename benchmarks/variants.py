@@ -108,8 +108,6 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
     if options.smoke:
         settings |= {"sequences": 8, "sequence_length": 64, "batch_size": 4}
-        settings |= {"criterion_sequences": 4, "compensation_sequences": 4, "scale_epochs": 1}
-        settings |= {"rounds": 2}
     return settings
 
 

@@ -197,6 +197,11 @@ class CompressConfig:
         return self.method in LEARNT_METHODS
 
     @property
+    def cuts_in_rounds(self) -> bool:
+        """Whether units are removed in rounds, before any gates are learnt."""
+        return (self.start if self.learns else self.method) == "progressive"
+
+    @property
     def shares_out(self) -> bool:
         """Whether the allocation has a criterion's scores to work on, or nothing to do."""
         criterion = self.start if self.learns else self.method

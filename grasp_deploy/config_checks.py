@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,10 @@ BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 LEARNT_METHODS = ("grasp", "gumbel-topk")
 OF_LEARNT_GATES = ("start", "epochs", "objective", "gate_site", "temperature", "swap_groups")
+OF_LEARNING = ("learning_rate", "learning_rate_schedule", "select")
+OF_ROUNDS = ("rounds", "round_criterion")
+OF_CRITERIA = ("criterion_sequences",)
+OF_COMPENSATION = ("compensation_sequences", "ridge")
 LARGEST_SEED = 2**32 - 1
 LARGEST_NUMBER = 2**40
 
@@ -129,16 +133,38 @@ def range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[
 
 
 def unused_problems(config: CompressConfig, wrong_types: Container[str]) -> list[str]:
-    """Options that somebody set and that have nothing to work on: no learnt gates, no KV groups."""
-    if "method" in wrong_types:
+    """Options that somebody set and that the rest of the config leaves nothing to work on."""
+    decisive = ("method", "start", "compensation", "scale_epochs", "targets", "swap_groups")
+    if any(name in wrong_types for name in decisive):
         return []
-    if config.learns:
-        idle = config.targets == "ffn" and "swap_groups" not in wrong_types and config.swap_groups
-        return ["--swap-groups with --targets ffn swaps nothing: drop one of them"] if idle else []
     defaults = {f.name: f.default for f in fields(config)}
-    return [
-        f"{flag(name)} is about learnt gates, and --method {config.method} learns none: add "
-        f"--method grasp, or drop {flag(name)}"
-        for name in OF_LEARNT_GATES
+    problems = [
+        f"{flag(name)} is about {reason}, or drop {flag(name)}"
+        for names, reason in _idle(config)
+        for name in names
         if name not in wrong_types and getattr(config, name) != defaults[name]
     ]
+    if config.learns and config.swap_groups and config.targets == "ffn":
+        problems.append("--swap-groups with --targets ffn swaps nothing: drop one of them")
+    return problems
+
+
+def _idle(config: CompressConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Names of options that do nothing here; and what they are about, why that is missing here, and
+    what would bring it."""
+    if not config.learns:
+        reason = f"learnt gates, and --method {config.method} learns none: add --method grasp"
+        yield OF_LEARNT_GATES, reason
+        if not config.scale_epochs:
+            reason = f"learning, and --method {config.method} without scales learns nothing: "
+            yield OF_LEARNING, reason + "drop --scale-epochs 0"
+    if not config.cuts_in_rounds:
+        reason, remedy = f"--method {config.method}", "drop --method"
+        if config.learns:
+            reason, remedy = f"--start {config.start}", "drop --start"
+        yield OF_ROUNDS, f"a cut in rounds, and {reason} makes none: {remedy}"
+    if config.learns and config.start == "equal":
+        yield OF_CRITERIA, "a criterion's text, and --start equal reads none: drop --start"
+    if not config.compensation:
+        reason = "the compensation, and --no-compensation leaves it out: drop --no-compensation"
+        yield OF_COMPENSATION, reason

@@ -83,9 +83,11 @@ class _Rounds:
         )
 
     def score(self, mask: Tensor) -> Tensor:
+        def hear(done: int, total: int) -> None:
+            self.say(len(self.blocks) * done // total)
+
         with self.subject.gated(mask.float()):
-            name = self.config.round_criterion
-            return _criterion_scores(self.subject, name, lambda step, _: self.say(step))
+            return _criterion_scores(self.subject, self.config.round_criterion, hear)
 
     def repair(self, mask: Tensor) -> None:
         if self.repairs(self.done + 1):

@@ -43,8 +43,7 @@ def quick(short_config: CompressConfig) -> CompressConfig:
         sequence_length=64,
         scale_epochs=0,
         compensation=False,
-        criterion_sequences=4,
-        compensation_sequences=4,
+        rounds=CompressConfig.rounds,
     )
 
 
@@ -70,7 +69,7 @@ def test_a_criterion_alone_decides_the_mask(
         load(job.source.directory, device="cpu"),
         job.budget.units,
         job.group_width,
-        job.blocks.train[:4],
+        job.blocks.train,
         batch_size=config.batch_size,
         seed=0,
     )
@@ -96,7 +95,7 @@ def test_a_cut_in_rounds_scores_what_is_left(quick: CompressConfig, tmp_path: Pa
     config = replace(enough, method="progressive", rounds=3)
     rounds, rows = compressed(config, tmp_path / "rounds")
     at_once, _ = compressed(replace(config, rounds=1), tmp_path / "at-once")
-    one_shot, _ = compressed(replace(config, method="obs"), tmp_path / "one-shot")
+    one_shot, _ = compressed(replace(config, method="obs", rounds=5), tmp_path / "one-shot")
     assert torch.equal(at_once.mask, one_shot.mask)
     assert not torch.equal(rounds.mask, at_once.mask)
     steps = [row["step"] for row in rows if row["stage"] == "rounds"]
@@ -106,10 +105,9 @@ def test_a_cut_in_rounds_scores_what_is_left(quick: CompressConfig, tmp_path: Pa
 
 def test_the_better_of_start_and_learnt_mask_wins(quick: CompressConfig, tmp_path: Path) -> None:
     """A learning rate that wrecks the scores, and the last mask asked for."""
-    config = replace(
-        quick, **COMPENSATED, compensation=True, rounds=2, learning_rate=5.0, select="last"
-    )
-    start, _ = compressed(replace(config, method="progressive"), tmp_path / "start")
+    rounds = {**COMPENSATED, "method": "progressive", "compensation": True, "rounds": 2}
+    config = replace(quick, **rounds, learning_rate=5.0, select="last")
+    start, _ = compressed(config, tmp_path / "start")
     learnt, rows = compressed(replace(config, method="grasp"), tmp_path / "learnt")
     assert torch.equal(learnt.mask, start.mask)
     assert not torch.equal(learnt.scores.sort().values, start.scores.sort().values)
@@ -240,7 +238,8 @@ def test_compensation_lowers_the_heldout_loss(
     assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
         range(1, 2 * len(plan.dense_layers) + 1)
     )
-    config = replace(quick, **COMPENSATED)
+    default = {"compensation_sequences": CompressConfig.compensation_sequences}
+    config = replace(quick, **{**COMPENSATED, **default})
     without, _ = compressed(config, tmp_path / "without")
     assert torch.equal(without.mask, plan.mask)
     losses = [one.provenance["losses"]["heldout_pruned"] for one in (plan, without)]

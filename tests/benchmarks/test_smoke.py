@@ -242,7 +242,7 @@ def test_rows_of_other_defaults_are_not_gone_on_with(
     record = json.loads(path.read_text())
     record["rows"][0]["options"]["rounds"] = 9
     path.write_text(json.dumps(record))
-    with pytest.raises(InputError, match="has 'kv' measured with rounds 9, and not 2"):
+    with pytest.raises(InputError, match="has 'kv' measured with rounds 9, and not 5"):
         quality.main()
 
 

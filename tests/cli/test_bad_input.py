@@ -84,6 +84,26 @@ def assert_leaves_nothing(model: Path, work: Path, options: tuple[str, ...], *wo
             ("--keep", "0.6", "--gate-site", "keys-values", "--swap-groups", "2"),
             ("--gate-site is about learnt", "--swap-groups is about learnt"),
         ),
+        (
+            ("--keep", "0.6", "--method", "flap", "--rounds", "3"),
+            ("--rounds is about a cut in rounds", "--method flap makes none: drop --method"),
+        ),
+        (
+            ("--keep", "0.6", "--method", "grasp", "--start", "equal", "--round-criterion", "flap"),
+            ("--round-criterion is about a cut in rounds", "--start equal makes none: drop"),
+        ),
+        (
+            ("--keep", "0.6", "--method", "grasp", "--start", "equal", "--criterion-sequences=4"),
+            ("--criterion-sequences is about a criterion's text", "--start equal reads none"),
+        ),
+        (
+            ("--keep", "0.6", "--no-compensation", "--ridge", "0.1"),
+            ("--ridge is about the compensation", "drop --no-compensation, or drop --ridge"),
+        ),
+        (
+            ("--keep", "0.6", "--scale-epochs", "0", "--select", "last"),
+            ("--select is about learning", "learns nothing: drop --scale-epochs 0, or drop"),
+        ),
         (("--keep", "0.6", "--swap-groups", "-1"), ("--swap-groups -1 is under 0",)),
         (("--keep", "0.6", "--gate-site", "queries"), ("one of outputs, keys-values",)),
         (

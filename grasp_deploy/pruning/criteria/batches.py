@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-OnBatch = Callable[[int, int], None]  # blocks done, blocks in all
+OnBatch = Callable[[int, int], None]  # blocks done, blocks in all (and layers, where it says so)
 
 
 def batches(

@@ -40,16 +40,23 @@ def obs_scores(
 
     Units that are not in the `(N,)` mask `removable` always stay: a unit that one of them predicts
     is cheap, and not the other way round. Where a layer has no other ones, scores are 0.
+    `on_batch` hears of each batch, and then of each attention or MLP whose units are scored.
     Raises LossError if the loss is no number, or hidden states are not finite.
     """
-    gradients = _gradient_moments(model, units, blocks, batch_size, on_batch)
-    scores = [moments.new_zeros(len(moments)) for moments in gradients]
     if removable is None:
         removable = torch.ones(units.size, dtype=torch.bool)
     can_go = removable.split(units.segment_sizes)
     wanted = {segment for segment, part in enumerate(can_go) if bool(part.any())}
-    for segment, gram in _grams(model, blocks, batch_size, wanted):
+
+    def say(done: int, _blocks: int = 0) -> None:
+        if on_batch:
+            on_batch(done, len(blocks) + len(wanted))
+
+    gradients = _gradient_moments(model, units, blocks, batch_size, say)
+    scores = [moments.new_zeros(len(moments)) for moments in gradients]
+    for done, (segment, gram) in enumerate(_grams(model, blocks, batch_size, wanted), start=1):
         scores[segment] = losses_one_by_one(gram, gradients[segment], can_go[segment])
+        say(len(blocks) + done)
     return torch.cat(scores)
 
 
