@@ -62,15 +62,16 @@ def compress(
     """Compress a model into the folder `output`, which appears whole or not at all.
 
     `watch` hears a row of metrics after every step, and of the export. A killed run goes on from
-    `OUTPUT.partial` with `resume` and ends in the same mask and scales bit for bit.
+    `OUTPUT.partial` with `resume`, and on a CPU ends in the same mask and scales bit for bit.
 
     Raises InputError for anything wrong with the input.
     """
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
     job = prepare(config)
+    began_with = {**job.inputs, **job.computed_by}
     with Workspace.open(
-        output, config, job.inputs, resume=resume, overwrite=overwrite
+        output, config, began_with, resume=resume, overwrite=overwrite
     ) as workspace:
         plan, fitted = learn_plan(job, workspace, watch)
         pruned = export(
@@ -116,7 +117,13 @@ def learn_plan(
     except torch.OutOfMemoryError as error:
         raise InputError(
             f"{job.device} is out of memory ({str(error).splitlines()[0]}): try "
-            "--gradient-checkpointing, a shorter --sequence-length, or --dtype bfloat16"
+            "--gradient-checkpointing, a shorter --sequence-length, fewer "
+            "--compensation-sequences, or --dtype bfloat16"
+        ) from None
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise InputError(
+            f"the least squares of a layer cannot be solved ({str(error).splitlines()[0]}): take "
+            "more text (--sequences), another one, or --method taylor-element --no-compensation"
         ) from None
     provenance = {
         **_provenance(job, mask, losses),

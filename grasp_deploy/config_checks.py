@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 LEARNT_METHODS = ("grasp", "gumbel-topk")
+PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test holds it to ADDITIVE
 OF_LEARNT_GATES = ("start", "epochs", "objective", "gate_site", "temperature", "swap_groups")
 OF_LEARNING = ("learning_rate", "learning_rate_schedule", "select")
 OF_ROUNDS = ("rounds", "round_criterion")
@@ -134,7 +135,10 @@ def range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[
 
 def unused_problems(config: CompressConfig, wrong_types: Container[str]) -> list[str]:
     """Options that somebody set and that the rest of the config leaves nothing to work on."""
-    decisive = ("method", "start", "compensation", "scale_epochs", "targets", "swap_groups")
+    decisive = (
+        *("method", "start", "round_criterion", "ranking", "compensation", "scale_epochs"),
+        *("targets", "cost", "kv_cost_factor", "swap_groups"),
+    )
     if any(name in wrong_types for name in decisive):
         return []
     defaults = {f.name: f.default for f in fields(config)}
@@ -146,6 +150,20 @@ def unused_problems(config: CompressConfig, wrong_types: Container[str]) -> list
     ]
     if config.learns and config.swap_groups and config.targets == "ffn":
         problems.append("--swap-groups with --targets ffn swaps nothing: drop one of them")
+    if config.kv_cost_factor != 1:
+        only = f"--targets {config.targets}" if config.targets != "both" else "--cost kv-bytes"
+        if config.targets != "both" or config.cost_model == "kv-bytes":
+            problems.append(
+                f"--kv-cost-factor with {only} changes nothing, since only one kind of unit is "
+                "paid for: drop one of them"
+            )
+    scored_by = config.round_criterion if config.cuts_in_rounds else config.method
+    per_cost = config.ranking == "score-per-cost" and not config.learns
+    if per_cost and scored_by in PER_COST_MEANS_NOTHING:
+        problems.append(
+            f"--ranking score-per-cost has no meaning for the scores of {scored_by}, which have no "
+            "zero: drop it, or choose another criterion"
+        )
     return problems
 
 

@@ -22,6 +22,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.criteria import ADDITIVE
 from grasp_deploy.pruning.learning_state import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.projection import Budget
+from grasp_deploy.record import versions
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,19 @@ class Job:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What tells a resumed run that the files behind the config's names have changed."""
+        """What tells that the files behind the config's names have changed."""
         return {
             "weights": self.weight_hashes,
             "calibration tokens": self.text.as_dict()["token_ids_sha256"],
             "costs": hashlib.sha256(self.budget.costs.cpu().numpy().tobytes()).hexdigest(),
         }
+
+    @property
+    def computed_by(self) -> dict[str, Any]:
+        """What else a resumed run must share with the one that it goes on with."""
+        releases = versions()
+        names = ("grasp_deploy", "torch", "transformers")
+        return {"device": self.device.type, **{name: releases[name] for name in names}}
 
     @property
     def blocks(self) -> CalibrationBlocks:

@@ -130,10 +130,12 @@ class Stages:
         """The compensated tensors as the checkpoint will hold them, scales folded in, on disk."""
         job, outputs = self.subject.job, self.subject.outputs
         widths = torch.where(job.budget.units.is_kv, job.group_width, 1)
-        of_column = scales.repeat_interleave(widths.to(scales.device)).split(
-            [linear.in_features for linear in outputs.linears.values()]
+        of_column = (
+            scales.cpu()
+            .repeat_interleave(widths.cpu())
+            .split([linear.in_features for linear in outputs.linears.values()])
         )
-        columns = outputs.columns(mask)
+        columns = outputs.columns(mask.cpu())
         tensors = {
             name: kept.float() * column_scales[columns[name]]
             for (name, kept), column_scales in zip(

@@ -34,6 +34,7 @@ from grasp_deploy.pruning.units import UnitTable
 SAVE_EVERY_SECONDS = 5.0
 CONFIG_FILE = "compress_config.json"
 INPUTS_FILE = "inputs.json"
+HASHED = ("weights", "calibration tokens", "costs")
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = "lock"
 
@@ -63,7 +64,7 @@ class Workspace:
     ) -> Workspace:
         """The workspace of an output: a new one, or with `resume` the one that was begun, if any.
 
-        `inputs` are hashes of the weights and the calibration tokens. Raises InputError if the
+        `inputs` are those of the job, hashes among them. Raises InputError if the
         output or an unfinished run is in the way, if config or inputs are not those that the run
         began with, or if another run is at work.
         """
@@ -269,9 +270,15 @@ def _refuse_other_inputs(directory: Path, inputs: dict[str, Any]) -> None:
         began = dict(json.loads((directory / INPUTS_FILE).read_text()))
     except (OSError, ValueError, TypeError, RecursionError):
         raise InputError(_damaged(directory / INPUTS_FILE)) from None
-    changed = [name for name, value in inputs.items() if began.get(name) != value]
+    changed = [
+        f"{name} under the same name (their SHA-256 differs)"
+        if name in HASHED
+        else f"{name} ({began.get(name)} -> {value})"
+        for name, value in inputs.items()
+        if began.get(name) != value
+    ]
     if changed:
         raise InputError(
-            f"the run in {directory} began with other {' and '.join(changed)} under the same name "
-            "(their SHA-256 differs): put the old ones back, or start anew with --overwrite"
+            f"the run in {directory} began with other {' and '.join(changed)}: put the old ones "
+            "back, or start anew with --overwrite"
         )

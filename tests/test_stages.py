@@ -17,6 +17,7 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression import compress
 from grasp_deploy.config import CRITERIA, CompressConfig
+from grasp_deploy.config_checks import PER_COST_MEANS_NOTHING
 from grasp_deploy.errors import InputError
 from grasp_deploy.job import prepare
 from grasp_deploy.pruning import criteria
@@ -55,6 +56,7 @@ def compressed(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[st
 
 def test_the_config_knows_every_criterion() -> None:
     assert CRITERIA == criteria.CRITERIA
+    assert set(PER_COST_MEANS_NOTHING) == set(CRITERIA) - set(criteria.ADDITIVE)
 
 
 @pytest.mark.parametrize("method", ["random", "flap", "obs"])

@@ -108,11 +108,15 @@ def _compensation(plan: Plan) -> str:
 
 def _purpose_of_heldout(config: Texts) -> str:
     """What held-out text decided; older plans learnt gates and kept the best."""
-    compensation = bool(config.get("compensation"))
-    if config.get("method", "grasp") in LEARNT:
-        measured = config.get("select", "best") == "best" or bool(config.get("swap_groups"))
-        return " to choose the mask" * (measured or compensation)
-    return " to judge the solved columns" * compensation
+    best, solved = config.get("select", "best") == "best", bool(config.get("compensation"))
+    learnt = config.get("method", "grasp") in LEARNT
+    decided = {
+        "choose the mask": learnt and (best or solved or bool(config.get("swap_groups"))),
+        "judge the solved columns": solved and not learnt,
+        "choose the scales": best and config.get("scale_epochs", 1) > 0,
+    }
+    purposes = [purpose for purpose, so in decided.items() if so]
+    return f" to {' and to '.join(purposes)}" if purposes else ""
 
 
 def _blocks(text: Texts) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.windows import Window, block_windows, padded
+from grasp_deploy.evaluate.windows import Window, padded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,18 +18,6 @@ if TYPE_CHECKING:
 OnBatch = Callable[[int, int, float], None]  # windows done, windows in all, mean loss so far
 
 POSITIONS_IN_FLOAT32 = 256  # 128 MiB of logits at a vocabulary of 128k
-
-
-def mean_loss(
-    model: PreTrainedModel, token_ids: Tensor, batch_size: int = 1, on_batch: OnBatch | None = None
-) -> float:
-    """Mean negative log-likelihood in nats over the T-1 predicted positions of each block.
-
-    `token_ids` (n, T) int64; otherwise as `window_losses`.
-    """
-    windows = block_windows(token_ids)
-    losses = window_losses(model, windows, batch_size, on_batch)
-    return math.fsum(losses) / sum(window.scored for window in windows)
 
 
 @torch.no_grad()

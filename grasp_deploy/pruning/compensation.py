@@ -64,8 +64,8 @@ class NormalEquations:
         # In float64 from the start: a few inputs are thousands of times larger than the rest, and
         # float32 products of those would drown what the ridge adds.
         t, y = targets.flatten(0, -2).double(), inputs.flatten(0, -2).double()
-        self.cross += t.T @ y
-        self.gram += y.T @ y
+        self.cross.addmm_(t.T, y)
+        self.gram.addmm_(y.T, y)
         self.power += t.square().sum()
 
     def solve(self, weight: Tensor, ridge: float) -> Tensor:
@@ -171,9 +171,11 @@ class OutputLayers:
         }
 
     def kept(self, mask: Tensor) -> dict[str, Tensor]:
-        """Copies of the kept columns as they now are, by the weight's name."""
+        """Copies of the kept columns as they now are, on the CPU, by the weight's name."""
         columns = self.columns(mask)
-        return {name: linear.weight[:, columns[name]] for name, linear in self.linears.items()}
+        return {
+            name: linear.weight[:, columns[name]].cpu() for name, linear in self.linears.items()
+        }
 
     @torch.no_grad()
     def put(self, mask: Tensor, kept: dict[str, Tensor]) -> None:

@@ -93,6 +93,7 @@ def descend(
     `gates_now(step)` gives the `(N,)` gates and mask of a step; of no step, those to be measured.
     """
     device = state.values.device
+    half = next(model.parameters()).dtype == torch.float16
     total = schedule.steps(blocks)
 
     def measure() -> float:
@@ -109,7 +110,7 @@ def descend(
         values, mask = gates_now(state.step)
         ids = schedule.batch(blocks, state.step).to(device)
         loss = _step_loss(model, gates, values, ids, schedule.distil)
-        loss.backward()
+        _backward(loss, state.values, times=ids[:, 1:].numel() if half else 1)
         loss_value = finite(loss, stage, state.step)
         state.optimizer.param_groups[0]["lr"] = schedule.rate(blocks, state.step)
         state.optimizer.step()
@@ -121,6 +122,17 @@ def descend(
         yield StepRecord(stage, state.step, total, loss_value, checked, seconds, mask)
     if total and schedule.is_check(blocks, total):
         measure()
+
+
+def _backward(loss: Tensor, values: Tensor, times: int) -> None:
+    """Gradients of the `(N,)` values, through those of a loss so many times as large.
+
+    A mean over tokens has gradients at each that float16 rounds to 0; their sum has not.
+    """
+    (loss * times).backward()
+    if times != 1:
+        assert values.grad is not None
+        values.grad /= times
 
 
 def _step_loss(model: nn.Module, gates: Gates, values: Tensor, ids: Tensor, distil: bool) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,11 +31,10 @@ def quality_tables(record: Record) -> list[Table]:
 
 def _quality_table(record: Record, corpora: Sequence[str]) -> Table:
     alone = f", {corpora[0]}" if len(corpora) == 1 else ""
-    seeds = len({row["seed"] for row in record["rows"]})
     table = Table(
         title=Text(f"Perplexity by budget: study of {record['study']}{alone}"),
         title_justify="left",
-        caption=f"means over {seeds} seeds ± half their range" if seeds > 1 else None,
+        caption=_caption(record),
         caption_justify="left",
     )
     table.add_column("variant", overflow="fold")
@@ -142,8 +142,22 @@ def runs(record: Record, variant: str, keep: float) -> list[Record]:
 
 def seeds_in_words(record: Record) -> str:
     """What a point of a figure stands for."""
-    seeds = len({row["seed"] for row in record["rows"]})
-    return f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
+    least, most = _seeds(record)
+    some = f"{most} seeds" if least == most else f"{least} to {most} seeds"
+    return f"mean and range of {some}" if most > 1 else "one seed"
+
+
+def _caption(record: Record) -> str | None:
+    """What a cell of the perplexities stands for; None where there is one seed."""
+    least, most = _seeds(record)
+    alone = "; without ±: one seed" if least == 1 else ""
+    return f"means over {most} seeds ± half their range{alone}" if most > 1 else None
+
+
+def _seeds(record: Record) -> tuple[int, int]:
+    """The fewest and the most seeds of a variant under a budget."""
+    counts = Counter((row["variant"], row["keep"]) for row in record["rows"])
+    return min(counts.values()), max(counts.values())
 
 
 def _with_spread(values: Sequence[float]) -> str:

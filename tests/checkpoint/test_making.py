@@ -114,16 +114,19 @@ def test_the_card_of_a_healed_model(demo_checkpoint: Path) -> None:
 
 def test_what_held_out_text_chose(demo_checkpoint: Path) -> None:
     mask, columns = "held out to choose the mask", "held out to judge the solved columns"
-    assert columns in card(demo_checkpoint)
-    plain = {"method": "grasp", "compensation": False}
+    scales, nothing = " to choose the scales, the loss", "held out, the loss"
+    assert f"{columns} and{scales}" in card(demo_checkpoint)
+    assert f"{mask} and{scales}" in card(demo_checkpoint, {"method": "grasp"})
+    plain = {"method": "grasp", "compensation": False, "scale_epochs": 0}
     for config, chosen in (
         ({"method": "grasp"}, mask),
         ({"select": "best", **plain}, mask),
-        ({"select": "last", **plain}, "held out, the loss"),
-        ({"select": "average", **plain}, "held out, the loss"),
+        ({"select": "last", **plain}, nothing),
+        ({"select": "average", **plain}, nothing),
         ({"select": "average", "swap_groups": 2, **plain}, mask),
         ({"method": "flap", "compensation": True}, columns),
-        ({**plain, "method": "flap"}, "held out, the loss"),
+        ({**plain, "method": "flap"}, nothing),
+        ({**plain, "method": "flap", "scale_epochs": 1}, f"held out{scales}"),
     ):
         said = card(demo_checkpoint, config)
         assert [words for words in (mask, columns, "held out, the loss") if words in said] == [

@@ -104,6 +104,18 @@ def assert_leaves_nothing(model: Path, work: Path, options: tuple[str, ...], *wo
             ("--keep", "0.6", "--scale-epochs", "0", "--select", "last"),
             ("--select is about learning", "learns nothing: drop --scale-epochs 0, or drop"),
         ),
+        (
+            ("--keep", "0.6", "--kv-cost-factor", "2", "--targets", "kv"),
+            ("--kv-cost-factor with --targets kv changes nothing", "drop one of them"),
+        ),
+        (
+            ("--keep", "0.6", "--kv-cost-factor", "2", "--cost", "kv-bytes"),
+            ("--kv-cost-factor with --cost kv-bytes changes nothing", "drop one of them"),
+        ),
+        (
+            ("--keep", "0.6", "--round-criterion", "flap", "--ranking", "score-per-cost"),
+            ("--ranking score-per-cost has no meaning for the scores of flap", "drop it"),
+        ),
         (("--keep", "0.6", "--swap-groups", "-1"), ("--swap-groups -1 is under 0",)),
         (("--keep", "0.6", "--gate-site", "queries"), ("one of outputs, keys-values",)),
         (

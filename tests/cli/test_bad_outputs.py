@@ -293,7 +293,22 @@ def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinis
     config = json.loads((unfinished / "compress_config.json").read_text())
     (unfinished / "compress_config.json").write_text(json.dumps({**config, "model": str(model)}))
     refused = compress(model, "--resume")
-    assert_refused(refused, "began with other weights and calibration tokens")
+    hashes = "under the same name (their SHA-256 differs)"
+    words = f"began with other weights {hashes} and calibration tokens {hashes}: put the old"
+    assert_refused(refused, words)
+
+
+def test_an_unfinished_run_of_other_releases(
+    tiny_folder: Path, work: Path, unfinished: Path
+) -> None:
+    """Another torch, or a CPU instead of a GPU, would not go on as it began."""
+    path = unfinished / "inputs.json"
+    begun = json.loads(path.read_text())
+    path.write_text(json.dumps({**begun, "torch": "1.0", "device": "cuda"}))
+    before = tree(work)
+    refused = compress(tiny_folder, "--resume")
+    assert_refused(refused, "other device (cuda -> cpu) and torch (1.0 -> ", "--overwrite")
+    assert tree(work) == before
 
 
 def test_another_run_at_work(tiny_folder: Path, work: Path, unfinished: Path) -> None:

@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from grasp_deploy.data import Blocks, Documents, read_blocks
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate import losses as module
-from grasp_deploy.evaluate.losses import mean_loss
+from grasp_deploy.evaluate.losses import OnBatch, window_losses
 from grasp_deploy.evaluate.perplexity import document_perplexity, perplexity, scored_bytes
-from grasp_deploy.evaluate.windows import sliding_windows
+from grasp_deploy.evaluate.windows import block_windows, sliding_windows
 from tests.tiny import tiny_model, tiny_tokenizer
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -41,6 +48,15 @@ def tiny_llama(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
         initializer_range=0.5,
     )
     return LlamaForCausalLM(config).to(dtype).eval()
+
+
+def mean_loss(
+    model: PreTrainedModel, token_ids: Tensor, batch_size: int = 1, on_batch: OnBatch | None = None
+) -> float:
+    """In nats over the T-1 predicted positions of each of the `(n, T)` blocks."""
+    windows = block_windows(token_ids)
+    losses = window_losses(model, windows, batch_size, on_batch)
+    return math.fsum(losses) / sum(window.scored for window in windows)
 
 
 def random_blocks(blocks: int = 5, sequence_length: int = 40) -> Blocks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -218,6 +219,22 @@ def test_weights_that_are_no_numbers_stop_the_run_at_the_step() -> None:
     with pytest.raises(LossError, match=r"the gates stage is nan at step 2: .* --dtype float32"):
         list(steps)
     assert torch.equal(state.values, before)  # no step was taken on it
+
+
+@pytest.mark.parametrize("stage", ["gates", "scales"])
+def test_small_gradients_do_not_vanish_in_half_precision(
+    stage: str, model: PreTrainedModel
+) -> None:
+    """Adam's first step is the sign of the gradient: 0 where float16 has rounded it away."""
+    moved = []
+    for dtype in (torch.float32, torch.float16):
+        half = copy.deepcopy(model).to(dtype)
+        half.lm_head.weight.mul_(3e-5)
+        state = fresh(stage)
+        before = state.values.detach().clone()
+        next(iter(learn(stage, half, state)))
+        moved.append((state.values.detach() - before).sign())
+    assert float((moved[0] == moved[1]).float().mean()) > 0.99
 
 
 def test_learning_finds_a_better_mask_than_the_one_it_starts_from(

@@ -9,7 +9,12 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from grasp_deploy.report.study_tables import budget_tables, kept_table, quality_tables
+from grasp_deploy.report.study_tables import (
+    budget_tables,
+    kept_table,
+    quality_tables,
+    seeds_in_words,
+)
 from tests.report.study_records import Losses, study_record, with_allocation
 
 ONE_SEED: Losses = {"default": {keep: [0.1] for keep in (0.4, 0.8, 0.6, 0.5)}}
@@ -30,6 +35,16 @@ def cells_of(lines: list[str], first: str) -> list[list[str]]:
 
 def title_of(lines: list[str]) -> str:
     return " ".join(" ".join(lines).split("┏")[0].split())
+
+
+def test_a_variant_of_one_seed_among_others_of_more_is_told() -> None:
+    uneven: Losses = {"default": {0.5: [0.2, 0.3, 0.4]}, "flap": {0.5: [0.9]}}
+    lines = drawn(quality_tables(study_record(uneven))[0])
+    assert "means over 3 seeds ± half their range; without ±: one seed" in " ".join(
+        " ".join(lines).split()
+    )
+    assert "±" in cells_of(lines, "default")[0][1] and "±" not in cells_of(lines, "flap")[0][1]
+    assert seeds_in_words(study_record(uneven)) == "mean and range of 1 to 3 seeds"
 
 
 def test_perplexity_is_the_mean_over_seeds_with_half_their_range() -> None:

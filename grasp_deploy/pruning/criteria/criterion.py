@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import OnBatch
 from grasp_deploy.pruning.criteria.coupled import gated_linears
-from grasp_deploy.pruning.criteria.flap import fluctuation
+from grasp_deploy.pruning.criteria.flap import flap_scores
 from grasp_deploy.pruning.criteria.magnitude import magnitude_scores
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.criteria.random_order import random_scores
@@ -79,7 +79,7 @@ def _scores(
         case "taylor-gate":
             return taylor_gate_scores(model, units, blocks, batch_size, on_batch)
         case "flap":
-            return fluctuation(model, units, blocks, batch_size, on_batch).scores
+            return flap_scores(model, units, blocks, batch_size, on_batch)
         case "wanda-structured":
             return wanda_structured_scores(model, units, blocks, batch_size, on_batch)
         case "obs":

@@ -6,7 +6,8 @@ columns cannot predict. To second order, with inputs and gradients taken to be i
     ½ tr(S C)    S   covariance of a unit's inputs, given those of all units that are left
                  C   second moments of the loss's gradient at these inputs
 
-in nats per token. Hassibi and Stork (1993) for single weights; the Fisher information in two
+in nats per token, where the others' columns make up for it; C stays that of the weights as they
+are, which rounds renew. Hassibi and Stork (1993) for single weights; the Fisher information in two
 factors, for whole structures of a language model, as in LLM Surgeon (van der Ouderaa et al. 2024).
 A KV group is a block of `G·D` columns, an FFN channel one of a single column. Units of a layer are
 taken away one by one (`elimination.py`), so that of two which predict each other one is dear.
@@ -146,7 +147,7 @@ class _Gram:
 
     def add(self, inputs: Tensor) -> None:
         rows = inputs.flatten(end_dim=-2).double()
-        self._sums += rows.T @ rows
+        self._sums.addmm_(rows.T, rows)
         self._tokens += len(rows)
 
     def mean(self) -> Tensor:

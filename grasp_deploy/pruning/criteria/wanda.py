@@ -35,6 +35,6 @@ def wanda_structured_scores(
     for size, linear, moment in zip(units.segment_sizes, linears, moments, strict=True):
         columns = linear.weight.float().abs().sum(0, dtype=torch.float64) * moment.norm
         sums = columns.view(size, -1).sum(1)
-        mean = sums.mean()
-        scores.append(sums / torch.where(mean > 0, mean, 1.0))
+        left = (sums > 0).sum()  # what is removed already counts in no mean
+        scores.append(sums / (sums.sum() / left if left else 1.0))
     return torch.cat(scores)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from grasp_deploy.pruning.criteria import ADDITIVE, CRITERIA, criterion_scores
 from grasp_deploy.pruning.criteria.coupled import coupled_linears, gated_linears
-from grasp_deploy.pruning.criteria.flap import flap_bias_compensation, fluctuation
+from grasp_deploy.pruning.criteria.flap import flap_scores
 from grasp_deploy.pruning.criteria.magnitude import magnitude_scores
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
 from grasp_deploy.pruning.criteria.random_order import random_scores
@@ -29,7 +29,7 @@ from tests.pruning.criteria.cases import (
     hooks_of,
     score_by_hand,
 )
-from tests.tiny import VARIANTS, tiny_model
+from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model
 
 
 def frozen(name: str = "llama") -> PreTrainedModel:
@@ -87,44 +87,27 @@ def test_flap_is_the_standardised_fluctuation_times_the_columns_norms() -> None:
         standard = (wifv - wifv.mean()) / (wifv - wifv.mean()).square().mean().sqrt()
         standard *= ((len(wifv) - 1) / len(wifv)) ** 0.5
         expected.append(per_unit(standard, segment).mean(1))
-    got = fluctuation(model, UNITS, BLOCKS, 2)
-    torch.testing.assert_close(got.scores, torch.cat(expected), rtol=1e-4, atol=1e-5)
+    got = flap_scores(model, UNITS, BLOCKS, 2)
+    torch.testing.assert_close(got, torch.cat(expected), rtol=1e-4, atol=1e-5)
 
 
-def test_flaps_bias_is_what_removed_units_add_on_the_mean() -> None:
-    model = frozen("llama-biases")
-    linears = gated_linears(model)
-    mask = torch.rand(UNITS.size, generator=torch.Generator().manual_seed(1)) < 0.5
-    means = fluctuation(model, UNITS, BLOCKS, 2).mean_inputs
-    weights = [linear.weight for linear in linears]
-    biases = flap_bias_compensation(weights, means, UNITS, GROUP_WIDTH, mask)
-    assert len(biases) == LAYERS
-    for segment, x in enumerate(inputs_by_hand(model, linears)):
-        kept = mask.split(UNITS.segment_sizes)[segment]
-        kept = kept.repeat_interleave(GROUP_WIDTH if segment % 2 else 1)
-        weight = weights[segment].double()
-        lost = (x @ weight.T - (x * kept) @ weight.T).mean(0)  # on the mean over tokens
-        bias = biases[segment // 2][segment % 2]
-        assert bias.shape == (64,)
-        torch.testing.assert_close(bias, lost.float(), rtol=1e-4, atol=1e-5)
-
-
-def test_flaps_bias_makes_up_wholly_for_a_constant() -> None:
-    units = UnitTable.of_layers([(3, 2)])
-    weights = [torch.randn(4, 3), torch.randn(4, 6)]
-    x = [torch.tensor([2.0, -1.0, 5.0]), torch.randn(6)]
-    mask = torch.tensor([True, False, True, False, True])
-    ((down, out),) = flap_bias_compensation(weights, [one.double() for one in x], units, 3, mask)
-    kept = [torch.tensor([1.0, 0, 1]), torch.tensor([0.0, 0, 0, 1, 1, 1])]
-    for weight, value, keep, bias in zip(weights, x, kept, (down, out), strict=True):
-        torch.testing.assert_close(weight @ (value * keep) + bias, weight @ value)
-
-
-def test_nothing_removed_needs_no_bias() -> None:
-    weights = [linear.weight for linear in gated_linears(frozen())]
-    means = [torch.ones(weight.shape[1]).double() for weight in weights]
-    for pair in flap_bias_compensation(weights, means, UNITS, GROUP_WIDTH, torch.ones(UNITS.size)):
-        assert all(torch.equal(bias, torch.zeros(64)) for bias in pair)
+@pytest.mark.parametrize("name", ["flap", "wanda-structured"])
+def test_removed_units_do_not_bend_the_scores_of_those_left(name: str) -> None:
+    """Behind gates the scores are those of the model that was really cut."""
+    scores = {"flap": flap_scores, "wanda-structured": wanda_structured_scores}[name]
+    model = frozen()
+    kept = random_kept(model.config)
+    masks = []
+    for groups, channels in kept:
+        for size, stays in ((CHANNELS, channels), (GROUPS, groups)):
+            masks.append(torch.zeros(size).index_fill(0, torch.tensor(stays), 1.0))
+    mask = torch.cat(masks)
+    with gated(model, UNITS, GROUP_WIDTH) as gates:
+        gates.assign(mask)
+        behind = scores(model, UNITS, BLOCKS, 2)
+    left = UnitTable.of_layers([(len(channels), len(groups)) for groups, channels in kept])
+    cut = scores(slice_by_hand(model, kept), left, BLOCKS, 2)
+    torch.testing.assert_close(behind[mask.bool()], cut, rtol=1e-4, atol=1e-5)
 
 
 def test_wanda_sums_weights_times_input_norms_over_a_units_columns() -> None:
