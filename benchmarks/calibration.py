@@ -2,7 +2,8 @@
 
 Each text chooses a mask (the compensation reads the same text), and each then calibrates the scales
 of each of those masks. All are measured on the same held-out text, by the gates on the uncut model,
-which give the same logits as the cut one. The record is that of a study: `grasp-deploy report`.
+which give the same logits as the cut one. The record is that of a study: `grasp-deploy report`. One
+that is there already is gone on with.
 
     python benchmarks/calibration.py --model ../shared/models/ref-llama-7m --keep 0.5 \
         --text 'c4=../shared/data/c4/c4_sample.jsonl@train[:900]' \
@@ -17,14 +18,16 @@ import argparse
 import itertools
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ending import run
 from quality import PAPER
 from rich.console import Console
+from study_rows import rows_so_far
 from variants import (
     Bench,
     Corpus,
@@ -38,10 +41,10 @@ from variants import (
 from grasp_deploy.budgets import budget_record
 from grasp_deploy.checkpoint.loading import load_checked
 from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.job import Job, prepare
-from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import new_record, write_record
 from grasp_deploy.report.progress import stage_bars
@@ -54,9 +57,16 @@ WAYS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
 
 def rows_of(
-    jobs: dict[str, Job], chooser: str, bench: Bench, work: Path, watch: Watcher
+    jobs: dict[str, Job],
+    chooser: str,
+    calibrators: Sequence[str],
+    bench: Bench,
+    work: Path,
+    watch: Watcher,
 ) -> Iterator[dict[str, Any]]:
     """A row of the study for each text that the scales of one text's mask are learnt on."""
+    if not calibrators:
+        return
     job = jobs[chooser]
     model = load_checked(job.source.directory, job.device, "float32", job.config.attention)
     freeze(model)
@@ -65,9 +75,9 @@ def rows_of(
         scores, (mask, *_) = chosen.scores()
         if job.config.compensation:
             mask, _ = chosen.compensation([mask])
-    for calibrator, other in jobs.items():
+    for calibrator in calibrators:
         with workspace_of(job, work) as workspace:
-            subject = Subject(replace(job, text=other.text), model, workspace, watch)
+            subject = Subject(replace(job, text=jobs[calibrator].text), model, workspace, watch)
             calibrated = Stages(subject)
             scales = calibrated.scales(mask)
             with subject.gated(mask * scales):
@@ -79,12 +89,16 @@ def rows_of(
         }
         plan = Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, None)
         yield {
-            "variant": f"mask: {chooser}, scales: {calibrator}",
+            "variant": _named(chooser, calibrator),
             "options": options_of(job.config),
             **bench.row(job.config, plan, found),
             "heldout_loss": losses,
             "seconds": {**chosen.seconds, **calibrated.seconds},
         }
+
+
+def _named(chooser: str, calibrator: str) -> str:
+    return f"mask: {chooser}, scales: {calibrator}"
 
 
 def workspace_of(job: Job, work: Path) -> AbstractContextManager[Workspace]:
@@ -101,6 +115,7 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, default="default")
     parser.set_defaults(keep="0.5")
     options = parser.parse_args()
+    check_place(options.output)
     command = ["python", "benchmarks/calibration.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="calibration-") as folder,
@@ -113,11 +128,14 @@ def main() -> None:
         told = {name: value for name, value in settings.items() if name not in one_text}
         told |= {"way": options.way, "texts": options.text}
         record = new_record("study", command, told, study=f"calibration text, {options.way}")
-        record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers, "rows": []}
+        record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
+        record["rows"] = rows_so_far(options.output, record, {})
+        there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
         for keep, seed in itertools.product(*keeps_and_seeds(options)):
             jobs = {text.name: prepared(settings, text, keep, seed) for text in texts}
             for chooser in jobs:
-                for row in rows_of(jobs, chooser, bench, Path(folder), watch):
+                left = [text for text in jobs if (_named(chooser, text), keep, seed) not in there]
+                for row in rows_of(jobs, chooser, left, bench, Path(folder), watch):
                     record["rows"].append(row)
                     if options.output:
                         write_record(options.output, record)
@@ -141,7 +159,4 @@ def prepared(settings: dict[str, Any], text: Corpus, keep: float, seed: int) -> 
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (InputError, LossError) as error:
-        sys.exit(str(error))
+    run(main)

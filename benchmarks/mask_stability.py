@@ -1,8 +1,9 @@
 """How much does the mask still change while gates are learnt?
 
 The share of units whose state survives from one snapshot to the next, FFN channels and KV groups
-apart: the projected straight-through gates against the paper's Gumbel-TopK, and against our start
-from one-shot scores with a falling learning rate. The same blocks in the same order for all.
+apart: the projected straight-through gates against the paper's Gumbel-TopK, and against gates that
+start behind a cut in rounds, with a falling learning rate. All see the same blocks in the same
+order. `grasp-deploy report` draws the record again.
 
     python benchmarks/mask_stability.py --model ../shared/models/ref-llama-7m --keep 0.5 \
         --calibration ../shared/data/c4/c4_sample.jsonl --calibration-split 'train[:900]'
@@ -17,20 +18,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ending import run
 from quality import PAPER
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from variants import add_options, settings_of
 
 from grasp_deploy.checkpoint.loading import load_checked
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CompressConfig
-from grasp_deploy.errors import InputError
 from grasp_deploy.job import Job, prepare
-from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import new_record, write_record
 from grasp_deploy.report.progress import stage_bars
+from grasp_deploy.report.stability_tables import stability_table
 from grasp_deploy.stages import Stages
 from grasp_deploy.subject import Subject, Watcher
 from grasp_deploy.workspace import Workspace
@@ -69,23 +70,6 @@ def survival(masks: list[Tensor], chosen: Tensor) -> list[float]:
     ]
 
 
-def stability_table(record: dict[str, Any]) -> Table:
-    """The mean over the first half and over the second half of learning, in percent."""
-    table = Table(title="Units whose state survives to the next snapshot, %")
-    table.add_column("gates", overflow="fold")
-    for kind in ("FFN", "KV"):
-        for half in ("1st half", "2nd half"):
-            table.add_column(f"{kind}, {half}", justify="right")
-    for row in record["rows"]:
-        cells = []
-        for kind in ("ffn_survival", "kv_survival"):
-            middle = len(row[kind]) // 2
-            for part in (row[kind][:middle], row[kind][middle:]):
-                cells.append(f"{100 * sum(part) / len(part):.2f}")
-        table.add_row(row["variant"], *cells)
-    return table
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -93,6 +77,7 @@ def main() -> None:
     add_options(parser)
     parser.set_defaults(keep="0.5")
     options = parser.parse_args()
+    check_place(options.output)
     command = ["python", "benchmarks/mask_stability.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="mask-stability-") as folder,
@@ -113,7 +98,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (InputError, LossError) as error:
-        sys.exit(str(error))
+    run(main)

@@ -1,8 +1,8 @@
 """How long does each stage of a compression take, and how much memory, at a true shape?
 
 Random weights and random tokens: time and memory do not depend on them. One criterion, the gates by
-the text and by distillation, the closed-form compensation, the scales; one epoch of each, from
-which the time of the paper's schedule follows.
+the text and by distillation, the closed-form compensation, the scales, and the cut in rounds; one
+epoch of each, from which the time of the paper's schedule follows.
 
     python benchmarks/pipeline.py --config benchmarks/configs/qwen3-0.6b.json --device cuda
 """

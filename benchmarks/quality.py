@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ending import run
 from rich.console import Console
 from study_rows import by_options, key, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
@@ -35,6 +36,7 @@ from variants import (
     settings_of,
 )
 
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CRITERIA
 from grasp_deploy.errors import InputError
 from grasp_deploy.record import new_record, write_record
@@ -136,10 +138,16 @@ def main() -> None:
         help="of another study: rows of the same options are taken from it; repeat",
     )
     options = parser.parse_args()
+    check_place(options.output)
     chosen = STUDIES[options.study][: SMOKE_VARIANTS if options.smoke else None]
     if options.variants:
         wanted = options.variants.split(";")
         chosen = [variant for variant in chosen if variant.name in wanted]
+        if unknown := set(wanted) - {variant.name for variant in chosen}:
+            raise InputError(
+                f"--variants {';'.join(sorted(unknown))} is in no variant of {options.study}: "
+                f"choose of {';'.join(variant.name for variant in STUDIES[options.study])}"
+            )
     keeps, seeds = keeps_and_seeds(options)
     command = ["python", "benchmarks/quality.py", *sys.argv[1:]]
     tasks = tasks_of(options)
@@ -188,7 +196,4 @@ def _note_tasks(record: dict[str, Any], bench: Bench) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        sys.exit(str(error))
+    run(main)

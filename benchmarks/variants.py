@@ -197,6 +197,7 @@ class Bench:
             "kept_ffn_share": ffn_share,
             "kept_kv_share": kv_share,
             **allocation(plan, unit_costs(config, self.shape, units), units.is_kv),
+            **({} if config.allocation == "global" else NO_SCORES),
             "kept_per_layer": units.kept_per_layer(plan.mask),
         }
 
@@ -204,6 +205,10 @@ class Bench:
 def _only_scaled(config: CompressConfig) -> bool:
     """Whether the kept weights are the dense model's, but for scales that were learnt."""
     return config.scale_epochs > 0 and not config.compensation
+
+
+# Equal shares and OWL's turn scores into ranks, whose mean says nothing of the method.
+NO_SCORES = dict.fromkeys(("mean_kept_ffn_score", "mean_kept_kv_score"))
 
 
 def options_of(config: CompressConfig) -> dict[str, Any]:

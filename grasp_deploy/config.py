@@ -47,7 +47,9 @@ class CompressConfig:
     model: str
     revision: str | None = option("Model", "Branch, tag or commit of a hub model.")
 
-    keep: float | None = option("Budget", "Share of the prunable cost to keep, such as 0.6.")
+    keep: float | None = option(
+        "Budget", "Share of the prunable cost to keep, such as 0.6. One budget is required."
+    )
     weights: str | None = option(
         "Budget", "Instead of --keep: size of all weights, such as 9GiB (cost: parameters)."
     )

@@ -38,9 +38,19 @@ def type_problems(config: CompressConfig) -> dict[str, str]:
     problems = {}
     for f in fields(config):
         value, wanted = getattr(config, f.name), hints[f.name]
-        if not _fits(value, wanted):
+        if isinstance(value, str) and not _is_utf8(value):
+            problems[f.name] = f"{flag(f.name)} {value!r} is no UTF-8: choose another name"
+        elif not _fits(value, wanted):
             problems[f.name] = f"{flag(f.name)} {value!r} is not {_describe(wanted)}"
     return problems
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # what an argument becomes whose bytes are none
+        return False
+    return True
 
 
 def _fits(value: Any, wanted: Any) -> bool:
@@ -181,8 +191,15 @@ def _idle(config: CompressConfig) -> Iterator[tuple[tuple[str, ...], str]]:
         if config.learns:
             reason, remedy = f"--start {config.start}", "drop --start"
         yield OF_ROUNDS, f"a cut in rounds, and {reason} makes none: {remedy}"
-    if config.learns and config.start == "equal":
-        yield OF_CRITERIA, "a criterion's text, and --start equal reads none: drop --start"
+    scored_by = config.start if config.learns else config.method
+    if scored_by in ("equal", "random", "magnitude"):
+        name = "--start" if config.learns else "--method"
+        yield OF_CRITERIA, f"a criterion's text, and {name} {scored_by} reads none: drop {name}"
+    if config.targets != "both":
+        other = {"ffn": ("kv_multiple", "gate_site"), "kv": ("ffn_multiple",)}[config.targets]
+        kind = {"ffn": "KV groups", "kv": "FFN channels"}[config.targets]
+        reason = f"{kind}, of which --targets {config.targets} removes none: drop --targets"
+        yield other, reason
     if not config.compensation:
         reason = "the compensation, and --no-compensation leaves it out: drop --no-compensation"
         yield OF_COMPENSATION, reason

@@ -28,8 +28,10 @@ from grasp_deploy.checkpoint.loading import (
     load_tokenizer,
     resolve_device,
 )
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
-from grasp_deploy.checkpoint.shapes import read_config
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits
+from grasp_deploy.checkpoint.renewal import intact_plan
+from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.source import file_hashes
 from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint
 from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
@@ -72,8 +74,9 @@ def heal(
     if not (directory / PLAN_FILE).is_file():
         raise InputError(f"{directory} is no pruned checkpoint: name a folder that compress made")
     check_checkpoint(directory)
-    plan = load_plan(directory / PLAN_FILE)
+    plan = intact_plan(directory)
     base = resolve_base(plan, model or plan.provenance["config"]["model"])
+    check_plan_fits(plan, model_shape(read_config(base)), file_hashes(base))
     device = resolve_device(config.device)
     text, blocks = _text(directory, config)
     check_writable(output)  # better now than after the lessons

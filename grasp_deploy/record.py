@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.disk import write_text
 from grasp_deploy.errors import InputError
 from grasp_deploy.version import __version__
 
@@ -43,9 +44,9 @@ def new_record(
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record as JSON; its folder is made if need be."""
+    """Write a record as JSON in one move; its folder is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(record, indent=1) + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:

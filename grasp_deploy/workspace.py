@@ -18,14 +18,15 @@ from typing import Any
 from torch import Tensor
 
 from grasp_deploy.checkpoint.files import (
+    MANIFEST_FILE,
     locked,
     readable_disk_errors,
     refuse_existing,
-    write_text,
 )
 from grasp_deploy.checkpoint.plan import read_tensors, write_tensors
 from grasp_deploy.config import CompressConfig, read_config_file
 from grasp_deploy.config_checks import flag
+from grasp_deploy.disk import write_text
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.training import StepRecord
@@ -50,7 +51,7 @@ class Workspace:
     def begun_with(cls, output: Path, config: CompressConfig) -> bool:
         """Whether an unfinished run of this very config lies beside the output."""
         path = _directory(output) / CONFIG_FILE
-        return path.exists() and not _changes(read_config_file(path), config)
+        return path.exists() and not _changes(_begun_config(path), config)
 
     @classmethod
     def open(
@@ -71,7 +72,7 @@ class Workspace:
         refuse_existing(output, overwrite=overwrite)
         directory = _directory(output)
         with readable_disk_errors(directory):
-            begun = (directory / CONFIG_FILE).exists()
+            begun = (directory / CONFIG_FILE).exists() and not (directory / MANIFEST_FILE).exists()
             foreign = directory.is_dir() and _holds_others(directory, begun)
         if foreign:
             raise InputError(
@@ -79,7 +80,7 @@ class Workspace:
                 "output"
             )
         if resume and begun:
-            _refuse_other_config(read_config_file(directory / CONFIG_FILE), config, directory)
+            _refuse_other_config(_begun_config(directory / CONFIG_FILE), config, directory)
             _refuse_other_inputs(directory, inputs)
         elif begun and not overwrite:
             raise InputError(
@@ -181,7 +182,8 @@ class Workspace:
 
     def metrics(self) -> str:
         """All metrics so far, as JSON lines."""
-        return self._metrics_path.read_text() if self._metrics_path.exists() else ""
+        path = self._metrics_path
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def clear(self) -> None:
         """Remove what an earlier run left."""
@@ -232,6 +234,14 @@ def _metrics_row(record: StepRecord, units: UnitTable, seconds: float) -> dict[s
     }
 
 
+def _begun_config(path: Path) -> dict[str, Any]:
+    """The options that a run began with; InputError if they cannot be read."""
+    try:
+        return read_config_file(path)
+    except InputError:
+        raise InputError(_damaged(path)) from None
+
+
 def _damaged(path: Path) -> str:
     return f"{path}, which an unfinished run left, is damaged: start anew with --overwrite"
 
@@ -242,9 +252,10 @@ def _directory(output: Path) -> Path:
 
 def _holds_others(directory: Path, begun: bool) -> bool:
     """Whether there is more in it than what a run of ours leaves, begun or killed as it began."""
-    first = (LOCK_FILE, INPUTS_FILE)
+    ours = {LOCK_FILE, INPUTS_FILE, *((CONFIG_FILE, METRICS_FILE) if begun else ())}
+    suffixes = (".incomplete", ".safetensors") if begun else (".incomplete",)
     return any(
-        path.is_dir() or not (begun or path.name in first or path.name.endswith(".incomplete"))
+        path.is_dir() or not (path.name in ours or path.name.endswith(suffixes))
         for path in directory.iterdir()
     )
 

@@ -42,7 +42,7 @@ def quick(demo_text: tuple[Path, Path]) -> HealConfig:
 def cut(short_config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint that lost much: a random mask, and nothing that makes up for it."""
     output = tmp_path_factory.mktemp("cut") / "out"
-    bare = {"method": "random", "compensation": False, "scale_epochs": 0}
+    bare = {"method": "random", "rounds": 5, "compensation": False, "scale_epochs": 0}
     compress(replace(short_config, **bare), output)
     return output
 
@@ -152,6 +152,21 @@ def test_the_command_and_its_bad_input(
         assert_refused(refused, f"{option} {value}")
     refused = grasp_deploy("heal", cut, *text, "-o", "/proc/x/out")
     assert_refused(refused, "/proc/x")
+    assert not list(tmp_path.iterdir())
+    other = Path(shutil.copytree(demo_model, tmp_path / "other"))
+    with (other / "model.safetensors").open("r+b") as weights:
+        weights.seek(-1, 2)
+        weights.write(b"\x01")
+    changed = Path(shutil.copytree(cut, tmp_path / "changed"))
+    (changed / "tokenizer.json").write_text((changed / "tokenizer.json").read_text() + "\n")
+    with monkeypatch.context() as patch:  # refused before the lessons
+        patch.delattr("grasp_deploy.healing.Course")
+        refused = grasp_deploy("heal", cut, *text, "-o", "out", "--model", other)
+        assert_refused(refused, "model.safetensors")
+        refused = grasp_deploy("heal", changed, *text, "-o", "out")
+        assert_refused(refused, "tokenizer.json is not the file that manifest.json states")
+    shutil.rmtree(other)
+    shutil.rmtree(changed)
     assert not list(tmp_path.iterdir())
     ended = grasp_deploy("heal", cut, *text, "-o", "out", "--steps", "30", "--json")
     assert ended.code == 0, ended.stderr

@@ -29,7 +29,7 @@ SHORT_BENCH = {  # the other benches' own tests start vLLM; a load on a real ser
     "throughput": ["--engine", "transformers", "--prompt-tokens", "16", "--new-tokens", "4"],
     "serve": [
         *("--requests", str(REQUESTS), "--prompt-tokens", "48", "--new-tokens", str(NEW_TOKENS)),
-        *("--slo-ttft-ms", "1e6", "--slo-tpot-ms", "0"),
+        *("--slo-ttft-ms", "1e6", "--slo-tpot-ms", "0", "--repetitions", "1"),
     ],
 }
 ITEMS = "items.jsonl"

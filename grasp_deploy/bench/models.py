@@ -13,7 +13,7 @@ from typing import Any
 
 from grasp_deploy.checkpoint.config_file import is_file, read_config_at, resolve_config
 from grasp_deploy.checkpoint.shapes import DTYPE_BYTES, ModelShape, model_shape
-from grasp_deploy.checkpoint.source import resolve_model
+from grasp_deploy.checkpoint.source import path_of, resolve_model
 from grasp_deploy.checkpoint.validate import check_weights, stored_dtype
 from grasp_deploy.errors import InputError
 from grasp_deploy.measure.footprint import footprint
@@ -78,7 +78,7 @@ def model_folder(model: BenchModel) -> Iterator[Path]:
 def _path(name: str, random_weights: bool) -> Path:
     if random_weights:
         return resolve_config(name)
-    if is_file(Path(name).expanduser()):
+    if is_file(path_of(name)):
         raise InputError(
             f"{name} is a file and holds no weights: name the model's folder, or give "
             "--random-weights"
@@ -99,7 +99,7 @@ def _shape(path: Path, random_weights: bool) -> ModelShape:
 
 def _label(name: str) -> str:
     """The name of the folder or of the hub model; of a config file, that says which it is."""
-    path = Path(name).expanduser()
+    path = path_of(name)
     if path.is_file() and path.name != "config.json":
         return path.stem
     if path.exists():

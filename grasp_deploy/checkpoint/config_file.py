@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.shapes import read_config
-from grasp_deploy.checkpoint.source import resolve_model
+from grasp_deploy.checkpoint.source import path_of, resolve_model
 from grasp_deploy.errors import InputError
 
 
@@ -16,7 +16,7 @@ def resolve_config(name: str, revision: str | None = None) -> Path:
 
     Raises InputError if there is no such file, folder or model.
     """
-    path = Path(name).expanduser()
+    path = path_of(name)
     if is_file(path):
         return path
     if path.suffix == ".json" and not path.is_dir():

@@ -67,6 +67,7 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
             ):
                 _refuse_quantised(config)
                 _refuse_ministral(family, pruned, config)
+                _refuse_what_is_not_served(family, config)
                 return family, pruned
     supported = ", ".join(family.architecture for family in FAMILIES)
     name = architectures[0] if architectures else model_type or "unnamed"
@@ -84,6 +85,23 @@ def _refuse_quantised(config: dict[str, Any]) -> None:
         raise InputError(
             f"the model is quantised ({method}), and gates are learnt and cut on plain weights: "
             "compress the unquantised model, then quantise the result"
+        )
+
+
+def _refuse_what_is_not_served(family: Family, config: dict[str, Any]) -> None:
+    """What transformers loads, or ignores, and vLLM refuses: better now than after the work."""
+    activation = config.get("hidden_act", "silu")
+    if activation != "silu":
+        raise InputError(
+            f"the activation {activation} (hidden_act) is not supported, since vLLM serves these "
+            "models with silu alone: take a model with silu"
+        )
+    layer_types = config.get("layer_types")
+    slides = isinstance(layer_types, list) and "sliding_attention" in layer_types
+    if family.model_type == "llama" and slides:
+        raise InputError(
+            "a Llama whose config.json has sliding layer_types is not supported: take a Llama "
+            "without them, a Mistral or a Qwen2"
         )
 
 

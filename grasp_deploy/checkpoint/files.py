@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from grasp_deploy.disk import sync
 from grasp_deploy.errors import InputError
 
 MANIFEST_FILE = "manifest.json"  # every checkpoint of ours has one
+PLAN_FILE = "plan.safetensors"  # and this one too
 
 
 @contextmanager
@@ -55,9 +57,15 @@ def check_writable(output: Path) -> None:
 
 @contextmanager
 def locked(lock_path: Path, output: Path) -> Iterator[None]:
-    """Hold a lock file, which goes with the process; InputError if another process holds it."""
+    """Hold a lock file, which goes with the process; InputError if another process holds it.
+
+    Ours are empty: a file of that name that is not, or a link, is somebody's and stays.
+    """
     lock_path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_path.open("w") as lock:
+    if lock_path.is_symlink() or (lock_path.exists() and lock_path.stat().st_size):
+        raise InputError(f"{lock_path} is in the way: move it, or name another output")
+    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(descriptor) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = os.path.samestat(os.fstat(lock.fileno()), lock_path.stat())
@@ -77,7 +85,17 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
     """InputError if `output` is there and may not be replaced; only our checkpoints ever may."""
     if output.name in ("", ".."):
         raise InputError(f"the output {output} has no name of its own: name a folder to make")
+    try:
+        str(output).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"the output {str(output)!r} is no UTF-8: choose another name") from None
     with readable_disk_errors(output):
+        for parent in output.absolute().parents:
+            if PLAN_FILE in manifest_of(parent):
+                raise InputError(
+                    f"the output {output} lies in the checkpoint {parent}, which would no longer "
+                    "be what its manifest says: name a folder outside of it"
+                )
         if output.is_symlink():
             raise InputError(f"the output {output} is a link: name the folder itself, or another")
         _put_back(output)
@@ -133,23 +151,6 @@ def readable_disk_errors(path: Path) -> Iterator[None]:
         if error.errno not in reasons:
             raise
         raise InputError(f"cannot write {path}: {reasons[error.errno]}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one move."""
-    temporary = path.with_name(f".{path.name}.incomplete")
-    temporary.write_text(text, encoding="utf-8")
-    sync(temporary)
-    temporary.replace(path)
-
-
-def sync(path: Path) -> None:
-    """Flush a file or a folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sha256(path: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging
 
@@ -53,7 +53,7 @@ def load_checked(
     except Exception as error:  # whatever transformers makes of an odd config.json
         raise InputError(
             f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
-            "its config.json, or fetch the model again"
+            f"its config.json, fetch the model again, or give another --attention than {attention}"
         ) from error
     return model.eval()
 
@@ -65,9 +65,23 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # whatever transformers makes of an odd file
+        _check_config(directory)
         raise InputError(
             f"the tokenizer of {directory} cannot be loaded: {first_line(error)}; add the "
             "tokenizer files that belong to the model"
+        ) from None
+
+
+def _check_config(directory: Path) -> None:
+    """InputError if transformers cannot read a config.json, which its tokenizers read first."""
+    if not (directory / "config.json").is_file():
+        return
+    try:
+        AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever transformers makes of an odd file
+        raise InputError(
+            f"{directory / 'config.json'} cannot be read by transformers: {first_line(error)}; "
+            "mend it, or fetch the model again"
         ) from None
 
 
@@ -108,4 +122,6 @@ def resolve_device(name: str) -> torch.device:
 def first_line(error: Exception) -> str:
     """The first line of an error that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

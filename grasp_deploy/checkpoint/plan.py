@@ -17,13 +17,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from grasp_deploy.checkpoint.files import readable_disk_errors, sync
+from grasp_deploy.checkpoint.files import PLAN_FILE as PLAN_FILE
+from grasp_deploy.checkpoint.files import readable_disk_errors
 from grasp_deploy.checkpoint.plan_record import has_provenance
 from grasp_deploy.checkpoint.shapes import LayerShape, ModelShape
+from grasp_deploy.disk import sync
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.units import UnitTable
 
-PLAN_FILE = "plan.safetensors"
 PLAN_VERSION = 1
 
 

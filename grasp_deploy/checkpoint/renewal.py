@@ -16,10 +16,10 @@ from grasp_deploy.checkpoint.files import (
     manifest_of,
     readable_disk_errors,
     sha256,
-    sync,
 )
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.shapes import dense_shape, model_shape, read_config
+from grasp_deploy.disk import sync
 from grasp_deploy.errors import InputError
 
 QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
@@ -45,7 +45,7 @@ def intact_plan(directory: Path) -> Plan:
             continue
         if not path.is_file() or sha256(path) != digest:
             raise InputError(
-                f"{path} is not the file that {MANIFEST_FILE} states, so figures would be of "
+                f"{path} is not the file that {MANIFEST_FILE} states, so this is "
                 "another model: export the checkpoint again from its plan"
             )
     return load_plan(directory / PLAN_FILE)

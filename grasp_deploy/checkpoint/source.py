@@ -28,6 +28,14 @@ UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's se
 PATIENCE_SECONDS = 8.0
 
 
+def path_of(name: str) -> Path:
+    """The path that a name would be; `~` of a user who is not there stays as it is."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 @dataclass(frozen=True)
 class ModelSource:
     """A model as the user named it, the folder that holds it, and a hub model's commit."""
@@ -43,7 +51,7 @@ def resolve_model(name: str, revision: str | None = None, weights: bool = True) 
     With `weights=False` only config.json is fetched. Without a network the hub's cache serves.
     Raises InputError if there is no such folder or model, or the hub cannot give it.
     """
-    directory = Path(name).expanduser()
+    directory = path_of(name)
     try:
         exists, is_folder = directory.exists(), directory.is_dir()
     except (OSError, ValueError) as error:  # too long for a name, or a NUL in it

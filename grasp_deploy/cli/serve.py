@@ -14,6 +14,7 @@ from grasp_deploy.cli.console import CHECK_FAILED, print_error, stderr, stdout
 from grasp_deploy.cli.look import run_verify
 from grasp_deploy.cli.options import Overwrite, ShardSize, VllmFlags
 from grasp_deploy.config import CompressConfig
+from grasp_deploy.errors import InputError
 
 
 def serve_command(
@@ -39,6 +40,7 @@ def up_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Compress MODEL unless that is already done, verify the result, and serve it."""
+    from grasp_deploy.checkpoint.plan import PLAN_FILE
     from grasp_deploy.serve import check_before_serving, serve
     from grasp_deploy.up import check_before_compressing, default_output, is_done
     from grasp_deploy.workspace import Workspace
@@ -49,7 +51,12 @@ def up_command(
         line = f"{output} is already the result of these options"
         stderr.print(line, soft_wrap=True, markup=False)
     else:
-        resume = Workspace.begun_with(output, config) and not overwrite
+        if (output / PLAN_FILE).is_file() and not overwrite:
+            raise InputError(
+                f"{output} was made with other options, files or release: name another --output, "
+                "or replace it with --overwrite"
+            )
+        resume = not overwrite and Workspace.begun_with(output, config)
         go_on = "give the same command again"
         record = run_compress(config, output, shard_size, resume, overwrite, go_on)
         print_compressed(record, output)

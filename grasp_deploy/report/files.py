@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from grasp_deploy.checkpoint.files import readable_disk_errors, sync
+from grasp_deploy.checkpoint.files import readable_disk_errors
+from grasp_deploy.disk import sync
 from grasp_deploy.errors import InputError
 
 

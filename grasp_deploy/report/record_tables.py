@@ -130,6 +130,12 @@ def _startup_tables(record: Row) -> list[Table]:
     return [startup_table(record)]
 
 
+def _stability_tables(record: Row) -> list[Table]:
+    from grasp_deploy.report.stability_tables import stability_table
+
+    return [stability_table(record)]
+
+
 def _study_tables(record: Row) -> list[Table]:
     from grasp_deploy.report.study_tables import budget_tables, kept_table, quality_tables
     from grasp_deploy.report.study_task_tables import accuracy_tables
@@ -147,6 +153,7 @@ TABLES: Mapping[str, Callable[[Row], list[Table]]] = {
     "tasks": _task_tables,
     "startup": _startup_tables,
     "study": _study_tables,
+    "mask-stability": _stability_tables,
 }
 
 

@@ -18,6 +18,7 @@ from grasp_deploy.report.record_shape import (
     wrong,
     wrong_if_there,
 )
+from grasp_deploy.report.stability_tables import wrong_stability
 from grasp_deploy.report.study_shape import wrong_study
 
 KINDS = {
@@ -131,6 +132,8 @@ def check_record(record: Mapping[str, Any], path: Path) -> None:
     found = wrong(record, {"benchmark": str, "settings": {}, "machine": {}}, "it")
     if not found and kind == "study":
         found = wrong_study(record)
+    if not found and kind == "mask-stability":
+        found = wrong_stability(record)
     if not found and kind in CELLS:
         found = (
             wrong(record, {"models": [{"name": str, "footprint": FOOTPRINT}]}, "it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from rich.table import Table
@@ -138,6 +139,12 @@ def variants(record: Record) -> list[str]:
 def runs(record: Record, variant: str, keep: float) -> list[Record]:
     """The rows of one variant under one budget, one a seed."""
     return [row for row in record["rows"] if (row["variant"], row["keep"]) == (variant, keep)]
+
+
+def of_study(record: Record) -> str:
+    """The study and its model, as a title names them."""
+    model = record["settings"].get("model")
+    return f"study of {record['study']}" + (f", {PurePath(model).name}" if model else "")
 
 
 def seeds_in_words(record: Record) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
+from grasp_deploy.report.record_tables import record_tables
 from grasp_deploy.report.records import check_record
 from tests.report.study_records import study_record
 
@@ -278,6 +279,12 @@ def test_mask_stability(tmp_path: Path) -> None:
         for shares in (row["ffn_survival"], row["kv_survival"]):
             assert shares and all(0 < share <= 1 for share in shares)
     assert "survives" in table
+    check_record(record, tmp_path / "record.json")
+    (drawn,) = record_tables(record)
+    assert drawn.title in table and drawn.row_count == 3
+    del record["rows"][1]["kv_survival"][1:]
+    with pytest.raises(InputError, match=r"rows\[1\].kv_survival has fewer than two"):
+        check_record(record, tmp_path / "record.json")
 
 
 def test_calibration(tmp_path: Path) -> None:

@@ -78,6 +78,28 @@ def test_a_ministral(model: Path) -> None:
     assert_leaves_nothing(model, "the architecture Ministral", "not supported")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_act": "gelu"}, ("the activation gelu", "silu alone")),
+        ({"layer_types": ["sliding_attention"] * 3}, ("a Llama whose config.json has sliding",)),
+        ({"max_position_embeddings": "512"}, ("config.json cannot be read", "'512'")),
+        ({"rope_scaling": [1]}, ("config.json cannot be read",)),
+    ],
+)
+def test_what_would_break_behind_the_work(
+    model: Path, changes: dict[str, object], words: tuple[str, ...]
+) -> None:
+    edit_json(model / "config.json", **changes)
+    assert_leaves_nothing(model, *words)
+
+
+def test_a_home_that_is_not_there(work: Path) -> None:
+    for command in (("inspect",), ("evaluate", "perplexity", "--data", "text.txt")):
+        refused = grasp_deploy(*command, "~nobody-of-this-name/model")
+        assert_refused(refused, "no such folder: ~nobody-of-this-name/model")
+
+
 def test_weights_that_are_only_pickled(model: Path) -> None:
     (model / WEIGHTS).rename(model / "pytorch_model.bin")
     assert_leaves_nothing(model, "only as pickle", "pytorch_model.bin", "save_pretrained")

@@ -332,6 +332,51 @@ def test_a_folder_of_somebody_elses_in_the_way(tiny_folder: Path, work: Path) ->
     assert tree(work) == before
 
 
+def test_what_is_somebody_elses_beside_the_output_stays(
+    pruned: Path, tiny_folder: Path, work: Path, unfinished: Path
+) -> None:
+    """A checkpoint named like an unfinished run, a file in one, a file and a link named like a
+    lock."""
+    (unfinished / "thesis.txt").write_text("three years of work")
+    shutil.copytree(pruned, work / "copy.partial")
+    (work / ".file.lock").write_text("three years of work")
+    (work / ".link.lock").symlink_to(work / "text.txt")
+    before = tree(work)
+    for name, where in (("out", "out.partial"), ("copy", "copy.partial")):
+        refused = compress(tiny_folder, "--overwrite", "-o", name)
+        assert_refused(refused, f"{where} is in the way", "move it")
+    for name in ("file", "link"):
+        refused = grasp_deploy(
+            "export", pruned / "plan.safetensors", "--model", tiny_folder, "-o", name
+        )
+        assert_refused(refused, f".{name}.lock is in the way", "move it")
+    assert tree(work) == before
+
+
+def test_an_output_inside_a_checkpoint(pruned: Path, tiny_folder: Path, work: Path) -> None:
+    before = tree(pruned)
+    refused = compress(tiny_folder, "-o", str(pruned / "deep" / "out"))
+    assert_refused(refused, "lies in the checkpoint", "a folder outside of it")
+    assert tree(pruned) == before
+
+
+def test_names_that_are_no_utf8(tiny_folder: Path, work: Path) -> None:
+    name = os.fsdecode(b"t\xff.txt")
+    assert_refused(compress(tiny_folder, "-o", name), "is no UTF-8", "another name")
+    refused = compress(tiny_folder, "--calibration", name)
+    assert_refused(refused, "--calibration", "is no UTF-8", "another name")
+
+
+def test_a_damaged_config_of_an_unfinished_run(
+    tiny_folder: Path, work: Path, unfinished: Path
+) -> None:
+    (unfinished / "compress_config.json").write_text("{")
+    words = ("compress_config.json, which an unfinished run left, is damaged", "--overwrite")
+    assert_refused(compress(tiny_folder, "--resume"), *words)
+    (unfinished / "metrics.jsonl").write_bytes(b"\xff\xfe")
+    assert compress(tiny_folder, "--overwrite").code == 0
+
+
 def test_an_unfinished_run_is_begun_anew(tiny_folder: Path, work: Path, unfinished: Path) -> None:
     assert compress(tiny_folder, "--overwrite", keep="0.5").code == 0
     assert json.loads((work / "out/compress_config.json").read_text())["keep"] == 0.5

@@ -64,7 +64,7 @@ def test_only_the_best_are_drawn_and_the_note_counts_the_rest() -> None:
     drawing = named(MANY)["loss-c4"]
     assert legend_of(drawing) == [f"variant {i}" for i in range(1, 8)]
     note = " ".join(axes_of(drawing).get_title(loc="left").split())
-    assert "2 variants that lose more are left out" in note and "one seed" in note
+    assert "2 that lose more in the mean are left out" in note and "one seed" in note
 
 
 def test_variants_are_compared_under_the_budgets_that_all_have() -> None:

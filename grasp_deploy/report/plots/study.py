@@ -19,7 +19,7 @@ from grasp_deploy.report.plots.style import (
     line_handle,
     new_axes,
 )
-from grasp_deploy.report.study_tables import budgets, runs, seeds_in_words, variants
+from grasp_deploy.report.study_tables import budgets, of_study, runs, seeds_in_words, variants
 
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon
@@ -31,13 +31,14 @@ Row = Mapping[str, Any]
 def study_drawings(record: dict[str, Any]) -> Iterator[Drawing]:
     """For each corpus the loss by budget (bars where it is one), then what the best keep where."""
     best = best_variants(record)
+    drawn = [name for name in variants(record) if name in best[:LINES]]  # a look each, everywhere
     for corpus in record["dense_perplexity"]:
         if len(budgets(record)) > 1:
-            yield _loss_drawing(record, corpus, best[:LINES], len(best[LINES:]))
+            yield _loss_drawing(record, corpus, drawn, len(best[LINES:]))
         else:
             yield loss_bars(record, corpus, _name(corpus))
     if "dense_layers" in record:
-        yield from _layer_drawings(record, best[:LAYER_LINES])
+        yield from _layer_drawings(record, drawn, best[:LAYER_LINES])
 
 
 def best_variants(record: Row) -> list[str]:
@@ -57,12 +58,12 @@ def best_variants(record: Row) -> list[str]:
     return sorted(names, key=loss)
 
 
-def _loss_drawing(record: Row, corpus: str, best: Sequence[str], left_out: int) -> Drawing:
-    title = f"Loss on {corpus} by budget: study of {record['study']}"
-    rest = f"; {left_out} variants that lose more are left out" if left_out else ""
+def _loss_drawing(record: Row, corpus: str, drawn: Sequence[str], left_out: int) -> Drawing:
+    title = f"Loss on {corpus} by budget: {of_study(record)}"
+    rest = f"; {left_out} that lose more in the mean are left out" if left_out else ""
     axes = new_axes(title, f"above the dense model's; {seeds_in_words(record)}{rest}")
     handles, values = [], []
-    for index, name in enumerate(name for name in variants(record) if name in best):
+    for index, name in enumerate(drawn):
         losses = {
             keep: [row["excess_nats"][corpus] for row in some]
             for keep in budgets(record)
@@ -86,7 +87,7 @@ def _loss_drawing(record: Row, corpus: str, best: Sequence[str], left_out: int) 
     axes.set_xticks(budgets(record), labels=[f"{keep:g}" for keep in budgets(record)])
     axes.invert_xaxis()
     axes.set_xlabel("share of the prunable cost that is kept")
-    axes.set_ylabel("loss, nats per token")
+    axes.set_ylabel("excess loss, nats per token")
     _loss_axis(axes, values)
     return finished(_name(corpus), title, axes, handles)
 
@@ -114,7 +115,7 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_yticks([], minor=True)
 
 
-def _layer_drawings(record: Row, best: Sequence[str]) -> Iterator[Drawing]:
+def _layer_drawings(record: Row, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:
     """The share that each layer keeps of its channels and of its KV groups.
 
     Of the best variants, under the smallest budget that all of them were measured under.
@@ -122,16 +123,17 @@ def _layer_drawings(record: Row, best: Sequence[str]) -> Iterator[Drawing]:
     shared = [keep for keep in budgets(record) if all(runs(record, name, keep) for name in best)]
     if not shared:
         return
-    names = [name for name in variants(record) if name in best]
     pruned = [
         (
             index,
             {"name": name, "footprint": {"layers": _mean_layers(runs(record, name, min(shared)))}},
         )
-        for index, name in enumerate(names)
+        for index, name in enumerate(drawn)
+        if name in best
     ]
     dense = [_layer(*pair) for pair in record["dense_layers"]]
-    note = f"budget {min(shared):g}, the best {len(names)} of {len(variants(record))} variants"
+    of = f"{len(variants(record))} variants" + " by the mean" * (len(budgets(record)) > 1)
+    note = f"{of_study(record)}, budget {min(shared):g}; the best {len(best)} of {of}"
     for name, (unit, title) in UNITS.items():
         yield kept_drawing(note, dense, pruned, name, unit, title)
 

@@ -20,7 +20,7 @@ from grasp_deploy.report.plots.style import (
     fitted,
     new_axes,
 )
-from grasp_deploy.report.study_tables import budgets, runs, seeds_in_words, variants
+from grasp_deploy.report.study_tables import budgets, of_study, runs, seeds_in_words, variants
 
 NAME_POINTS, NOTE_POINTS = 105.0, 165.0  # the names take of the plot's width
 NAME_LINE_INCHES, GAP_INCHES = 0.13, 0.1
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 def loss_bars(record: Row, corpus: str, file_name: str) -> Drawing:
     """A bar a variant, the best on top; where a few are far worse, theirs are cut."""
     (keep,) = budgets(record)
-    title = f"Loss on {corpus} at budget {keep:g}: study of {record['study']}"
+    title = f"Loss on {corpus} at budget {keep:g}: {of_study(record)}"
     losses = {
         name: [row["excess_nats"][corpus] for row in runs(record, name, keep)]
         for name in variants(record)
@@ -50,7 +50,7 @@ def loss_bars(record: Row, corpus: str, file_name: str) -> Drawing:
     axes.set_yticks(range(len(order)), labels=names, fontsize=NOTE_SIZE)
     axes.grid(visible=False, axis="y")
     _room(axes, [min(edge, nats) for of_name in losses.values() for nats in of_name])
-    axes.set_xlabel("loss, nats per token")
+    axes.set_xlabel("excess loss, nats per token")
     figure = axes.get_figure(root=True)
     assert figure is not None, "axes are made with their figure"
     return Drawing(file_name, title, figure)
