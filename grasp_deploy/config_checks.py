@@ -195,11 +195,9 @@ def _idle(config: CompressConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     if scored_by in ("equal", "random", "magnitude"):
         name = "--start" if config.learns else "--method"
         yield OF_CRITERIA, f"a criterion's text, and {name} {scored_by} reads none: drop {name}"
-    if config.targets != "both":
-        other = {"ffn": ("kv_multiple", "gate_site"), "kv": ("ffn_multiple",)}[config.targets]
-        kind = {"ffn": "KV groups", "kv": "FFN channels"}[config.targets]
-        reason = f"{kind}, of which --targets {config.targets} removes none: drop --targets"
-        yield other, reason
+    if config.learns and config.targets == "ffn":
+        reason = "gates of KV groups, and --targets ffn has none: drop --targets"
+        yield ("gate_site",), reason
     if not config.compensation:
         reason = "the compensation, and --no-compensation leaves it out: drop --no-compensation"
         yield OF_COMPENSATION, reason
