@@ -162,7 +162,7 @@ def test_the_command_and_its_bad_input(
     with monkeypatch.context() as patch:  # refused before the lessons
         patch.delattr("grasp_deploy.healing.Course")
         refused = grasp_deploy("heal", cut, *text, "-o", "out", "--model", other)
-        assert_refused(refused, "model.safetensors")
+        assert_refused(refused, "with other weights than this model", "name the same model")
         refused = grasp_deploy("heal", changed, *text, "-o", "out")
         assert_refused(refused, "tokenizer.json is not the file that manifest.json states")
     shutil.rmtree(other)
