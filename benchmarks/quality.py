@@ -139,15 +139,16 @@ def main() -> None:
     )
     options = parser.parse_args()
     check_place(options.output)
-    chosen = STUDIES[options.study][: SMOKE_VARIANTS if options.smoke else None]
+    chosen = STUDIES[options.study]
     if options.variants:
         wanted = options.variants.split(";")
         chosen = [variant for variant in chosen if variant.name in wanted]
         if unknown := set(wanted) - {variant.name for variant in chosen}:
             raise InputError(
-                f"--variants {';'.join(sorted(unknown))} is in no variant of {options.study}: "
+                f"--variants {';'.join(sorted(unknown))} is no variant of {options.study}: "
                 f"choose of {';'.join(variant.name for variant in STUDIES[options.study])}"
             )
+    chosen = chosen[: SMOKE_VARIANTS if options.smoke else None]
     keeps, seeds = keeps_and_seeds(options)
     command = ["python", "benchmarks/quality.py", *sys.argv[1:]]
     tasks = tasks_of(options)

@@ -51,9 +51,10 @@ def load_checked(
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever transformers makes of an odd config.json
+        other = "" if attention == "sdpa" else f", or drop --attention {attention}"
         raise InputError(
             f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
-            f"its config.json, fetch the model again, or give another --attention than {attention}"
+            f"its config.json, or fetch the model again{other}"
         ) from error
     return model.eval()
 

@@ -67,8 +67,5 @@ def synthesize_command(
     stdout.print(ratio_table(record["ratios"]))
     stdout.print(footprint_table({"dense": record["dense"], "pruned": record}))
     if kv_keep is None and targets == "both":
-        note = (
-            "units are drawn at random; compress chooses, and keeps most KV groups: --kv-keep 0.9"
-        )
-        stdout.print(note, soft_wrap=True, highlight=False)
+        stdout.print("units drawn at random; compress keeps most KV groups: try --kv-keep 0.9")
     stdout.print(f"wrote {output}", soft_wrap=True, markup=False)

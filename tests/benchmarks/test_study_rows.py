@@ -78,6 +78,7 @@ def test_a_study_with_tasks(
         (["--tasks", "piqa,,arc_easy"], "names nothing at one place"),
         (["--tasks", "piqa", "--task-limit", "0"], "--task-limit 0 leaves no item"),
         (["--task-limit", "5"], "--task-limit is of no task"),
+        (["--variants", "both;nope"], "--variants nope is no variant of targets: choose of both"),
     ],
 )
 def test_tasks_that_cannot_be_run_are_refused_before_anything_is_measured(

@@ -13,7 +13,7 @@ import pytest
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.measure.vllm_process import installed_platform
-from tests.cli.command import REPOSITORY, assert_refused, environment, grasp_deploy
+from tests.cli.command import REPOSITORY, SHORT, assert_refused, environment, grasp_deploy, tree
 
 
 def has_vllm() -> bool:
@@ -67,6 +67,17 @@ def test_up_refuses_before_it_compresses(tiny_folder: Path, work: Path) -> None:
         refused = grasp_deploy("up", tiny_folder, *text, "--", "--port", port)
     assert_refused(refused, f"port {port} of 127.0.0.1 is in use")
     assert [path.name for path in work.iterdir()] == ["text.txt"]
+
+
+@needs_vllm
+def test_up_does_not_touch_what_was_made_otherwise(
+    pruned: Path, tiny_folder: Path, work: Path
+) -> None:
+    before = tree(pruned)
+    options = ("--calibration", "text.txt", "--keep", "0.5", *SHORT)
+    refused = grasp_deploy("up", tiny_folder, "-o", pruned, *options)
+    assert_refused(refused, "was made with other options, files or release", "--overwrite")
+    assert tree(pruned) == before
 
 
 NO_VLLM = """
