@@ -32,13 +32,13 @@ from variants import (
     add_options,
     corpora_of,
     keeps_and_seeds,
-    options_of,
     settings_of,
 )
 
 from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CRITERIA
 from grasp_deploy.errors import InputError
+from grasp_deploy.healing import check_installed
 from grasp_deploy.record import new_record, write_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.study_tables import quality_tables
@@ -111,6 +111,7 @@ STUDIES: dict[str, list[Variant]] = {
         Variant(f"KV cost x {factor:g}", {"kv_cost_factor": factor})
         for factor in (0.25, 0.5, 1.0, 2.0, 4.0)
     ],
+    "healing": [Variant("default"), Variant("default, healed", healing={"minutes": 10.0})],
     "allocation": [
         Variant(
             f"{method}, {allocation}", {"method": method, "allocation": allocation, **MASK_ALONE}
@@ -149,6 +150,8 @@ def main() -> None:
                 f"choose of {';'.join(variant.name for variant in STUDIES[options.study])}"
             )
     chosen = chosen[: SMOKE_VARIANTS if options.smoke else None]
+    if any(variant.healing for variant in chosen):
+        check_installed()
     keeps, seeds = keeps_and_seeds(options)
     command = ["python", "benchmarks/quality.py", *sys.argv[1:]]
     tasks = tasks_of(options)
@@ -163,9 +166,7 @@ def main() -> None:
         )
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
         _note_tasks(record, bench)
-        made_with = {
-            one.name: options_of(one.config(settings, 1.0, 0)) for one in STUDIES[options.study]
-        }
+        made_with = {one.name: one.made_with(settings) for one in STUDIES[options.study]}
         record["rows"] = rows_so_far(options.output, record, made_with)
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
         known = rows_of_others(options.known, record)

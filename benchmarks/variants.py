@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from exports import demo_texts
 from transformers import PreTrainedModel
+from variant_healing import SMOKE, healed
 from variant_tasks import accuracies, average_of
 
 from grasp_deploy.bench.tasks import TaskSettings
@@ -40,10 +41,16 @@ class Variant:
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+    healing: dict[str, Any] | None = None  # of HealConfig, for a variant healed after the cut
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """Of the study's settings, with what this one differs in."""
         return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
+
+    def made_with(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """All options of a row, less those that its study, budget and seed tell."""
+        healing = {} if self.healing is None else {"healing": self.healing}
+        return {**options_of(self.config(settings, 1.0, 0)), **healing}
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ class Bench:
         self.shape = model_shape(read_config_at(options.model / "config.json"))
         layers = self.shape.layers
         self.dense_layers = [(one.intermediate_size, one.num_key_value_heads) for one in layers]
-        self.tasks = tasks
+        self.tasks, self.smoke = tasks, options.smoke
         self.dense_tasks = accuracies(options.model, tasks, watch) if tasks else {}
 
     def perplexities(self, folder: Path) -> dict[str, float]:
@@ -158,15 +165,22 @@ class Bench:
         """Compress in one way under one budget; what a study records of the result."""
         config = variant.config(settings, keep, seed)
         with tempfile.TemporaryDirectory(prefix="variant-") as folder:
-            plan = compress(config, Path(folder) / "pruned", watch=watch).plan
-            found = self.perplexities(Path(folder) / "pruned")
-            tasks = accuracies(Path(folder) / "pruned", self.tasks, watch) if self.tasks else {}
+            made = Path(folder) / "pruned"
+            plan = compress(config, made, watch=watch).plan
+            seconds, losses = plan.provenance["seconds"], plan.provenance["losses"]
+            if variant.healing is not None:
+                healing = SMOKE if self.smoke else variant.healing
+                better = healed(made, config, healing, watch)
+                made, seconds = better.output, {**seconds, "healing": better.seconds}
+                losses = {**losses, "heldout_healed": better.loss_after}
+            found = self.perplexities(made)
+            tasks = accuracies(made, self.tasks, watch) if self.tasks else {}
         return {
             "variant": variant.name,
-            "options": options_of(config),
+            "options": variant.made_with(settings),
             **self.row(config, plan, found),
-            "heldout_loss": plan.provenance["losses"],
-            "seconds": plan.provenance["seconds"],
+            "heldout_loss": losses,
+            "seconds": seconds,
             **({"without_scales": self.mask_alone(plan)} if _only_scaled(config) else {}),
             **({"tasks": tasks, "task_average": average_of(tasks)} if tasks else {}),
         }
