@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from typing import Any
 
@@ -21,16 +23,40 @@ class Edge(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a full disk is told here or, as a traceback, after the end
+            return result
         except InputError as error:
             print_error("error", str(error))
             sys.exit(BAD_INPUT)
         except ChildError as error:
             stderr.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
             sys.exit(CHECK_FAILED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever read our output has gone: Typer's to end
+                raise
+            _end_of_system_error(error)
+            sys.exit(BAD_INPUT)
+        except RuntimeError as error:
+            if not str(error).startswith("Symlink loop"):  # pathlib's word for ELOOP
+                raise
+            print_error("error", f"{error}: point the link at a file or a folder, or name one")
+            sys.exit(BAD_INPUT)
         except KeyboardInterrupt:
             stderr.print("interrupted")
             sys.exit(INTERRUPTED)
+
+
+def _end_of_system_error(error: OSError) -> None:
+    """What the operating system refused, such as room on a disk or a link that leads to itself."""
+    where = f"{error.filename}: " if error.filename else ""
+    print_error(
+        "error",
+        f"{where}{error.strerror or error}: see whether the files and folders named exist, may be "
+        "read and written, and have room",
+    )
+    if error.errno == errno.ENOSPC and not error.filename:  # what waits for stdout will not fit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def print_error(label: str, text: str) -> None:
