@@ -56,6 +56,7 @@ def load_checked(
             f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
             f"its config.json, or fetch the model again{other}"
         ) from error
+    model.config.return_dict = True  # outputs are read by name, whatever the file asks for
     return model.eval()
 
 

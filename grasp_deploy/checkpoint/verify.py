@@ -225,6 +225,7 @@ class _Bench:
         cut = cut_tensors(self.plan, dense, entries, names, fitted, in_float32=not rounded)
         state = {name: tensor.float() for name, tensor in cut}
         config = AutoConfig.from_pretrained(self.directory, trust_remote_code=False)
+        config.return_dict = True
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         loaded = model.load_state_dict(state, strict=False)  # lm_head is absent where it is tied
         assert set(loaded.missing_keys) <= {"lm_head.weight"}, loaded

@@ -185,6 +185,13 @@ def test_a_config_that_transformers_cannot_take(model: Path, changes: dict[str, 
     assert tree(model.parent) == before
 
 
+def test_a_config_that_asks_for_plain_tuples(model: Path, work: Path) -> None:
+    """It is no mistake, and no reason to fail."""
+    edit_json(model / "config.json", return_dict=False)
+    assert compress(model, "--scale-epochs", "1").code == 0
+    assert grasp_deploy("verify", work / "out", "--engine", "transformers").code == 0
+
+
 def test_code_in_a_model_folder_is_never_run(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = model.parent / "ran"
     (model / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass\n")
