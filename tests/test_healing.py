@@ -146,6 +146,8 @@ def test_the_command_and_its_bad_input(
     assert_refused(refused, "model")
     refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "0")
     assert_refused(refused, "--minutes 0")
+    refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "1", "--steps", "1")
+    assert_refused(refused, "--minutes and --steps", "give one")
     odd = {"--minutes": "inf", "--seed": "99999999999", "--rank": "1000000", "--dtype": "x"}
     for option, value in odd.items():
         refused = grasp_deploy("heal", cut, *text, "-o", "out", option, value)

@@ -22,7 +22,10 @@ def heal_command(
     output: Output,
     split: Annotated[str | None, typer.Option(help="Rows to use, such as 'train[:900]'.")] = None,
     column: Annotated[str | None, typer.Option(help="Column that holds the text.")] = None,
-    minutes: Annotated[float, typer.Option(help="Time to learn; loading comes on top.")] = 10.0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Time to learn; loading comes on top. [default: 10]", show_default=False),
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -53,6 +56,8 @@ def heal_command(
     from grasp_deploy.report.progress import stage_bars
 
     check_installed()
+    if minutes is not None and steps is not None:
+        raise InputError("--minutes and --steps both say when to end: give one of them")
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
     config = HealConfig(
@@ -61,7 +66,7 @@ def heal_command(
         calibration_column=column,
         sequences=sequences,
         sequence_length=sequence_length,
-        minutes=minutes,
+        minutes=10.0 if minutes is None else minutes,
         steps=steps,
         rank=rank,
         learning_rate=learning_rate,
