@@ -124,7 +124,7 @@ def document_perplexity(
     """
     windows = document_windows(documents.token_ids, length, stride or length)
     counted = (
-        f"the tokens of each of {len(documents.token_ids)} documents but its first, every one "
+        f"the tokens of each document ({len(documents.token_ids)} in all) but its first, every one "
         f"given those before it in its document; documents over {length} tokens in windows of "
         f"{length} that advance by {stride or length}; no special tokens added"
     )
