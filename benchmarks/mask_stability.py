@@ -21,8 +21,8 @@ from typing import Any
 from ending import run
 from quality import PAPER
 from rich.console import Console
+from study_options import add_options, settings_of
 from torch import Tensor
-from variants import add_options, settings_of
 
 from grasp_deploy.checkpoint.loading import load_checked
 from grasp_deploy.cli.bench.ending import check_place
@@ -92,9 +92,9 @@ def main() -> None:
             kv = job.budget.units.is_kv
             row = {"ffn_survival": survival(masks, ~kv), "kv_survival": survival(masks, kv)}
             record["rows"].append({"variant": name, **row})
+            if options.output:
+                write_record(options.output, record)
     Console().print(stability_table(record))
-    if options.output:
-        write_record(options.output, record)
 
 
 if __name__ == "__main__":
