@@ -27,16 +27,9 @@ from typing import Any
 from ending import run
 from quality import PAPER
 from rich.console import Console
+from study_options import Corpus, add_options, corpora_of, keeps_and_seeds, settings_of
 from study_rows import rows_so_far
-from variants import (
-    Bench,
-    Corpus,
-    add_options,
-    corpora_of,
-    keeps_and_seeds,
-    options_of,
-    settings_of,
-)
+from variants import Bench, options_of
 
 from grasp_deploy.budgets import budget_record
 from grasp_deploy.checkpoint.loading import load_checked

@@ -24,16 +24,10 @@ from typing import Any
 
 from ending import run
 from rich.console import Console
+from study_options import add_options, corpora_of, keeps_and_seeds, settings_of
 from study_rows import by_options, key, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
-from variants import (
-    Bench,
-    Variant,
-    add_options,
-    corpora_of,
-    keeps_and_seeds,
-    settings_of,
-)
+from variants import Bench, Variant
 
 from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CRITERIA

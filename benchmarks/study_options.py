@@ -1,0 +1,87 @@
+"""What all studies of quality take on their command line, and what it means."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from exports import demo_texts
+
+from grasp_deploy.demo.run import MODEL
+from grasp_deploy.errors import InputError
+
+Number = TypeVar("Number")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Held-out text."""
+
+    name: str
+    source: str
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, flag: str = "--evaluate") -> Corpus:
+        """From `NAME=SOURCE` or `NAME=SOURCE@SPLIT`, as an option says it."""
+        name, equals, place = text.partition("=")
+        if not (name and equals and place):
+            raise InputError(f"{flag} {text!r} is not NAME=SOURCE or NAME=SOURCE@SPLIT")
+        source, _, split = place.partition("@")
+        return cls(name, source, split or None)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What all studies of quality take."""
+    parser.add_argument("--model", type=Path, default=MODEL, help="folder of a dense model")
+    parser.add_argument("--calibration", help="text; default: the embedded model's")
+    parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
+    parser.add_argument(
+        "--evaluate", action="append", metavar="NAME=SOURCE[@SPLIT]", help="held-out text; repeat"
+    )
+    parser.add_argument("--keep", default="0.8,0.6,0.5,0.4", help="budgets")
+    parser.add_argument("--seeds", default="0", help="such as 0,1,2")
+    parser.add_argument("--sequences", type=int, default=512)
+    parser.add_argument("--sequence-length", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--evaluation-blocks", type=int, default=80)
+    parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+
+
+def keeps_and_seeds(options: argparse.Namespace) -> tuple[list[float], list[int]]:
+    """The budgets and seeds of a study; a smoke run takes one budget."""
+    keeps = "0.6" if options.smoke else options.keep
+    return _numbers("--keep", keeps, float), _numbers("--seeds", options.seeds, int)
+
+
+def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{flag} {text!r} is no list of numbers: write them a,b,c") from None
+
+
+def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """The options of the config that all variants share."""
+    calibration, _ = demo_texts(work)
+    settings = {
+        "model": str(options.model),
+        "calibration": options.calibration or str(calibration),
+        "calibration_split": options.calibration_split,
+        "sequences": options.sequences,
+        "sequence_length": options.sequence_length,
+        "batch_size": options.batch_size,
+    }
+    if options.smoke:
+        settings |= {"sequences": 8, "sequence_length": 64, "batch_size": 4}
+    return settings
+
+
+def corpora_of(options: argparse.Namespace, work: Path) -> list[Corpus]:
+    if options.evaluate:
+        return [Corpus.parse(text) for text in options.evaluate]
+    return [Corpus("held-out", str(demo_texts(work)[1]))]
