@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -27,6 +28,7 @@ STAGES = {
     "swaps": "swapping KV groups",
     "compensation": "compensating",
     "scales": "calibrating scales",
+    "healing": "healing",
     "export": "writing tensors",
 }
 LOG_EVERY_SECONDS = 20.0
@@ -47,10 +49,14 @@ def stage_bars(console: Console) -> Iterator[Watcher]:
         TextColumn("{task.fields[figures]}"),
     )
     tasks: dict[str, TaskID] = {}
+    steps: dict[str, int] = {}
     with Progress(*columns, console=console) as progress:
 
         def follow(row: dict[str, Any]) -> None:
             stage = row["stage"]
+            if row["step"] < steps.get(stage, 0):  # the next model's
+                tasks.pop(stage)
+            steps[stage] = row["step"]
             if stage not in tasks:
                 tasks[stage] = progress.add_task(label(stage), total=row["steps"], figures="")
             progress.update(tasks[stage], completed=row["step"], figures=figures(row))
@@ -58,25 +64,33 @@ def stage_bars(console: Console) -> Iterator[Watcher]:
         yield follow
 
 
+@dataclass
+class _Stage:
+    """What a log has heard of a stage."""
+
+    began: float  # seconds on the clock at its first row
+    first_step: int
+    said: float  # seconds on the clock at its last line
+    step: int
+
+
 def log_lines(console: Console) -> Watcher:
     """Follows rows of metrics with a line at a stage's end and every few seconds before."""
-    began: dict[str, tuple[float, int]] = {}  # stage: when its first row came, and its step
-    said: dict[str, float] = {}
-    ended: set[str] = set()
+    stages: dict[str, _Stage] = {}
 
     def follow(row: dict[str, Any]) -> None:
-        if row["step"] == row["steps"] and row["stage"] in ended:
+        now, step, steps = time.monotonic(), row["step"], row["steps"]
+        stage = stages.get(row["stage"])
+        if stage is None or step < stage.step:  # the first of it, or of the next model's
+            stage = stages[row["stage"]] = _Stage(now, step, now, -1)
+        again, stage.step = step == stage.step, step
+        if again or (step < steps and now - stage.said < LOG_EVERY_SECONDS):
             return
-        now, stage, step, steps = time.monotonic(), row["stage"], row["step"], row["steps"]
-        start, first_step = began.setdefault(stage, (now, step))
-        if step < steps and now - said.setdefault(stage, now) < LOG_EVERY_SECONDS:
-            return
-        said[stage] = now
-        if step == steps:
-            ended.add(stage)
-        left = (now - start) / max(1, step - first_step) * (steps - step)
-        clock = f"{left:.0f} s left" if step < steps else f"in {now - start:.0f} s"
-        text = f"{label(stage)} {step}/{steps}  {clock}  {figures(row)}"
+        stage.said = now
+        took = now - stage.began
+        left = took / max(1, step - stage.first_step) * (steps - step)
+        clock = f"{left:.0f} s left" if step < steps else f"in {took:.0f} s"
+        text = f"{label(row['stage'])} {step}/{steps}  {clock}  {figures(row)}"
         console.print(text.rstrip(), soft_wrap=True, highlight=False)
 
     return follow
@@ -88,6 +102,8 @@ def label(stage: str) -> str:
 
 def figures(row: dict[str, Any]) -> str:
     """Loss and kept shares, where the row has them."""
+    if "distance" in row:
+        return f"distance to dense {row['distance']:.3f}"
     if "loss" not in row:
         return ""
     text = f"loss {row['loss']:.3f}"
