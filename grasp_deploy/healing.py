@@ -89,8 +89,8 @@ def heal(
     if not course.best_loss < course.first_loss:
         raise InputError(
             f"the held-out loss was {course.first_loss:.4f} before and {course.last_loss:.4f} at "
-            "the end of healing, never lower, so nothing was written: try more --minutes, more "
-            "text, or a smaller --learning-rate"
+            "the end of healing, never lower, so nothing was written: try to learn "
+            "longer, more text, or a smaller --learning-rate"
         )
     healed = Healed(
         output,

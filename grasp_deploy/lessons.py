@@ -88,7 +88,7 @@ class Course:
         began, checked_at, checks_without_best = time.perf_counter(), 0.0, 0
         while (share := self._share()) < 1 and checks_without_best < PATIENCE:
             try:
-                loss = self._learn(share)
+                distance = self._learn(share)
             except LossError:  # too high a learning rate: the best adapters so far are safe
                 return
             self.seconds = time.perf_counter() - began
@@ -104,7 +104,7 @@ class Course:
                 "stage": "healing",
                 "step": done,
                 "steps": total,
-                "loss": loss,
+                "distance": distance,
                 "heldout_loss": checked,
             }
 
@@ -134,7 +134,7 @@ class Course:
         }
 
     def _learn(self, share: float) -> float:
-        """One step, `share` of the way; its loss in nats per token."""
+        """One step, `share` of the way; its distance from the dense model, in nats per token."""
         ids = self.schedule.batch(self.blocks, self.step)
         ids = ids.to(next(self.teacher.parameters()).device)
         with torch.no_grad():

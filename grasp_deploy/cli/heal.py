@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from grasp_deploy.cli.console import print_json, stderr, stdout
-from grasp_deploy.cli.options import Device, Json, Output, Overwrite
+from grasp_deploy.cli.options import Device, Dtype, Json, Output, Overwrite
 from grasp_deploy.errors import InputError
 
 
@@ -24,7 +24,7 @@ def heal_command(
     column: Annotated[str | None, typer.Option(help="Column that holds the text.")] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Time to learn; loading comes on top. [default: 10]", show_default=False),
+        typer.Option(help="To learn, by default 10; loading comes on top.", show_default=False),
     ] = None,
     steps: Annotated[
         int | None,
@@ -43,13 +43,14 @@ def heal_command(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Orders the blocks, starts the adapters.")] = 0,
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    dtype: Dtype = "auto",
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a pruned checkpoint towards its dense model, with LoRA, for some minutes.
 
-    Shapes stay, so memory and speed stay too. The weights that do best on held-out text win.
+    Shapes stay, so memory and speed stay too. The weights that do best on held-out text win, and
+    it ends early where the loss there has long not fallen.
     """
     from grasp_deploy.healing import check_installed, heal
     from grasp_deploy.lessons import HealConfig
@@ -80,9 +81,12 @@ def heal_command(
     if as_json:
         print_json({**asdict(healed), "output": str(output)})
         return
+    whole = healed.steps == steps if steps is not None else healed.seconds >= 60 * config.minutes
+    early = "" if whole else ", ended early"
     stdout.print(
         f"held-out loss, nats per token: {healed.loss_dense:.3f} dense, {healed.loss_before:.3f} "
-        f"pruned, {healed.loss_after:.3f} healed ({healed.steps} steps, {healed.seconds:.0f} s)",
+        f"pruned, {healed.loss_after:.3f} healed ({healed.steps} steps, {healed.seconds:.0f} s"
+        f"{early})",
         soft_wrap=True,
         highlight=False,
     )
