@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ending import run
 from plans import plan_of, random_mask, random_scales
 from tables import print_table
 from torch import Tensor
@@ -201,4 +202,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

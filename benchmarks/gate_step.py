@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 from bounds import lower_bound, tight_bound, twin
+from ending import run
 from tables import print_table
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -266,4 +267,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ending import run
 from exports import synthesized
 from rich.console import Console
 
@@ -58,4 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

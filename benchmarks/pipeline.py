@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ending import run
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -91,7 +92,7 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
     return result, time.perf_counter() - began, peak
 
 
-def run(
+def stage_rows(
     options: argparse.Namespace, model: nn.Module, work: Path, watch: Watcher
 ) -> Iterator[dict[str, Any]]:
     """A row for every stage: its seconds and peak memory, and the time at the paper's schedule."""
@@ -169,11 +170,11 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="pipeline-") as folder,
         stage_bars(Console(stderr=True)) as watch,
     ):
-        record["rows"] = list(run(options, model, Path(folder), watch))
+        record["rows"] = list(stage_rows(options, model, Path(folder), watch))
     Console().print(stage_table(record))
     if options.output:
         write_record(options.output, record)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

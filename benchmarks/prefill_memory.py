@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ending import run
 from exports import synthesized
 from rich.console import Console
 from rich.table import Table
@@ -96,4 +97,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

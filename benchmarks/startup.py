@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ending import run
 from plans import plan_of, random_mask
 from tables import print_table
 from torch import Tensor
@@ -142,4 +143,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ending import run
 from exports import add_options, pruned, synthesized
 from rich.console import Console
 
@@ -81,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from typing import Annotated
 
 import typer
@@ -14,7 +12,7 @@ from grasp_deploy.cli.bench.memory import memory_command
 from grasp_deploy.cli.bench.serve import serve_bench_command
 from grasp_deploy.cli.bench.throughput import throughput_command
 from grasp_deploy.cli.compress import compress_command, export_command
-from grasp_deploy.cli.console import INTERRUPTED, Edge
+from grasp_deploy.cli.console import Edge, tidy_process
 from grasp_deploy.cli.evaluate import perplexity_command
 from grasp_deploy.cli.evaluate_card import card_command
 from grasp_deploy.cli.heal import heal_command
@@ -58,11 +56,8 @@ app.command("demo")(demo_command)
 
 def main() -> None:
     """Entry point of the console script."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # run clean-up code
-    try:
+    with tidy_process():
         app(prog_name="grasp-deploy")
-    except KeyboardInterrupt:  # so early that no command had begun
-        sys.exit(INTERRUPTED)
 
 
 @app.callback(invoke_without_command=True)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -22,29 +27,52 @@ class Edge(TyperGroup):
     """Bad input ends in one line, our own bugs in their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # a full disk is told here or, as a traceback, after the end
-            return result
-        except InputError as error:
-            print_error("error", str(error))
-            sys.exit(BAD_INPUT)
-        except ChildError as error:
-            stderr.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-            sys.exit(CHECK_FAILED)
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # whoever read our output has gone: Typer's to end
-                raise
-            _end_of_system_error(error)
-            sys.exit(BAD_INPUT)
-        except RuntimeError as error:
-            if not str(error).startswith("Symlink loop"):  # pathlib's word for ELOOP
-                raise
-            print_error("error", f"{error}: point the link at a file or a folder, or name one")
-            sys.exit(BAD_INPUT)
-        except KeyboardInterrupt:
-            stderr.print("interrupted")
-            sys.exit(INTERRUPTED)
+        with readable_ends():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def readable_ends() -> Iterator[None]:
+    """Ends the process in one line where its input, its machine or its user stops it."""
+    try:
+        yield
+        sys.stdout.flush()  # a full disk is told here or, as a traceback, after the end
+    except InputError as error:
+        print_error("error", str(error))
+        sys.exit(BAD_INPUT)
+    except ChildError as error:
+        stderr.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(CHECK_FAILED)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # whoever read our output has gone: Typer's to end
+            raise
+        _end_of_system_error(error)
+        sys.exit(BAD_INPUT)
+    except RuntimeError as error:
+        if not str(error).startswith("Symlink loop"):  # pathlib's word for ELOOP
+            raise
+        print_error("error", f"{error}: point the link at a file or a folder, or name one")
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        stderr.print("interrupted")
+        sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def tidy_process() -> Iterator[None]:
+    """What every entry point needs: clean-up code runs on SIGTERM too, and all streams exist."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  to the end
+    if isinstance(sys.stdout, TextIOWrapper):  # file names need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    except KeyboardInterrupt:  # so early that no command had begun
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, before)  # at its very end there is nothing to clean up
 
 
 def _end_of_system_error(error: OSError) -> None:

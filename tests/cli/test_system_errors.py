@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import SHORT, assert_refused, command_line, environment, grasp_deploy
+from tests.cli.command import (
+    SHORT,
+    assert_refused,
+    command_line,
+    environment,
+    grasp_deploy,
+    run_process,
+)
 
 FULL = Path("/dev/full")
 
@@ -40,3 +48,28 @@ def test_links_that_lead_to_themselves(tiny_folder: Path, work: Path) -> None:
     ):
         assert_refused(grasp_deploy(*command), str(loop))
     assert {path.name for path in work.iterdir()} == {"loop", "text.txt"}
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_streams_that_are_closed(pruned: Path, closed: str) -> None:
+    good, bad = (
+        subprocess.run(
+            ["sh", "-c", f'"$@" {closed}', "sh", *command_line("inspect", folder)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for folder in (pruned, pruned / "none")
+    )
+    assert (good.returncode, bad.returncode) == (0, 2)
+    assert "Traceback" not in good.stderr + bad.stderr
+
+
+def test_a_name_that_is_no_utf8(pruned: Path) -> None:
+    """Where the terminal takes nothing but UTF-8, as it does by default."""
+    odd = os.fsdecode(b"no\xff")
+    (pruned / odd).touch()
+    ended = run_process("verify", pruned, PYTHONIOENCODING="utf-8:strict")
+    assert ended.code == 1, ended.stderr
+    assert r"no\udcff" in ended.stdout and "Traceback" not in ended.stderr
