@@ -27,7 +27,7 @@ from typing import Any
 from ending import run
 from quality import PAPER
 from rich.console import Console
-from study_options import Corpus, add_options, corpora_of, keeps_and_seeds, settings_of
+from study_options import Corpus, add_options, corpora_of, keeps_and_seeds, parsed, settings_of
 from study_rows import rows_so_far
 from variants import Bench, options_of
 
@@ -119,7 +119,7 @@ def main() -> None:
         bench = Bench(options, corpora_of(options, Path(folder)))
         one_text = ("calibration", "calibration_split")
         told = {name: value for name, value in settings.items() if name not in one_text}
-        told |= {"way": options.way, "texts": options.text}
+        told |= {"way": options.way, "texts": options.text or named_text(options)}
         record = new_record("study", command, told, study=f"calibration text, {options.way}")
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
         record["rows"] = rows_so_far(options.output, record, {})
@@ -135,13 +135,17 @@ def main() -> None:
     Console().print(*quality_tables(record))
 
 
+def named_text(options: argparse.Namespace) -> list[str]:
+    """The one text where no --text names more; the demo's own lies elsewhere in every run."""
+    split = f"@{options.calibration_split}" if options.calibration_split else ""
+    return [f"the text={options.calibration or 'the embedded model'}{split}"]
+
+
 def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[Corpus]:
     """What to calibrate on: texts by name, or the one that other studies take too."""
-    texts = [Corpus.parse(text, "--text") for text in options.text or ()]
+    texts = parsed("--text", options.text or ())
     if texts and options.calibration:
         raise InputError("--text names the texts, --calibration one more: give only --text")
-    if len({text.name for text in texts}) < len(texts):
-        raise InputError("two --text have the same name: give each its own")
     alone = Corpus("the text", settings["calibration"], settings["calibration_split"])
     return texts or [alone]
 

@@ -21,12 +21,13 @@ from typing import Any
 from ending import run
 from quality import PAPER
 from rich.console import Console
-from study_options import add_options, settings_of
+from study_options import add_options, keeps_and_seeds, settings_of
 from torch import Tensor
 
 from grasp_deploy.checkpoint.loading import load_checked
 from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CompressConfig
+from grasp_deploy.errors import InputError
 from grasp_deploy.job import Job, prepare
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.record import new_record, write_record
@@ -78,12 +79,15 @@ def main() -> None:
     parser.set_defaults(keep="0.5")
     options = parser.parse_args()
     check_place(options.output)
+    (keep, *others), (seed, *seeds) = keeps_and_seeds(options)
+    if others or seeds:
+        raise InputError("masks are watched under one budget and one seed: name one of each")
     command = ["python", "benchmarks/mask_stability.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="mask-stability-") as folder,
         stage_bars(Console(stderr=True)) as watch,
     ):
-        settings = {**settings_of(options, Path(folder)), "keep": float(options.keep)}
+        settings = {**settings_of(options, Path(folder)), "keep": keep, "seed": seed}
         record = new_record("mask-stability", command, settings)
         record["rows"] = []
         for name, way in WAYS.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ class Corpus:
     split: str | None = None
 
     @classmethod
-    def parse(cls, text: str, flag: str = "--evaluate") -> Corpus:
+    def parse(cls, text: str, flag: str) -> Corpus:
         """From `NAME=SOURCE` or `NAME=SOURCE@SPLIT`, as an option says it."""
         name, equals, place = text.partition("=")
         if not (name and equals and place):
@@ -60,9 +60,12 @@ def keeps_and_seeds(options: argparse.Namespace) -> tuple[list[float], list[int]
 
 def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
     try:
-        return [kind(part) for part in text.split(",")]
+        numbers = [kind(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{flag} {text!r} is no list of numbers: write them a,b,c") from None
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"{flag} {text} names one twice: name each once")
+    return numbers
 
 
 def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -82,6 +85,15 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def corpora_of(options: argparse.Namespace, work: Path) -> list[Corpus]:
+    """The held-out text: what --evaluate names, or the embedded model's."""
     if options.evaluate:
-        return [Corpus.parse(text) for text in options.evaluate]
+        return parsed("--evaluate", options.evaluate)
     return [Corpus("held-out", str(demo_texts(work)[1]))]
+
+
+def parsed(flag: str, texts: Sequence[str]) -> list[Corpus]:
+    """Corpora of an option that may be repeated; InputError if two have the same name."""
+    corpora = [Corpus.parse(text, flag) for text in texts]
+    if len({corpus.name for corpus in corpora}) < len(corpora):
+        raise InputError(f"two {flag} have the same name: give each its own")
+    return corpora
