@@ -1,4 +1,4 @@
-"""What does each choice in the method cost or win in quality?
+r"""What does each choice in the method cost or win in quality?
 
 One study at a time: every variant is compressed under the same budgets and measured on the same
 held-out text. The record is written anew after each, and a record of the same study, settings and
@@ -134,18 +134,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     check_place(options.output)
-    chosen = STUDIES[options.study]
-    if options.variants:
-        wanted = options.variants.split(";")
-        chosen = [variant for variant in chosen if variant.name in wanted]
-        if unknown := set(wanted) - {variant.name for variant in chosen}:
-            raise InputError(
-                f"--variants {';'.join(sorted(unknown))} is no variant of {options.study}: "
-                f"choose of {';'.join(variant.name for variant in STUDIES[options.study])}"
-            )
-    chosen = chosen[: SMOKE_VARIANTS if options.smoke else None]
-    if any(variant.healing for variant in chosen):
-        check_installed()
+    study = [one.in_brief() if options.smoke else one for one in STUDIES[options.study]]
+    chosen = _chosen(study, options)
     keeps, seeds = keeps_and_seeds(options)
     command = ["python", "benchmarks/quality.py", *sys.argv[1:]]
     tasks = tasks_of(options)
@@ -160,7 +150,7 @@ def main() -> None:
         )
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
         _note_tasks(record, bench)
-        made_with = {one.name: one.made_with(settings) for one in STUDIES[options.study]}
+        made_with = {one.name: one.made_with(settings) for one in study}
         record["rows"] = rows_so_far(options.output, record, made_with)
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
         known = rows_of_others(options.known, record)
@@ -176,6 +166,23 @@ def main() -> None:
             if options.output:
                 write_record(options.output, record)
     Console().print(*quality_tables(record), *accuracy_tables(record))
+
+
+def _chosen(study: list[Variant], options: argparse.Namespace) -> list[Variant]:
+    """What is to be measured of a study; InputError for variants that it does not have."""
+    chosen = study
+    if options.variants:
+        wanted, names = options.variants.split(";"), [one.name for one in study]
+        if unknown := set(wanted) - set(names):
+            raise InputError(
+                f"--variants {';'.join(sorted(unknown))} is no variant of {options.study}: "
+                f"choose of {';'.join(names)}"
+            )
+        chosen = [one for one in study if one.name in wanted]
+    chosen = chosen[: SMOKE_VARIANTS if options.smoke else None]
+    if any(one.healing for one in chosen):
+        check_installed()
+    return chosen
 
 
 def _named(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

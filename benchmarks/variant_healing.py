@@ -11,7 +11,7 @@ from grasp_deploy.healing import Healed, heal
 from grasp_deploy.lessons import HealConfig
 
 Watcher = Callable[[dict[str, Any]], None]
-SMOKE = {"sequences": 64, "steps": 20, "rank": 4}
+BRIEF = {"sequences": 64, "steps": 20, "rank": 4}
 
 
 def heal_config(config: CompressConfig, healing: dict[str, Any]) -> HealConfig:

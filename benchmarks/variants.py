@@ -6,14 +6,14 @@ import argparse
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from study_options import Corpus
 from transformers import PreTrainedModel
-from variant_healing import SMOKE, healed
+from variant_healing import BRIEF, healed
 from variant_tasks import accuracies, average_of
 
 from grasp_deploy.bench.tasks import TaskSettings
@@ -39,6 +39,10 @@ class Variant:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     healing: dict[str, Any] | None = None  # of HealConfig, for a variant healed after the cut
+
+    def in_brief(self) -> Variant:
+        """The same in seconds, as far as the study's settings do not see to that."""
+        return self if self.healing is None else replace(self, healing=BRIEF)
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """Of the study's settings, with what this one differs in."""
@@ -72,7 +76,7 @@ class Bench:
         self.shape = model_shape(read_config_at(options.model / "config.json"))
         layers = self.shape.layers
         self.dense_layers = [(one.intermediate_size, one.num_key_value_heads) for one in layers]
-        self.tasks, self.smoke = tasks, options.smoke
+        self.tasks = tasks
         self.dense_tasks = accuracies(options.model, tasks, watch) if tasks else {}
 
     def perplexities(self, folder: Path) -> dict[str, float]:
@@ -93,12 +97,14 @@ class Bench:
         with tempfile.TemporaryDirectory(prefix="variant-") as folder:
             made = Path(folder) / "pruned"
             plan = compress(config, made, watch=watch).plan
-            seconds, losses = plan.provenance["seconds"], plan.provenance["losses"]
+            seconds, losses = plan.provenance["seconds"], dict(plan.provenance["losses"])
             if variant.healing is not None:
-                healing = SMOKE if self.smoke else variant.healing
-                better = healed(made, config, healing, watch)
+                better = healed(made, config, variant.healing, watch)
                 made, seconds = better.output, {**seconds, "healing": better.seconds}
-                losses = {**losses, "heldout_healed": better.loss_after}
+                losses |= {
+                    "heldout_before_healing": better.loss_before,
+                    "heldout_healed": better.loss_after,
+                }
             found = self.perplexities(made)
             tasks = accuracies(made, self.tasks, watch) if self.tasks else {}
         return {
