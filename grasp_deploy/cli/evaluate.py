@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grasp_deploy.cli.console import print_error, print_json, stderr, stdout
-from grasp_deploy.cli.options import MODEL_HELP, Device, Json, Revision
+from grasp_deploy.cli.options import MODEL_HELP, Device, Dtype, Json, Revision
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def perplexity_command(
     batch_size: Annotated[int, typer.Option(min=1, help="Blocks in a batch.")] = 1,
     revision: Revision = None,
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
-    """Perplexity on blocks of text, sliding windows or single documents, in float32."""
+    """Perplexity on blocks of text, sliding windows or single documents."""
     from grasp_deploy.checkpoint.loading import load, load_tokenizer
     from grasp_deploy.checkpoint.shapes import read_config
     from grasp_deploy.checkpoint.source import resolve_model

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grasp_deploy.cli.console import print_json, stderr, stdout
-from grasp_deploy.cli.options import Device, Json
+from grasp_deploy.cli.options import Device, Dtype, Json
 
 
 def card_command(
@@ -45,7 +45,7 @@ def card_command(
     sequences: Annotated[int, typer.Option(min=1, help="How many blocks of each corpus.")] = 80,
     batch_size: Annotated[int, typer.Option(min=1, help="Blocks in a batch.")] = 1,
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
     """Measure dense beside pruned, judge, and write it into DIR: quality.json and README.md.

@@ -34,3 +34,9 @@ VllmFlags = Annotated[
 ]
 MODEL_HELP = "Hub id or folder of a model, dense or pruned."
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the weights' own."
+    ),
+]

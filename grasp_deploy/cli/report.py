@@ -20,7 +20,9 @@ def report_command(
     records: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RECORD...", help="JSON files that benches wrote.", show_default=False
+            metavar="RECORD...",
+            help="JSON files that benches, studies or `evaluate tasks` wrote.",
+            show_default=False,
         ),
     ],
     *,
