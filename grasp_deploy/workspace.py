@@ -85,7 +85,7 @@ class Workspace:
         elif begun and not overwrite:
             raise InputError(
                 f"an unfinished run lies in {directory}: go on with --resume, or start anew with "
-                "--overwrite"
+                "--overwrite, unless it is still at work"
             )
         lock = ExitStack()
         with readable_disk_errors(directory):
