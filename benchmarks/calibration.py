@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, default="default")
     parser.set_defaults(keep="0.5")
     options = parser.parse_args()
-    check_place(options.output)
+    check_place(options.output, "study")
     command = ["python", "benchmarks/calibration.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="calibration-") as folder,

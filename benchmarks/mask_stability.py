@@ -78,7 +78,7 @@ def main() -> None:
     add_options(parser)
     parser.set_defaults(keep="0.5")
     options = parser.parse_args()
-    check_place(options.output)
+    check_place(options.output, "mask-stability")
     (keep, *others), (seed, *seeds) = keeps_and_seeds(options)
     if others or seeds:
         raise InputError("masks are watched under one budget and one seed: name one of each")

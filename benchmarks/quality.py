@@ -133,7 +133,7 @@ def main() -> None:
         help="of another study: rows of the same options are taken from it; repeat",
     )
     options = parser.parse_args()
-    check_place(options.output)
+    check_place(options.output, "study")
     study = [one.in_brief() if options.smoke else one for one in STUDIES[options.study]]
     chosen = _chosen(study, options)
     keeps, seeds = keeps_and_seeds(options)

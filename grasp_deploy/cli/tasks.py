@@ -77,7 +77,7 @@ def tasks_command(
     their lengths), else its acc; the average over tasks is unweighted. So does the paper.
     """
     names = _names(tasks, preset)
-    check_place(output)
+    check_place(output, "tasks")
     os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval's bars would be drawn through ours
     from grasp_deploy.bench.models import bench_models
     from grasp_deploy.bench.tasks import TaskSettings, bench_tasks

@@ -255,7 +255,7 @@ def test_rows_of_other_defaults_are_not_gone_on_with(
     ("key", "value", "words"),
     [
         ("study", "scales", "is a record of the study scales, and not of targets"),
-        ("benchmark", "gate_step", "is a record of gate_step, and not of a study"),
+        ("benchmark", "gate_step", "is a record of gate_step, and not of study"),
         ("rows", [], "is no whole record of study: rows is no list of at least one"),
     ],
 )

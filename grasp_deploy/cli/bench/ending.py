@@ -20,10 +20,10 @@ def command_line() -> list[str]:
     return ["grasp-deploy", *sys.argv[1:]]
 
 
-def check_place(output: Path | None) -> None:
+def check_place(output: Path | None, kind: str | None = None) -> None:
     """InputError if a record could not be written there, before anything is measured.
 
-    Only a record is ever replaced.
+    Only a record is ever replaced, and, where the `kind` of benchmark is told, only one of it.
     """
     if output is None:
         return
@@ -37,11 +37,15 @@ def check_place(output: Path | None) -> None:
         raise InputError(f"--output {output} is a folder: name a file in it")
     if exists:
         try:
-            read_record(output)
+            there = read_record(output)["benchmark"]
         except InputError:
             raise InputError(
                 f"--output {output} exists and is no record of this release: name another file"
             ) from None
+        if kind is not None and there != kind:
+            raise InputError(
+                f"--output {output} is a record of {there}, and not of {kind}: name another file"
+            )
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InputError(f"--output {output} cannot be written in {folder}: name another file")
 

@@ -33,7 +33,7 @@ def kv_command(
 ) -> None:
     """Say how many tokens and sequences the KV cache holds beside the weights."""
     memory_bytes = parse_bytes(memory, "--memory")
-    check_place(output)
+    check_place(output, "kv")
     from grasp_deploy.bench.kv import KvSettings, bench_kv
     from grasp_deploy.bench.models import bench_models
     from grasp_deploy.report.bench_tables import kv_table

@@ -38,7 +38,7 @@ def memory_command(
 ) -> None:
     """Measure what one prefill takes: weights, KV cache and peak, beside their prediction."""
     lengths = tuple(int_list(prompt_tokens, "--prompt-tokens"))
-    check_place(output)
+    check_place(output, "memory")
     from grasp_deploy.bench.memory import MemorySettings, bench_memory
     from grasp_deploy.bench.models import bench_models
     from grasp_deploy.report.bench_tables import memory_table

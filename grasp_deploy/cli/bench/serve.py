@@ -66,7 +66,7 @@ def serve_bench_command(
     rates = tuple(rate_list(request_rate, "--request-rate")) if request_rate else ()
     concurrencies = () if rates else tuple(int_list(concurrency or CONCURRENCIES, "--concurrency"))
     slo = {"ttft": slo_ttft_ms, "tpot": slo_tpot_ms, "e2el": slo_e2e_ms}
-    check_place(output)
+    check_place(output, "serve")
     from grasp_deploy.bench.models import bench_models
     from grasp_deploy.bench.serve import ServeSettings, bench_serve
     from grasp_deploy.report.progress import stage_bars

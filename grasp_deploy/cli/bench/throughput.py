@@ -55,7 +55,7 @@ def throughput_command(
     """Measure throughput, TTFT and TPOT against batch size, models side by side."""
     batches = tuple(int_list(batch, "--batch"))
     kv_memory_bytes = parse_bytes(kv_memory, "--kv-memory") if kv_memory else None
-    check_place(output)
+    check_place(output, "throughput")
     from grasp_deploy.bench.models import bench_models
     from grasp_deploy.bench.throughput import bench_throughput
     from grasp_deploy.bench.throughput_engines import ThroughputSettings
