@@ -20,6 +20,7 @@ from grasp_deploy.config_checks import (
     type_problems,
     unused_problems,
 )
+from grasp_deploy.disk import read_text
 from grasp_deploy.errors import InputError
 
 Criterion = Literal[  # one-shot scores; a test holds them to those that `pruning.criteria` knows
@@ -230,7 +231,7 @@ class CompressConfig:
 def read_config_file(path: Path) -> dict[str, Any]:
     """The options in a config file that an earlier run wrote; InputError if it holds none."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.disk import write_text
+from grasp_deploy.disk import read_text, write_text
 from grasp_deploy.errors import InputError
 from grasp_deploy.version import __version__
 
@@ -52,7 +52,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """Read a record; InputError if the file is none, or of another schema."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_text(path))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: name a record that a bench wrote") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from grasp_deploy.checkpoint.shapes import read_config
 from grasp_deploy.checkpoint.source import path_of, resolve_model
+from grasp_deploy.disk import read_text
 from grasp_deploy.errors import InputError
 
 
@@ -37,7 +38,7 @@ def read_config_at(path: Path) -> dict[str, Any]:
     if path.is_dir():
         return read_config(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_text(path))
     except FileNotFoundError:
         raise InputError(
             f"there is no file {path}: name a model's folder or its config.json"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grasp_deploy.disk import sync
+from grasp_deploy.disk import read_text, sync
 from grasp_deploy.errors import InputError
 
 MANIFEST_FILE = "manifest.json"  # every checkpoint of ours has one
@@ -118,7 +118,7 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
 def manifest_of(directory: Path) -> dict[str, str]:
     """SHA-256 by file name that a checkpoint states; empty if it states none that can be read."""
     try:
-        stated = json.loads((directory / MANIFEST_FILE).read_text(encoding="utf-8"))["sha256"]
+        stated = json.loads(read_text(directory / MANIFEST_FILE))["sha256"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
     return stated if isinstance(stated, dict) else {}

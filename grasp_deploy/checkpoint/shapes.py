@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.families import Family, family_of
+from grasp_deploy.disk import read_text
 from grasp_deploy.errors import InputError
 
 LARGEST_SIZE, MOST_LAYERS = 2**31 - 1, 10_000  # beyond any model, and short of endless loops
@@ -103,7 +104,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """The parsed config.json of a model folder; InputError if it is missing or broken."""
     path = directory / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_text(path))
     except FileNotFoundError:
         raise InputError(
             f"{directory} holds no config.json: name a Hugging Face model folder or a hub id"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from grasp_deploy.checkpoint.files import readable_disk_errors
-from grasp_deploy.disk import sync
+from grasp_deploy.disk import is_special, sync
 from grasp_deploy.errors import InputError
 
 
@@ -21,8 +21,15 @@ def check_page_place(path: Path, records: Collection[Path], mark: str) -> None:
             raise InputError(f"--html {path} is a record that the page is made of: name another")
         if path.is_dir():
             raise InputError(f"--html {path} is a folder: name a file in it")
-        if path.exists() and mark.encode() not in path.read_bytes()[:4096]:
+        if is_special(path):
+            raise InputError(f"--html {path} is a pipe or a device: name a file")
+        if path.exists() and mark.encode() not in _beginning(path):
             raise InputError(f"--html {path} exists and is no page of ours: name another file")
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4096)
 
 
 def check_picture_place(folder: Path) -> None:

@@ -28,6 +28,7 @@ def check_place(output: Path | None, kind: str | None = None) -> None:
     if output is None:
         return
     from grasp_deploy.checkpoint.files import readable_disk_errors
+    from grasp_deploy.disk import is_special
     from grasp_deploy.record import read_record
 
     with readable_disk_errors(output):
@@ -35,6 +36,8 @@ def check_place(output: Path | None, kind: str | None = None) -> None:
         folder = next(parent for parent in output.absolute().parents if parent.exists())
     if is_folder:
         raise InputError(f"--output {output} is a folder: name a file in it")
+    if is_special(output):
+        raise InputError(f"--output {output} is a pipe or a device: name a file")
     if exists:
         try:
             there = read_record(output)["benchmark"]
