@@ -60,11 +60,16 @@ def write_report(
 
     Raises InputError if matplotlib is missing, or if a file cannot or may not be written.
     """
-    from grasp_deploy.report.files import check_page_place, check_picture_place, write_files
+    from grasp_deploy.report.files import (
+        check_page_place,
+        check_picture_place,
+        check_pictures,
+        write_files,
+    )
 
     try:
         from grasp_deploy.report.page import GENERATOR, page
-        from grasp_deploy.report.pictures import pictures
+        from grasp_deploy.report.pictures import PNG_MARK, pictures
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
@@ -80,7 +85,9 @@ def write_report(
     with stderr.status("drawing"):
         files = {html: page(named).encode()} if html else {}
         if png:
-            files |= {png / name: content for name, content in pictures(named).items()}
+            drawn = {png / name: content for name, content in pictures(named).items()}
+            check_pictures(drawn, PNG_MARK)
+            files |= drawn
         if not files:
             raise InputError("--png: none of these records has a figure; leave it out")
         write_files(files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,13 +23,8 @@ def check_page_place(path: Path, records: Collection[Path], mark: str) -> None:
             raise InputError(f"--html {path} is a folder: name a file in it")
         if is_special(path):
             raise InputError(f"--html {path} is a pipe or a device: name a file")
-        if path.exists() and mark.encode() not in _beginning(path):
+        if path.exists() and not _is_ours(path, mark):
             raise InputError(f"--html {path} exists and is no page of ours: name another file")
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4096)
 
 
 def check_picture_place(folder: Path) -> None:
@@ -37,6 +32,22 @@ def check_picture_place(folder: Path) -> None:
     with readable_disk_errors(folder):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--png {folder} is a file: name a folder for the figures")
+
+
+def check_pictures(paths: Iterable[Path], mark: str) -> None:
+    """InputError if a figure would replace what is none of ours; `mark` is as for a page."""
+    for path in paths:
+        with readable_disk_errors(path):
+            if path.exists() and not (path.is_file() and _is_ours(path, mark)):
+                raise InputError(
+                    f"--png: {path} exists and is no figure of ours: name another folder"
+                )
+
+
+def _is_ours(path: Path, mark: str) -> bool:
+    """Whether a file says in its first kilobytes that we made it."""
+    with path.open("rb") as file:
+        return mark.encode() in file.read(4096)
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:

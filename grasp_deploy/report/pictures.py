@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from grasp_deploy.report.plots import PNG_MARK as PNG_MARK
 from grasp_deploy.report.plots import drawings, png, shape_drawings
 from grasp_deploy.report.records import NamedRecord
 

@@ -229,6 +229,24 @@ def test_places_that_cannot_be_written(folder: Path) -> None:
         assert tree(folder) == before, options
 
 
+def test_only_figures_of_ours_are_replaced(folder: Path) -> None:
+    options = ("kv.json", "--png", "figures")
+    assert report(*options).code == 0
+    (folder / "figures/holiday.png").write_bytes(b"\x89PNG of a beach")
+    before = tree(folder)
+    assert report(*options).code == 0, "figures of ours may be replaced"
+    assert tree(folder) == before, "and what has another name stays"
+    mine = folder / "figures/kv-kv-capacity.png"
+    mine.write_bytes(b"\x89PNG of a cat")
+    before = tree(folder)
+    words = ("figures/kv-kv-capacity.png exists", "no figure of ours", "another folder")
+    assert_refused(report(*options), "--png", *words)
+    assert tree(folder) == before
+    mine.unlink()
+    mine.mkdir()
+    assert_refused(report(*options), "--png", *words)
+
+
 def test_all_files_or_none(folder: Path) -> None:
     before = tree(folder)
     options = ("--html", "page.html", "--png", "/proc/figures")

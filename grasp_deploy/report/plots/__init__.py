@@ -10,6 +10,7 @@ from grasp_deploy.report.plots.serving import serve_drawings
 from grasp_deploy.report.plots.shapes import kept_drawings, quality_drawings
 from grasp_deploy.report.plots.startup import startup_drawings
 from grasp_deploy.report.plots.study import study_drawings
+from grasp_deploy.report.plots.style import PNG_MARK as PNG_MARK
 from grasp_deploy.report.plots.style import Drawing as Drawing
 from grasp_deploy.report.plots.style import color_rules as color_rules
 from grasp_deploy.report.plots.style import our_style

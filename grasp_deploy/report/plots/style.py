@@ -31,6 +31,8 @@ TITLE_POINTS, NOTE_POINTS, LEGEND_POINTS = 308.0, 240.0, 262.0  # the widest lin
 TITLE_SIZE, NOTE_SIZE, LEGEND_SIZE = 11.0, 8.5, 9.5
 FONT = "DejaVu Sans"  # comes with matplotlib: the same figure everywhere
 PNG_DOTS_PER_INCH = 200
+SOFTWARE = "grasp-deploy"
+PNG_MARK = f"tEXtSoftware\0{SOFTWARE}"  # how a figure of ours is known
 SURFACE, INK, MUTED, GRID = "#ffffff", "#1f2430", "#5e6673", "#d9dde3"
 # Okabe and Ito's hues, each dark enough for white; the first, for the first model, is none of them.
 SERIES = ("#4a5260", "#0072b2", "#d55e00", "#009e73", "#a65a96", "#b07a00", "#3a9bdc")
@@ -183,9 +185,8 @@ def png(drawing: Drawing) -> bytes:
     """The figure as a PNG file on white ground."""
     buffer = io.BytesIO()
     with our_style():
-        drawing.figure.savefig(
-            buffer, format="png", dpi=PNG_DOTS_PER_INCH, metadata={"Software": None}
-        )
+        metadata = {"Software": SOFTWARE}
+        drawing.figure.savefig(buffer, format="png", dpi=PNG_DOTS_PER_INCH, metadata=metadata)
     return buffer.getvalue()
 
 
