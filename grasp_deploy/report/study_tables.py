@@ -15,6 +15,7 @@ from grasp_deploy.report.widths import fits
 
 Record = Mapping[str, Any]
 BY_COST = "ffn_share_of_kept_cost"
+UNTOLD = "-"
 BROKEN = 1e5  # a perplexity whose digits say no more than that the model is broken
 
 
@@ -93,13 +94,15 @@ def budget_tables(record: Record) -> list[Table]:
 
     The rest of what the paper's appendix diagnoses its variants by; none where no row has it.
     """
-    if not any(BY_COST in row for row in record["rows"]):
+    told = [BY_COST in row for row in record["rows"]]
+    if not any(told):
         return []
     table = Table(
         title=Text(f"What the kept budget goes to: study of {record['study']}"),
         title_justify="left",
         caption="shares of the kept cost; scores: the mean over the units that are kept, in the "
-        "method's own unit, so that only those of one row compare",
+        "method's own unit, so that only those of one row compare"
+        + ("" if all(told) else f"; {UNTOLD}: older rows, which do not tell it"),
         caption_justify="left",
     )
     table.add_column("variant", overflow="fold")
@@ -108,13 +111,16 @@ def budget_tables(record: Record) -> list[Table]:
     for keep in budgets(record):
         table.add_row(Text(f"keep {keep:g}", style="bold"))
         for variant in variants(record):
-            if some := [row for row in runs(record, variant, keep) if BY_COST in row]:
+            if some := runs(record, variant, keep):
                 table.add_row(Text(variant), *_budget_cells(some))
         table.add_section()
     return [table]
 
 
 def _budget_cells(rows: Sequence[Record]) -> list[str]:
+    rows = [row for row in rows if BY_COST in row]
+    if not rows:
+        return [UNTOLD] * 4
     shares = [
         f"{statistics.fmean(row[key] for row in rows):.1%}"
         for key in (BY_COST, "kv_share_of_kept_cost")

@@ -105,9 +105,18 @@ def test_what_the_kept_budget_goes_to_where_rows_tell() -> None:
     with_allocation(record["rows"][6], 1.0, (-0.125, None))
     (table,) = budget_tables(record)
     lines = drawn(table)
-    assert cells_of(lines, "default") == [["default", "60.0%", "40.0%", "2.5", "1e-05"]]
-    assert cells_of(lines, "flap") == [["flap", "100.0%", "0.0%", "-0.125", ""]]
+    # at 0.8, then at 0.5: the other rows are older
+    untold = ["-", "-", "-", "-"]
+    assert cells_of(lines, "default") == [
+        ["default", "60.0%", "40.0%", "2.5", "1e-05"],
+        ["default", *untold],
+    ]
+    assert cells_of(lines, "flap") == [["flap", *untold], ["flap", "100.0%", "0.0%", "-0.125", ""]]
     assert max(map(len, lines)) <= 80
+    assert "-: older rows, which do not tell it" in " ".join(" ".join(lines).split())
+    for row in record["rows"]:
+        with_allocation(row, 0.5, (1.0, 1.0))
+    assert "older rows" not in " ".join(drawn(budget_tables(record)[0]))
 
 
 @pytest.mark.parametrize("variant", ["wanda-structured, compensated", "x" * 70])
