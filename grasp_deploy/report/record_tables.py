@@ -105,7 +105,7 @@ def _kv_tables(record: Row) -> list[Table]:
 def _throughput_tables(record: Row) -> list[Table]:
     from grasp_deploy.report.throughput_tables import throughput_table
 
-    return [throughput_table(record), gain_table(record)]
+    return [throughput_table(record, judged_in="the next table"), gain_table(record)]
 
 
 def _serve_tables(record: Row) -> list[Table]:

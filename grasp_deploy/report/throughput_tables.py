@@ -15,8 +15,11 @@ from grasp_deploy.verdicts.serving import load_name
 Cell = Mapping[str, Any]
 
 
-def throughput_table(record: Mapping[str, Any]) -> Table:
-    """Output tokens per second, TTFT, TPOT and energy of each model, one batch size at a time."""
+def throughput_table(record: Mapping[str, Any], judged_in: str = "report") -> Table:
+    """Output tokens per second, TTFT, TPOT and energy of each model, one batch size at a time.
+
+    `judged_in` is where a reader finds whether changes are more than noise.
+    """
     cells = record["cells"]
     settings = list(dict.fromkeys(map(_setting, cells)))
     has_energy = any(s.get("joules") is not None for cell in cells for s in cell["samples"])
@@ -24,7 +27,8 @@ def throughput_table(record: Mapping[str, Any]) -> Table:
         title="Throughput" + (f": {settings[0]}" if len(settings) == 1 else ""),
         title_justify="left",
         caption="tokens/s of output: median ± half the range of the repetitions; Δ: mean change "
-        "against the first model, repetition by repetition; whether it is more than noise: report",
+        "against the first model, repetition by repetition; whether it is more than noise: "
+        f"{judged_in}",
         caption_justify="left",
     )
     table.add_column("model", overflow="fold")

@@ -9,7 +9,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from grasp_deploy.report.record_tables import record_tables
 from grasp_deploy.report.throughput_tables import serve_table, throughput_table
+from tests.report.records import model, throughput_record
 
 NAMES = ("llama-2-7b", "llama-2-7b-keep-0.6-multiple-64")
 
@@ -73,6 +75,13 @@ def test_throughput_of_several_settings_says_which_is_which() -> None:
     assert lines[0].strip() == "Throughput"
     text = " ".join(lines)
     assert text.count("batch 8") == 2 and "transformers" in text and "vllm" in text
+
+
+def test_the_note_leads_to_where_changes_are_judged() -> None:
+    made = throughput_record([model("dense"), model("pruned", 0.6)], batches=(1,))
+    alone, in_report = throughput_table(made), record_tables(made)[0]
+    assert str(alone.caption).endswith("whether it is more than noise: report")
+    assert str(in_report.caption).endswith("whether it is more than noise: the next table")
 
 
 def serve_cell(model: str, at_once: int, rate: float, failed: int = 0, good: Any = None) -> Any:
