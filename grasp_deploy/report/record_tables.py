@@ -65,7 +65,8 @@ def _setting(row: Row) -> str:
 
 
 def _gain_cells(row: Row) -> list[str]:
-    interval, share = row["interval"], row["share_of_ideal"]
+    interval, sure = row["interval"], row["outcome"] not in SHORT_OUTCOMES
+    share = row["share_of_ideal"] if sure else None  # that of noise says nothing
     return [
         f"{row['ratio']:.2f}x",
         f"{interval[0]:.2f}-{interval[1]:.2f}" if interval else "",

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from grasp_deploy.report.record_tables import record_tables
+from grasp_deploy.report.record_tables import gain_table, record_tables
 from grasp_deploy.report.throughput_tables import serve_table, throughput_table
 from tests.report.records import model, throughput_record
 
@@ -82,6 +82,18 @@ def test_the_note_leads_to_where_changes_are_judged() -> None:
     alone, in_report = throughput_table(made), record_tables(made)[0]
     assert str(alone.caption).endswith("whether it is more than noise: report")
     assert str(in_report.caption).endswith("whether it is more than noise: the next table")
+
+
+@pytest.mark.parametrize(("repetitions", "verdict"), [(3, "within noise"), (1, "undecided")])
+def test_of_the_ideal_nothing_is_said_in_doubt(repetitions: int, verdict: str) -> None:
+    models = [model("dense"), model("pruned", 0.6)]
+    shape: Any = {"batches": (8,), "repetitions": repetitions}
+    for gain, verdicts in ((1.0, {verdict}), (1.3, {"faster", verdict})):
+        made = throughput_record(models, gains={"pruned": gain}, noise=0.001, **shape)
+        rows = [line for line in lines_of(gain_table(made)) if "batch 8" in line]
+        for cells in ([cell.strip() for cell in row.split("│")[1:-1]] for row in rows):
+            assert cells[-1] in verdicts and cells[3], "the ideal itself is there"
+            assert bool(cells[4]) == (cells[-1] == "faster")
 
 
 def serve_cell(model: str, at_once: int, rate: float, failed: int = 0, good: Any = None) -> Any:
