@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from grasp_deploy.report.plots import Drawing, drawings, shape_drawings
 from grasp_deploy.report.plots.study import best_variants
-from grasp_deploy.report.plots.study_bars import edge_of
+from grasp_deploy.report.plots.study_bars import edge_of, nats_text
 from tests.report.records import memory_record, model
 from tests.report.study_records import Losses, study_record
 from tests.report.test_plots import axes_of, labels_of
@@ -116,6 +116,13 @@ def test_no_bar_is_cut_for_little() -> None:
     assert edge_of([-0.2, -0.1, 0.3]) == math.inf
 
 
+def test_bars_of_other_lengths_have_other_figures() -> None:
+    axes = axes_of(named({"a": {0.5: [0.0026]}, "b": {0.5: [0.0034]}})["loss-c4"])
+    assert [text.get_text() for text in axes.texts] == ["0.0034", "0.0026"]
+    shown = [nats_text(nats) for nats in (0.0, 4.0, 0.0123, 0.00999, -0.00031, 0.00002)]
+    assert shown == ["0.000", "4.000", "0.012", "0.0100", "-0.00031", "2.0e-05"]
+
+
 def test_bars_of_losses_below_nothing() -> None:
     axes = axes_of(named({"healed": {0.5: [-0.2]}, "other": {0.5: [-0.1]}})["loss-c4"])
     left, right = axes.get_xlim()
@@ -148,7 +155,10 @@ def test_a_study_has_no_models_whose_layers_could_be_drawn() -> None:
     assert [drawing.name for drawing in found] == ["kept-ffn", "kept-kv"]
 
 
-@pytest.mark.parametrize("losses", [MANY, ONE_BUDGET, {"M" * 70: {0.5: [0.1]}}])
+@pytest.mark.parametrize(
+    "losses",
+    [MANY, ONE_BUDGET, {"M" * 70: {0.5: [0.1]}}, {"a": {0.5: [-0.00012]}, "b": {0.5: [-0.00034]}}],
+)
 def test_no_label_is_cut_or_covers_another(losses: Losses) -> None:
     for drawing in named(
         losses, ("c4", "a corpus with a long name and a date 2026-01-02")

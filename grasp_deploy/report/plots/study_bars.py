@@ -73,7 +73,7 @@ def _bar(axes: Axes, place: int, losses: Sequence[float], edge: float, color: st
     if len(losses) > 1 and mean <= edge:
         axes.hlines(place, min(losses), min(edge, max(losses)), color=INK, linewidth=1.2)
     axes.annotate(
-        f"{mean:.3f}",
+        nats_text(mean),
         (max(0.0, min(edge, max(losses))), place),
         (4, 0),
         textcoords="offset points",
@@ -81,6 +81,15 @@ def _bar(axes: Axes, place: int, losses: Sequence[float], edge: float, color: st
         fontsize=NOTE_SIZE,
         bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 0.8},
     )
+
+
+def nats_text(nats: float) -> str:
+    """Three decimals, or as many as show two digits of a small loss."""
+    if nats == 0 or abs(nats) >= 0.01:
+        return f"{nats:.3f}"
+    if abs(nats) < 1e-4:
+        return f"{nats:.1e}"
+    return f"{nats:.{1 - math.floor(math.log10(abs(nats)))}f}"
 
 
 def _room(axes: Axes, ends: Sequence[float]) -> None:
