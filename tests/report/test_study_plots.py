@@ -67,6 +67,21 @@ def test_only_the_best_are_drawn_and_the_note_counts_the_rest() -> None:
     assert "2 that lose more in the mean are left out" in note and "one seed" in note
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"more": {0.5: [0.9]}}, "3 that lose more in the mean at 0.5 are left out"),
+        ({"more": {0.4: [0.9]}}, "3 that lose more in the means over their own budgets are"),
+        ({"default": {0.8: [0], 0.6: [0], 0.5: [0]}}, "in the mean at 0.8 and 0.5 are left out"),
+    ],
+)
+def test_the_note_tells_the_budgets_of_the_mean_where_some_lack_others(
+    changes: Losses, words: str
+) -> None:
+    drawing = named({**MANY, **changes})["loss-c4"]
+    assert words in " ".join(axes_of(drawing).get_title(loc="left").split())
+
+
 def test_variants_are_compared_under_the_budgets_that_all_have() -> None:
     half_done: Losses = {"a": {0.8: [0.1], 0.5: [3.0]}, "b": {0.8: [0.2]}}
     assert best_variants(study_record(half_done)) == ["a", "b"]

@@ -20,6 +20,7 @@ from grasp_deploy.report.plots.style import (
     new_axes,
 )
 from grasp_deploy.report.study_tables import budgets, of_study, runs, seeds_in_words, variants
+from grasp_deploy.verdicts.wording import listed
 
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon
@@ -47,20 +48,25 @@ def best_variants(record: Row) -> list[str]:
     By the mean over corpora, seeds and those budgets that every variant was measured under; over
     each one's own where there is none.
     """
-    names = variants(record)
-    shared = {keep for keep in budgets(record) if all(runs(record, name, keep) for name in names)}
+    shared = _shared_budgets(record)
 
     def loss(name: str) -> float:
         own = [row for row in record["rows"] if row["variant"] == name]
         some = [row for row in own if row["keep"] in shared] or own
         return statistics.fmean(nats for row in some for nats in row["excess_nats"].values())
 
-    return sorted(names, key=loss)
+    return sorted(variants(record), key=loss)
+
+
+def _shared_budgets(record: Row) -> list[float]:
+    """Those that every variant was measured under, the largest first."""
+    names = variants(record)
+    return [keep for keep in budgets(record) if all(runs(record, name, keep) for name in names)]
 
 
 def _loss_drawing(record: Row, corpus: str, drawn: Sequence[str], left_out: int) -> Drawing:
     title = f"Loss on {corpus} by budget: {of_study(record)}"
-    rest = f"; {left_out} that lose more in the mean are left out" if left_out else ""
+    rest = f"; {left_out} that lose more {_in_the_mean(record)} are left out" if left_out else ""
     axes = new_axes(title, f"above the dense model's; {seeds_in_words(record)}{rest}")
     handles, values = [], []
     for index, name in enumerate(drawn):
@@ -90,6 +96,14 @@ def _loss_drawing(record: Row, corpus: str, drawn: Sequence[str], left_out: int)
     axes.set_ylabel("excess loss, nats per token")
     _loss_axis(axes, values)
     return finished(_name(corpus), title, axes, handles)
+
+
+def _in_the_mean(record: Row) -> str:
+    """What variants are ranked by, in words: the budgets where they are not all there are."""
+    shared = _shared_budgets(record)
+    if shared == budgets(record):
+        return "in the mean"
+    return f"in the mean at {listed(shared)}" if shared else "in the means over their own budgets"
 
 
 def ends_of(mean: float, values: Sequence[float]) -> tuple[float, float]:
