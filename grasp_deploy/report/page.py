@@ -83,9 +83,11 @@ def _verdict(line: dict[str, Any]) -> str:
 
 
 def _figures(records: Sequence[NamedRecord]) -> str:
-    """The figures of every record, and once what the layers of its models keep."""
+    """The figures of every record, and once for each set of models what their layers keep."""
     groups = [(_heading(named), drawings(named.record)) for named in records]
-    groups.append(("What each layer keeps", shape_drawings(named.record for named in records)))
+    of_shapes = shape_drawings(named.record for named in records)
+    for named, shapes in zip(records, of_shapes, strict=True):
+        groups.append((f"What each layer keeps <small>{_escaped(named.name)}</small>", shapes))
     parts, number = [], 0
     for heading, some in groups:
         if some:

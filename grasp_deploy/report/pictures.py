@@ -12,14 +12,12 @@ from grasp_deploy.report.records import NamedRecord
 
 def pictures(records: Sequence[NamedRecord]) -> dict[str, bytes]:
     """Name and content of a PNG file for each figure, called after its record."""
-    found = {
+    of_shapes = shape_drawings(named.record for named in records)
+    return {
         f"{_file_name(named.name)}-{drawing.name}.png": png(drawing)
-        for named in records
-        for drawing in drawings(named.record)
+        for named, shapes in zip(records, of_shapes, strict=True)
+        for drawing in [*drawings(named.record), *shapes]
     }
-    for drawing in shape_drawings(named.record for named in records):
-        found[f"{drawing.name}.png"] = png(drawing)
-    return found
 
 
 def _file_name(name: str) -> str:

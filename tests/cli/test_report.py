@@ -119,7 +119,8 @@ def test_page_and_figures(folder: Path) -> None:
         str(p.relative_to(folder)) for p in (folder / "out").rglob("*.*")
     )
     assert "out/figures/throughput-decode-ratio.png" in files
-    assert "out/figures/memory-memory.png" in files and "out/figures/kept-kv.png" in files
+    assert "out/figures/memory-memory.png" in files and "out/figures/kv-kept-kv.png" in files
+    assert not any("-kept-" in name and "/kv-" not in name for name in files), "drawn once"
     for path in (folder / "out/figures").iterdir():
         assert path.read_bytes().startswith(b"\x89PNG"), path
     assert "<h2>Verdicts</h2>" in (folder / "out/page.html").read_text()
@@ -140,6 +141,20 @@ def test_two_records_of_one_name(folder: Path) -> None:
     assert [row["name"] for row in json.loads(ended.stdout)["records"]] == ["memory", "memory#2"]
     names = {path.name for path in (folder / "figures").iterdir()}
     assert {"memory-memory.png", "memory-2-memory.png"} <= names
+
+
+def test_what_layers_keep_is_called_after_its_record(folder: Path) -> None:
+    others = [model("dense"), model("smaller", 0.4)]
+    write_record(folder / "small.json", memory_record(others))
+    options = ("--png", "figures", "--html", "page.html")
+    assert report("kv.json", "memory.json", "small.json", *options).code == 0
+    names = {path.name for path in (folder / "figures").iterdir() if "kept" in path.name}
+    assert names == {
+        f"{name}-kept-{unit}.png" for name in ("kv", "small") for unit in ("ffn", "kv")
+    }
+    page = (folder / "page.html").read_text()
+    for name, there in {"kv": True, "memory": False, "small": True}.items():
+        assert (f"What each layer keeps <small>{name}</small>" in page) == there, name
 
 
 @pytest.mark.parametrize(

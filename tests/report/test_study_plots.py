@@ -166,7 +166,8 @@ def test_layers_are_drawn_only_where_the_dense_ones_are_known() -> None:
 
 def test_a_study_has_no_models_whose_layers_could_be_drawn() -> None:
     models = [model("dense"), model("pruned", 0.6)]
-    found = shape_drawings([study_record(), memory_record(models)])
+    nothing, found = shape_drawings([study_record(), memory_record(models)])
+    assert nothing == []
     assert [drawing.name for drawing in found] == ["kept-ffn", "kept-kv"]
 
 

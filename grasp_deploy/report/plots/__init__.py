@@ -38,17 +38,15 @@ def drawings(record: dict[str, Any]) -> list[Drawing]:
         return list(drawer(record))
 
 
-def shape_drawings(records: Iterable[dict[str, Any]]) -> list[Drawing]:
-    """What each layer keeps, once for each set of models among these records."""
+def shape_drawings(records: Iterable[dict[str, Any]]) -> list[list[Drawing]]:
+    """For each record what each layer keeps; none for models that an earlier one has too."""
     seen: list[Any] = []
-    found: list[Drawing] = []
+    found: list[list[Drawing]] = []
     with our_style():
         for record in records:
             of_models = record["benchmark"] in DRAWERS and "models" in record  # a study has none
-            if of_models and record["models"] not in seen:
-                suffix = f"-{len(seen) + 1}" if seen else ""
+            fresh = of_models and record["models"] not in seen
+            found.append(list(kept_drawings(record)) if fresh else [])
+            if fresh:
                 seen.append(record["models"])
-                found += [
-                    Drawing(f"{d.name}{suffix}", d.title, d.figure) for d in kept_drawings(record)
-                ]
     return found
