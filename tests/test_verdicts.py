@@ -211,6 +211,20 @@ def test_aligned_widths_are_no_reason() -> None:
     assert "not even of" not in json.dumps(headlines(record))
 
 
+def test_odd_widths_are_no_reason_on_a_cpu() -> None:
+    on_gpu = throughput_record([DENSE, PRUNED], gains={"pruned": 0.9}, noise=0.001)
+    without_gpu = {key: on_gpu["machine"][key] for key in ("processor", "cores")}
+    asked_for = {**on_gpu["settings"], "device": "cpu"}
+    for change in ({"machine": without_gpu}, {"settings": asked_for}):
+        assert reasons({**on_gpu, **change}) == {"many distinct shapes"}
+
+
+def test_odd_widths_are_told_of_models_of_one_depth() -> None:
+    deeper = model("deeper", num_hidden_layers=40)
+    record = throughput_record([deeper, PRUNED], gains={"pruned": 0.9}, noise=0.001)
+    assert reasons(record) == {"many distinct shapes"}
+
+
 def test_a_larger_model_that_is_slower_is_as_it_should_be() -> None:
     record = throughput_record([PRUNED, DENSE], noise=0.001)
     assert set(outcomes(record)) == {SLOWER}

@@ -74,11 +74,16 @@ def _tensor_parallel(case: Case) -> Reason | None:
 
 
 def _odd_widths(case: Case) -> Reason | None:
-    """Matrix kernels work in tiles; a width that does not fill them is padded, or takes others."""
-    layers = case.pruned["layers"]
+    """A GPU's matrix kernels work in tiles; a width that does not fill them is padded.
+
+    On a CPU widths made no difference (benchmarks/aligned_shapes.py).
+    """
+    dense, layers = case.dense["layers"], case.pruned["layers"]
+    if not _on_gpu(case.record) or len(dense) != len(layers):
+        return None
     odd = [
         index
-        for index, (before, after) in enumerate(zip(case.dense["layers"], layers, strict=False))
+        for index, (before, after) in enumerate(zip(dense, layers, strict=True))
         if after["intermediate_size"] % WIDE_TILE and not before["intermediate_size"] % WIDE_TILE
     ]
     if not odd:
@@ -159,12 +164,16 @@ def tensor_parallel_size(settings: dict[str, Any]) -> int:
 def _graphs(record: dict[str, Any]) -> str:
     """What helps small batches on a GPU, if it was not used: CUDA graphs."""
     settings = record["settings"]
-    if "gpu" not in record["machine"] or settings.get("device") == "cpu":
+    if not _on_gpu(record):
         return ""
     if settings.get("engine") == "transformers":
         return ", or serve with vLLM, which starts a whole step at once (CUDA graphs)"
     eager = settings.get("enforce_eager") or "--enforce-eager" in settings.get("server_flags", ())
     return ", and let vLLM use CUDA graphs (leave out `--enforce-eager`)" if eager else ""
+
+
+def _on_gpu(record: dict[str, Any]) -> bool:
+    return "gpu" in record["machine"] and record["settings"].get("device") != "cpu"
 
 
 def _layers(some: Sequence[int], layers: Sequence[Any]) -> str:
