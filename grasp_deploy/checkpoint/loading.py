@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging
@@ -52,12 +52,33 @@ def load_checked(
         raise
     except Exception as error:  # whatever transformers makes of an odd config.json
         other = "" if attention == "sdpa" else f", or drop --attention {attention}"
-        raise InputError(
-            f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
-            f"its config.json, or fetch the model again{other}"
-        ) from error
+        raise _not_loadable(directory, error, other) from error
     model.config.return_dict = True  # outputs are read by name, whatever the file asks for
     return model.eval()
+
+
+def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
+    """The float32 model that a folder's config.json describes, with these weights; in eval mode.
+
+    Raises InputError if transformers can make none of that config.json.
+    """
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config.return_dict = True
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except Exception as error:  # as above
+        raise _not_loadable(directory, error) from error
+    loaded = model.load_state_dict(state, strict=False)  # lm_head is absent where it is tied
+    assert set(loaded.missing_keys) <= {"lm_head.weight"}, loaded
+    assert not loaded.unexpected_keys, loaded
+    return model.eval()
+
+
+def _not_loadable(directory: Path, error: Exception, other: str = "") -> InputError:
+    return InputError(
+        f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
+        f"its config.json, or fetch the model again{other}"
+    )
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from grasp_deploy.checkpoint.export import cut_tensors, layer_and_tail, resolve_base
 from grasp_deploy.checkpoint.files import MANIFEST_FILE, manifest_of, sha256
-from grasp_deploy.checkpoint.loading import load_checked
+from grasp_deploy.checkpoint.loading import load_checked, with_weights
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits, load_plan, pruned_layers
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.shards import read_tensor
@@ -224,13 +223,7 @@ class _Bench:
         fitted = {name: self._written()[name] for name in self.plan.fitted}
         cut = cut_tensors(self.plan, dense, entries, names, fitted, in_float32=not rounded)
         state = {name: tensor.float() for name, tensor in cut}
-        config = AutoConfig.from_pretrained(self.directory, trust_remote_code=False)
-        config.return_dict = True
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        loaded = model.load_state_dict(state, strict=False)  # lm_head is absent where it is tied
-        assert set(loaded.missing_keys) <= {"lm_head.weight"}, loaded
-        assert not loaded.unexpected_keys, loaded
-        return model.to(self.device).eval()
+        return with_weights(self.directory, state).to(self.device)
 
     @torch.no_grad()
     def _logits(self, model: nn.Module) -> Tensor:

@@ -158,6 +158,25 @@ def change_width(folder: Path) -> None:
     edit_config(folder, widen)
 
 
+def forget_the_classes(folder: Path) -> None:
+    edit_config(folder, lambda config: config.update(auto_map=None))
+
+
+def list_a_token(folder: Path) -> None:
+    edit_config(folder, lambda config: config.update(bos_token_id=[3]))
+
+
+def add_a_layer(folder: Path) -> None:
+    def add(config: dict[str, Any]) -> None:
+        config["per_layer_config"]["99"] = config["per_layer_config"]["0"]
+
+    edit_config(folder, add)
+
+
+def name_no_rotation(folder: Path) -> None:
+    edit_config(folder, lambda config: config["rope_parameters"].update(rope_type="none"))
+
+
 def break_config(folder: Path) -> None:
     (folder / "config.json").write_text("{")
 
@@ -204,6 +223,10 @@ def cut_plan(folder: Path) -> None:
         (flip_byte, "model.safetensors", "weights", "is not the plan's cut of the base weights"),
         (change_rotation, "config.json", "gated", "logits differ by"),
         (change_width, "config.json", "shapes", "by config.json"),
+        (forget_the_classes, "config.json", "gated", "cannot be loaded (TypeError"),
+        (list_a_token, "config.json", "gated", "cannot be loaded (StrictDataclassFieldValidation"),
+        (add_a_layer, "config.json", "gated", "cannot be loaded (ValueError"),
+        (name_no_rotation, "config.json", "gated", "cannot be loaded (KeyError"),
         (break_config, "config.json", "shapes", "config.json cannot be read"),
         (swap_channels, "plan.safetensors", "weights", "mlp."),
         (close_channel, "plan.safetensors", "shapes", "layer 0"),
