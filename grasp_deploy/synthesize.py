@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.budgets import budget_for
+from grasp_deploy.checkpoint.companions import pruned_config
 from grasp_deploy.checkpoint.config_file import read_config_at, resolve_config
-from grasp_deploy.checkpoint.export import pruned_config
 from grasp_deploy.checkpoint.files import staged_directory
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape

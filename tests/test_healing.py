@@ -87,7 +87,7 @@ def test_shapes_stay_and_the_checkpoint_verifies(healed: Path, cut: Path) -> Non
     shapes = [model_shape(read_config(folder)) for folder in (healed, cut)]
     assert shapes[0] == shapes[1]
     checks = list(verify(healed))
-    assert len(checks) == 5 and all(check.ok for check in checks), checks
+    assert len(checks) == 6 and all(check.ok for check in checks), checks
     assert "more were fitted or healed" in checks[2].detail
     plan = load_plan(healed / PLAN_FILE)
     assert len(plan.fitted) == len(LINEARS) * len(plan.dense_layers)

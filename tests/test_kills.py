@@ -178,7 +178,7 @@ def test_a_killed_export_leaves_all_or_nothing(
             shutil.rmtree(output)
     assert warm.run("export", **arguments) == DONE
     assert siblings(output) == ["out"]
-    assert checks(output) == [True] * 5
+    assert checks(output) == [True] * 6
 
 
 @pytest.mark.slow
@@ -199,4 +199,4 @@ def test_a_killed_overwrite_leaves_the_old_or_the_new_or_nothing(
         old, new = new, old
     assert warm.run("export", **new, overwrite=True) == DONE
     assert siblings(output) == ["out"]
-    assert checks(output) == [True] * 5
+    assert checks(output) == [True] * 6

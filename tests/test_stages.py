@@ -255,7 +255,9 @@ def test_a_compensated_checkpoint_verifies_and_computes_what_was_learnt(
 ) -> None:
     output, plan, _ = compensated
     checks = list(verify(output))
-    assert [check.name for check in checks] == ["files", "shapes", "weights", "gated", "reloaded"]
+    assert [check.name for check in checks] == [
+        *("files", "shapes", "weights", "gated", "reloaded", "companions")
+    ]
     assert all(check.ok for check in checks), checks
     assert f"{2 * len(plan.dense_layers)} more were fitted" in checks[2].detail
 

@@ -7,18 +7,15 @@ weights give the same bytes, whoever exports.
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-import grasp_deploy.checkpoint as package
 from grasp_deploy.checkpoint.card import model_card
+from grasp_deploy.checkpoint.companions import as_json, pruned_config, write_companions
 from grasp_deploy.checkpoint.files import (
     MANIFEST_FILE,
     manifest_of,
@@ -26,9 +23,9 @@ from grasp_deploy.checkpoint.files import (
     sha256,
     staged_directory,
 )
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits, pruned_layers
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits, pruned_shape
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.shards import CODES, TensorLayout, read_tensor, write_shards
+from grasp_deploy.checkpoint.shards import TensorLayout, read_tensor, torch_dtype, write_shards
 from grasp_deploy.checkpoint.source import file_hashes, resolve_model
 from grasp_deploy.checkpoint.validate import TensorEntry, check_weights, stored_dtype
 from grasp_deploy.errors import InputError
@@ -36,19 +33,6 @@ from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable
 
 SHARD_BYTES = 4_000_000_000
-TRAVELLING_FILES = ("configuration_grasp.py", "modeling_grasp.py")
-CARRIED_OVER = (  # from the base model's folder, as they are
-    "tokenizer*",
-    "vocab.*",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "chat_template*",
-    "generation_config.json",
-    "LICENSE*",
-    "NOTICE*",
-    "USE_POLICY*",
-)
 
 
 def export(
@@ -86,10 +70,9 @@ def export(
     if fitted is None:
         fitted = _fitted_beside(plan)
     assert sorted(fitted) == sorted(plan.fitted), "the plan names other fitted tensors"
-    kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
-    pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
+    pruned = pruned_shape(plan, dense)
     layouts = {
-        name: TensorLayout(_torch_dtype(entries[name]), shape)
+        name: TensorLayout(torch_dtype(entries[name].dtype), shape)
         for name, shape in pruned.tensor_shapes().items()
     }
     with staged_directory(output, overwrite=overwrite) as staging:
@@ -103,7 +86,10 @@ def export(
             written += 1
             if on_progress is not None:
                 on_progress(written, len(layouts))
-        _write_companions(staging, base, plan, pruned_config(config, pruned), beside or {})
+        write_companions(staging, base, plan, pruned_config(config, pruned))
+        plan.save(staging / PLAN_FILE)
+        for name, text in (beside or {}).items():
+            (staging / name).write_text(text, encoding="utf-8")
         (staging / "README.md").write_text(model_card(plan, dense, pruned), encoding="utf-8")
         _write_manifest(staging, hashes)
     return pruned
@@ -161,7 +147,7 @@ def cut_tensors(
     cut: tuple[int, LayerCut] | None = None
     for name in names:
         tensor = read_tensor((fitted.get(name) or entries[name]).path, name)
-        tensor = tensor.to(torch.float32 if in_float32 else _torch_dtype(entries[name]))
+        tensor = tensor.to(torch.float32 if in_float32 else torch_dtype(entries[name].dtype))
         if name in fitted:
             pass  # cut and scaled when it was fitted
         elif name.startswith("model.layers."):
@@ -179,60 +165,8 @@ def layer_and_tail(name: str) -> tuple[int, str]:
     return int(index), tail
 
 
-def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
-    """config.json of the checkpoint: the dense one with its class renamed and its layers' sizes."""
-    family = pruned.family
-    stem = f"Grasp{family.stem}"
-    kept = {
-        key: value for key, value in config.items() if key not in ("torch_dtype", "_name_or_path")
-    }
-    dense_layer = model_shape(config).layers[0]
-    return {
-        **kept,
-        "architectures": [family.pruned_architecture],
-        "auto_map": {
-            "AutoConfig": f"configuration_grasp.{stem}Config",
-            "AutoModel": f"modeling_grasp.{stem}Model",
-            "AutoModelForCausalLM": f"modeling_grasp.{stem}ForCausalLM",
-        },
-        "dtype": pruned.dtype,
-        "head_dim": pruned.head_dim,
-        "model_type": family.pruned_model_type,
-        "num_key_value_heads": dense_layer.num_key_value_heads,
-        "per_layer_config": {str(i): vars(layer) for i, layer in enumerate(pruned.layers)},
-    }
-
-
-def _torch_dtype(entry: TensorEntry) -> Any:
-    return next(dtype for dtype, code in CODES.items() if code == entry.dtype)
-
-
-def _write_companions(
-    staging: Path, base: Path, plan: Plan, config: dict[str, Any], beside: Mapping[str, str]
-) -> None:
-    """All that is neither weights, model card nor manifest."""
-    for pattern in CARRIED_OVER:
-        for path in sorted(base.glob(pattern)):
-            if path.is_file():
-                shutil.copyfile(path, staging / path.name)
-    for name in TRAVELLING_FILES:
-        shutil.copyfile(Path(package.__file__).with_name(name), staging / name)
-    plan.save(staging / PLAN_FILE)
-    texts = {
-        "config.json": _json(config),
-        "compress_config.json": _json(plan.provenance["config"]),
-        **beside,
-    }
-    for name, text in texts.items():
-        (staging / name).write_text(text, encoding="utf-8")
-
-
 def _write_manifest(staging: Path, hashes: dict[str, str]) -> None:
     """SHA-256 of every file; those of the weights were taken while writing."""
     others = {path.name: sha256(path) for path in staging.iterdir() if path.name not in hashes}
     files = dict(sorted((hashes | others).items()))
-    (staging / MANIFEST_FILE).write_text(_json({"sha256": files}), encoding="utf-8")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    (staging / MANIFEST_FILE).write_text(as_json({"sha256": files}), encoding="utf-8")

@@ -8,7 +8,7 @@ float32 on the flat axis of units, and a JSON record of where they come from. It
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,12 @@ def pruned_layers(shape: ModelShape, kept: list[tuple[int, int]]) -> tuple[Layer
     """Layer shapes after keeping `(FFN channels, KV groups)` in each layer."""
     group = shape.query_heads_per_group
     return tuple(LayerShape(groups * group, groups, channels) for channels, groups in kept)
+
+
+def pruned_shape(plan: Plan, dense: ModelShape) -> ModelShape:
+    """The shape that a plan leaves of its base model's."""
+    kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
+    return replace(dense, layers=pruned_layers(dense, kept), pruned=True)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:

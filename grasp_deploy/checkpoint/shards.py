@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -82,7 +83,8 @@ def write_shards(
         yield file_name, digest.hexdigest()
     # Also for a single shard: without an index vLLM would load every .safetensors file beside it,
     # the plan included.
-    index = (json.dumps(_index(shards, layouts), indent=2) + "\n").encode()
+    files = {name: file for file, names in shards.items() for name in names}
+    index = (json.dumps(index_of(files, layouts), indent=2) + "\n").encode()
     (directory / INDEX_FILE).write_bytes(index)
     yield INDEX_FILE, hashlib.sha256(index).hexdigest()
 
@@ -91,6 +93,11 @@ def read_tensor(path: Path, name: str) -> Tensor:
     """One tensor of a safetensors file; nothing else of the file stays mapped."""
     with safe_open(path, "pt") as file:
         return file.get_tensor(name)
+
+
+def torch_dtype(code: str) -> torch.dtype:
+    """The dtype that a file's header calls "BF16", "F32" or "F16"."""
+    return next(dtype for dtype, known in CODES.items() if known == code)
 
 
 def _header(layouts: Mapping[str, TensorLayout]) -> bytes:
@@ -109,8 +116,9 @@ def _header(layouts: Mapping[str, TensorLayout]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _index(shards: Mapping[str, list[str]], layouts: Mapping[str, TensorLayout]) -> dict:
+def index_of(files: Mapping[str, str], layouts: Mapping[str, TensorLayout]) -> dict[str, Any]:
+    """What the index says of tensors in these files."""
     return {
         "metadata": {"total_size": sum(layout.size_bytes for layout in layouts.values())},
-        "weight_map": {name: file for file, names in shards.items() for name in names},
+        "weight_map": dict(files),
     }

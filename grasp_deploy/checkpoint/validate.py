@@ -67,13 +67,13 @@ def check_weights(directory: Path, shape: ModelShape) -> dict[str, TensorEntry]:
     missing = [name for name in expected if name not in found]
     if missing:
         raise InputError(
-            f"{directory} lacks {_listed(missing)}, which its config.json asks for: "
+            f"{directory} lacks {listed(missing)}, which its config.json asks for: "
             "fetch the model again"
         )
     surplus = [name for name in found if name not in expected and not _ignored(name, shape)]
     if surplus:
         raise InputError(
-            f"{directory} holds {_listed(surplus)}, which its config.json does not know: "
+            f"{directory} holds {listed(surplus)}, which its config.json does not know: "
             "the two do not belong together; fetch the model again"
         )
     for name, size in expected.items():
@@ -122,7 +122,7 @@ def weight_files(directory: Path) -> dict[str, Path]:
     pickles = sorted({path.name for pattern in PICKLES for path in directory.glob(pattern)})
     if pickles:
         raise InputError(
-            f"{directory} has its weights only as pickle ({_listed(pickles)}), which can run code: "
+            f"{directory} has its weights only as pickle ({listed(pickles)}), which can run code: "
             f'convert them where you trust them, with transformers: from_pretrained("{directory}")'
             ".save_pretrained(...) writes safetensors"
         )
@@ -158,7 +158,7 @@ def _indexed_files(index: Path) -> dict[str, Path]:
         raise InputError(f"{index} maps no tensors to files beside it: fetch the model again")
     absent = sorted({file for file in weight_map.values() if not (index.parent / file).is_file()})
     if absent:
-        raise InputError(f"{index} names {_listed(absent)}, and there is no such file: fetch it")
+        raise InputError(f"{index} names {listed(absent)}, and there is no such file: fetch it")
     return {name: index.parent / file for name, file in weight_map.items()}
 
 
@@ -188,7 +188,7 @@ def _ignored(name: str, shape: ModelShape) -> bool:
     return tied_copy or name.endswith("rotary_emb.inv_freq")
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """The first three names, and how many more there are."""
     names = list(names)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -5,6 +5,7 @@ shapes     config.json, tensors and plan agree on every layer
 weights    every tensor that was not fitted is the plan's cut of the base weights, bit for bit
 gated      the gated dense model and the cut one give the same logits in float32
 reloaded   `from_pretrained` gives the cut model's logits and greedy tokens
+companions tokenizer, configs, code and index are what the export writes beside these weights
 served     vLLM gives the reloaded model's greedy tokens
 """
 
@@ -18,13 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.checkpoint.export import cut_tensors, layer_and_tail, resolve_base
-from grasp_deploy.checkpoint.files import MANIFEST_FILE, manifest_of, sha256
+from grasp_deploy.checkpoint.files import MANIFEST_FILE
 from grasp_deploy.checkpoint.loading import load_checked, with_weights
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits, load_plan, pruned_layers
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits, load_plan
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.shards import read_tensor
 from grasp_deploy.checkpoint.source import file_hashes
-from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint, check_weights
+from grasp_deploy.checkpoint.validate import TensorEntry, check_weights
+from grasp_deploy.checkpoint.verify_files import (
+    Difference,
+    check_companions,
+    check_files,
+    check_shapes,
+)
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
@@ -45,10 +52,6 @@ class Check:
     name: str
     ok: bool
     detail: str
-
-
-class Difference(Exception):
-    """The first difference that a check found."""
 
 
 def verify(
@@ -73,16 +76,17 @@ def verify(
             f"{directory} holds no pruned checkpoint: name a folder that compress made"
         )
     intact = yield from _look(
-        ("files", lambda: _check_files(directory)), ("shapes", lambda: _check_shapes(directory))
+        ("files", lambda: check_files(directory)), ("shapes", lambda: check_shapes(directory))
     )
     if not intact:
         return
     plan = load_plan(directory / PLAN_FILE)
-    base = directory if without_base else _base_directory(plan, model)
-    bench = _Bench(directory, plan, base, device or torch.device("cpu"))
+    base = None if without_base else _base_directory(plan, model)
+    bench = _Bench(directory, plan, base or directory, device or torch.device("cpu"))
     links: list[Link] = []
-    if not without_base:
+    if base is not None:
         links += [("weights", bench.weights), ("gated", bench.gated), ("reloaded", bench.reloaded)]
+    links.append(("companions", lambda: check_companions(directory, plan, base)))
     if served is not None:
         links.append(("served", lambda: bench.served(served)))
     yield from _look(*links)
@@ -113,35 +117,6 @@ def _base_directory(plan: Plan, model: str | None) -> Path:
         ) from None
     check_plan_fits(plan, model_shape(read_config(directory)), file_hashes(directory))
     return directory
-
-
-def _check_files(directory: Path) -> str:
-    stated = manifest_of(directory)
-    if not stated:
-        raise Difference(f"{MANIFEST_FILE} cannot be read, or names no file")
-    there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
-    if unknown := sorted(there - {*stated, MANIFEST_FILE}):
-        raise Difference(f"{unknown[0]} is there and {MANIFEST_FILE} does not name it")
-    for name, digest in stated.items():
-        path = directory / name
-        if not path.is_file():
-            raise Difference(f"{name} is missing")
-        if sha256(path) != digest:
-            raise Difference(f"{name} has another SHA-256 than {MANIFEST_FILE} states")
-    return f"{len(stated)} files have the SHA-256 that {MANIFEST_FILE} states"
-
-
-def _check_shapes(directory: Path) -> str:
-    shape, plan = check_checkpoint(directory), load_plan(directory / PLAN_FILE)
-    kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
-    if len(kept) != len(shape.layers):
-        raise Difference(f"config.json has {len(shape.layers)} layers and the plan {len(kept)}")
-    for index, (found, planned) in enumerate(
-        zip(shape.layers, pruned_layers(shape, kept), strict=True)
-    ):
-        if found != planned:
-            raise Difference(f"layer {index} is {found} in config.json and {planned} in the plan")
-    return f"{len(shape.layers)} layers agree in config.json, tensors and plan"
 
 
 class _Bench:

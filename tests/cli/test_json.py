@@ -36,7 +36,7 @@ COMPRESSED = INSPECTED | {
     *("start_seconds", "gate_learning_seconds", "scale_seconds", "peak_memory_bytes"),
 }
 LAYER = {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
-LINKS = ["files", "shapes", "weights", "gated", "reloaded"]
+LINKS = ["files", "shapes", "weights", "gated", "reloaded", "companions"]
 
 
 def options(output: str) -> list[str]:
@@ -129,7 +129,7 @@ def test_a_base_model_that_is_gone_or_another(tiny_folder: Path, work: Path) -> 
     assert_refused(gone, "base model that the plan names is out of reach", "--model")
     record = document("verify", work / "out", "--without-base", "--json")
     assert record["ok"] is True
-    assert [check["name"] for check in record["checks"]] == LINKS[:2]
+    assert [check["name"] for check in record["checks"]] == [*LINKS[:2], "companions"]
     assert document("verify", work / "out", "--model", tiny_folder, "--json")["ok"] is True
 
 

@@ -115,7 +115,7 @@ def test_a_kill_between_two_files_leaves_the_model_and_is_mended(folder: Path, n
     assert type(model).__name__ == "GraspLlamaForCausalLM"
     renew(folder, record())
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
-    assert [check.ok for check in verify(folder)] == [True] * 5
+    assert [check.ok for check in verify(folder)] == [True] * 6
 
 
 def test_an_interrupt_while_files_are_written_leaves_the_folder_as_it_was(

@@ -1,0 +1,154 @@
+"""What `verify` tells of the files beside the weights, whatever the manifest says of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.export import export
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.checkpoint.verify_files import Difference, check_companions
+from grasp_deploy.compression import compress
+from grasp_deploy.config import CompressConfig
+from tests.tiny import save_tiny
+
+INDEX_FILE = "model.safetensors.index.json"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dense bfloat16 model in several files, whose config.json says float32."""
+    folder = tmp_path_factory.mktemp("base") / "model"
+    model = save_tiny("llama", folder, dtype=torch.bfloat16)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="100KB")
+    edit(folder / "config.json", lambda config: config.update(dtype="float32"))
+    (folder / "LICENSE.txt").write_text("free")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of it. Shared: copy it before changing anything."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
+    config = CompressConfig(
+        model=str(base),
+        keep=0.6,
+        calibration=str(folder / "text.txt"),
+        sequences=4,
+        sequence_length=16,
+        rounds=1,
+        epochs=1,
+        scale_epochs=0,
+        device="cpu",
+    )
+    compress(config, folder / "out")
+    return folder / "out"
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "copy"))
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def plan_of(folder: Path) -> Plan:
+    return load_plan(folder / PLAN_FILE)
+
+
+def of_another_release(plan: Plan) -> Plan:
+    return replace(plan, provenance={**plan.provenance, "versions": {"grasp_deploy": "0.0.9"}})
+
+
+def test_what_an_export_writes_verifies(made: Path) -> None:
+    checks = list(verify(made))
+    assert [check.name for check in checks][-1] == "companions"
+    assert all(check.ok for check in checks), checks
+    assert "vouches for README.md, metrics.jsonl" in checks[-1].detail
+
+
+def test_so_does_a_checkpoint_in_several_files(made: Path, base: Path, tmp_path: Path) -> None:
+    plan, again = plan_of(made), tmp_path / "again"
+    export(plan, base, again, shard_bytes=100_000)
+    assert len(list(again.glob("model-*.safetensors"))) > 1
+    check_companions(again, plan, base)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer_config.json", "{}", "tokenizer_config.json is not the base model's"),
+        ("generation_config.json", "{}", "generation_config.json is not the base model's"),
+        ("LICENSE.txt", None, "LICENSE.txt is missing, and would be the base model's"),
+        ("added_tokens.json", "{}", "added_tokens.json is there and the base model has no such"),
+        ("modeling_grasp.py", "import os", "modeling_grasp.py is not this release's"),
+        ("configuration_grasp.py", None, "configuration_grasp.py is missing"),
+        ("compress_config.json", "[]", "compress_config.json is not a JSON object"),
+        ("compress_config.json", "{}", "compress_config.json is not what an export"),
+        (INDEX_FILE, "{}", f"{INDEX_FILE} is not that of the tensors"),
+        (INDEX_FILE, "[" * 100_000, f"{INDEX_FILE} cannot be read"),
+        (INDEX_FILE, None, f"{INDEX_FILE} is missing"),
+    ],
+)
+def test_a_file_that_was_changed(
+    folder: Path, base: Path, name: str, content: str | None, words: str
+) -> None:
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(content)
+    with pytest.raises(Difference) as found:
+        check_companions(folder, plan_of(folder), base)
+    assert str(found.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda config: config["auto_map"].update(AutoModel="their/code--x.Y"), "auto_map"),
+        (lambda config: config.update(eos_token_id=True), "eos_token_id"),
+        (lambda config: config.update(quantization_config={}), "quantization_config"),
+        (lambda config: config.pop("max_position_embeddings"), "max_position_embeddings"),
+    ],
+)
+def test_a_config_that_was_changed(
+    folder: Path, base: Path, change: Callable[[dict[str, Any]], object], key: str
+) -> None:
+    edit(folder / "config.json", change)
+    with pytest.raises(Difference, match=f"config.json is not what an export.*its {key}"):
+        check_companions(folder, plan_of(folder), base)
+
+
+def test_without_the_base_model_what_comes_from_it_is_left_out(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("{}")
+    assert "vouches for LICENSE.txt, README.md" in check_companions(folder, plan_of(folder), None)
+    (folder / "modeling_grasp.py").write_text("import os")
+    with pytest.raises(Difference, match="modeling_grasp"):
+        check_companions(folder, plan_of(folder), None)
+
+
+def test_another_release_may_have_written_more_or_less(folder: Path, base: Path) -> None:
+    plan = of_another_release(plan_of(folder))
+    (folder / "modeling_grasp.py").write_text("import os")
+    (folder / "LICENSE.txt").unlink()
+    edit(folder / "config.json", lambda config: config.pop("transformers_version"))
+    assert "release 0.0.9 wrote it" in check_companions(folder, plan, base)
+    (folder / "chat_template.jinja").write_text("another")
+    with pytest.raises(Difference, match=r"chat_template.jinja is not the base model's"):
+        check_companions(folder, plan, base)
