@@ -29,6 +29,8 @@ from grasp_deploy.checkpoint.validate import (
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.version import __version__
 
+LONGEST_NAME_BYTES = 255  # what file systems take
+
 
 class Difference(Exception):
     """The first difference that a check found."""
@@ -39,6 +41,8 @@ def check_files(directory: Path) -> str:
     stated = manifest_of(directory)
     if not stated:
         raise Difference(f"{MANIFEST_FILE} cannot be read, or names no file")
+    if odd := [name for name in stated if not _is_bare(name)]:
+        raise Difference(f"{MANIFEST_FILE} names {odd[0]!r:.60}, which is no file of its folder")
     there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
     if unknown := sorted(there - {*stated, MANIFEST_FILE}):
         raise Difference(f"{unknown[0]} is there and {MANIFEST_FILE} does not name it")
@@ -144,3 +148,10 @@ def _parsed(path: Path) -> object:
         raise Difference(f"{path.name} is missing") from None
     except (OSError, ValueError, RecursionError) as error:
         raise Difference(f"{path.name} cannot be read ({error})") from None
+
+
+def _is_bare(name: str) -> bool:
+    """Whether a name is that of a file in the folder itself, and one that a disk can hold."""
+    if not name.isprintable() or len(name.encode()) > LONGEST_NAME_BYTES:
+        return False
+    return name == Path(name).name and name not in ("", "..")

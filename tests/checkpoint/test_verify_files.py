@@ -15,7 +15,7 @@ import torch
 from grasp_deploy.checkpoint.export import export
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.verify import verify
-from grasp_deploy.checkpoint.verify_files import Difference, check_companions
+from grasp_deploy.checkpoint.verify_files import Difference, check_companions, check_files
 from grasp_deploy.compression import compress
 from grasp_deploy.config import CompressConfig
 from tests.tiny import save_tiny
@@ -152,3 +152,10 @@ def test_another_release_may_have_written_more_or_less(folder: Path, base: Path)
     (folder / "chat_template.jinja").write_text("another")
     with pytest.raises(Difference, match=r"chat_template.jinja is not the base model's"):
         check_companions(folder, plan, base)
+
+
+@pytest.mark.parametrize("name", ["../model", "..", "", ".", "/etc/hosts", "\ud800", "n" * 300])
+def test_a_manifest_names_files_of_its_folder(folder: Path, name: str) -> None:
+    edit(folder / "manifest.json", lambda manifest: manifest["sha256"].update({name: ""}))
+    with pytest.raises(Difference, match=r"names .* which is no file of its folder"):
+        check_files(folder)
