@@ -140,7 +140,9 @@ class _Bench:
         detail = f"{len(names)} tensors are the plan's cut of the base weights, bit for bit"
         healed = "healing" in self.plan.provenance
         how = "fitted or healed" if healed else "fitted to the calibration text"
-        return detail + f"; {len(fitted)} more were {how}" * bool(fitted)
+        if fitted:  # no plan makes them again
+            detail += f"; {len(fitted)} more were {how}, and only {MANIFEST_FILE} vouches for them"
+        return detail
 
     def gated(self) -> str:
         """The dense model with the plan's gates against the cut one, scales unrounded in both."""
