@@ -145,8 +145,9 @@ def _stored_tensors(directory: Path) -> dict[str, TensorEntry]:
 
 def _indexed_files(index: Path) -> dict[str, Path]:
     try:
-        weight_map: Any = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        record: Any = json.loads(index.read_text(encoding="utf-8"))
+        weight_map = record["weight_map"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(f"{index} cannot be read ({error!r}): fetch the model again") from None
     if (
         not isinstance(weight_map, dict)
@@ -156,6 +157,11 @@ def _indexed_files(index: Path) -> dict[str, Path]:
         )
     ):
         raise InputError(f"{index} maps no tensors to files beside it: fetch the model again")
+    if not isinstance(record.get("metadata"), dict):
+        raise InputError(
+            f'{index} has no "metadata", and without it transformers loads no model: write '
+            '"metadata": {} into it, or fetch the model again'
+        )
     absent = sorted({file for file in weight_map.values() if not (index.parent / file).is_file()})
     if absent:
         raise InputError(f"{index} names {listed(absent)}, and there is no such file: fetch it")

@@ -20,6 +20,7 @@ from grasp_deploy.errors import InputError
 from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand, tiny_model
 
 INDEX = "model.safetensors.index.json"
+BROKEN_INDEXES = ["{", "[]", "{}", '"text"', "\xff", "[" * 100_000, "1" * 5_000]
 GATE = "model.layers.0.mlp.gate_proj.weight"
 
 
@@ -156,7 +157,7 @@ def test_an_index_that_names_an_absent_file_is_refused(sharded: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '"text"', "\xff"])
+@pytest.mark.parametrize("content", BROKEN_INDEXES)
 def test_a_broken_index_is_refused(sharded: Path, content: str) -> None:
     (sharded / INDEX).write_text(content, encoding="latin-1")
     message = refusal(sharded)
@@ -169,6 +170,17 @@ def test_an_index_without_files_beside_it_is_refused(sharded: Path, weight_map: 
     edit_json(sharded / INDEX, weight_map=weight_map)
     assert refusal(sharded) == (
         f"DIR/{INDEX} maps no tensors to files beside it: fetch the model again"
+    )
+
+
+@pytest.mark.parametrize("metadata", [None, [], 1])
+def test_an_index_that_transformers_would_not_take_is_refused(
+    sharded: Path, metadata: object
+) -> None:
+    edit_json(sharded / INDEX, metadata=metadata)
+    assert refusal(sharded) == (
+        f'DIR/{INDEX} has no "metadata", and without it transformers loads no model: write '
+        '"metadata": {} into it, or fetch the model again'
     )
 
 

@@ -136,6 +136,18 @@ def test_a_missing_shard(sharded: Path) -> None:
     assert_leaves_nothing(sharded, f"{INDEX} names {path.name}", "no such file", "fetch")
 
 
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"weight_map": ' + "1" * 5_000 + "}"])
+def test_an_index_that_cannot_be_read(sharded: Path, content: str) -> None:
+    (sharded / INDEX).write_text(content)
+    assert_leaves_nothing(sharded, f"{INDEX} cannot be read", "fetch the model again")
+
+
+def test_an_index_without_metadata(sharded: Path) -> None:
+    weight_map = json.loads((sharded / INDEX).read_text())["weight_map"]
+    (sharded / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    assert_leaves_nothing(sharded, f'{INDEX} has no "metadata"', "transformers", "fetch")
+
+
 def test_an_index_that_names_an_absent_file(sharded: Path) -> None:
     weight_map = json.loads((sharded / INDEX).read_text())["weight_map"]
     weight_map["model.norm.weight"] = "model-00099.safetensors"
