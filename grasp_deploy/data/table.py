@@ -77,7 +77,7 @@ def texts_of(
                 f"column {column!r} of {source} must hold strings, but row {row} (counted from 0) "
                 f"holds {value!r:.40}; mend that row or name another column with {COLUMN_OPTION}"
             )
-        texts.append(_encodable(value))
+        texts.append(encodable(value))
     return texts
 
 
@@ -85,7 +85,7 @@ def _is_conversation(value: object) -> bool:
     return isinstance(value, list) and any(isinstance(message, dict) for message in value)
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """The text without halves of surrogate pairs, which JSON can spell and no tokenizer takes."""
     try:
         text.encode()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.data.files import json_lines
+from grasp_deploy.data.table import encodable
 from grasp_deploy.errors import InputError
 
 LAYOUTS = {
@@ -29,6 +30,7 @@ LAYOUTS = {
     "hellaswag": ("activity_label", "ctx_a", "ctx_b", "endings", "label"),
 }
 CHOICES = {"query": "choices", "contexts": "context_options", "hellaswag": "endings"}
+INDEX = re.compile(r"[0-9]{1,9}")
 TEXTS = {"query": "query", "contexts": "continuation", "hellaswag": "ctx_a"}
 
 
@@ -75,15 +77,19 @@ def _item(row: object, layout: str, where: str) -> dict[str, Any]:
     choices, gold = row[CHOICES[layout]], row["label" if layout == "hellaswag" else "gold"]
     if not _texts(choices) or len(choices) < 2:
         raise InputError(f"{where} needs two choices or more, each a text: mend that line")
-    gold = int(gold) if isinstance(gold, str) and gold.isdecimal() else gold
+    gold = int(gold) if isinstance(gold, str) and INDEX.fullmatch(gold) else gold
     if type(gold) is not int or not 0 <= gold < len(choices):  # True is an int too
         raise InputError(
-            f"{where} names {gold!r} as the right one of {len(choices)} choices: give its index, "
-            f"0 to {len(choices) - 1}"
+            f"{where} names {gold!r:.40} as the right one of {len(choices)} choices: give its "
+            f"index, 0 to {len(choices) - 1}"
         )
     if not _texts([row[TEXTS[layout]]]):
         raise InputError(f"{where} needs a text for {TEXTS[layout]}: mend that line")
-    return {"gold": gold, **PROMPTS[layout](row)}
+    item = PROMPTS[layout](row)
+    if not _texts(item["choices"]):
+        raise InputError(f"{where} has a choice of nothing but marks in brackets: mend that line")
+    choices = [encodable(choice) for choice in item["choices"]]
+    return {"gold": gold, "text": encodable(item["text"]), "choices": choices}
 
 
 def _texts(values: object) -> bool:

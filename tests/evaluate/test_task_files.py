@@ -67,12 +67,20 @@ def test_hellaswag_loses_its_marks(tmp_path: Path) -> None:
         ([{**QUERY, "gold": "b"}], "names 'b' as the right one"),
         ([{**QUERY, "gold": True}], "names True as the right one"),
         ([{**QUERY, "query": " "}], "line 1 .* needs a text for query"),
+        ([{**QUERY, "gold": "1" * 5_000}], "names '1{39} as the right one"),
+        ([{**HELLASWAG, "endings": ["[a]", "b"], "label": 1}], "line 1 .* nothing but marks"),
         ([{**HELLASWAG, "ctx_a": None}], "line 1 .* needs a text for ctx_a"),
     ],
 )
 def test_odd_lines_are_named(tmp_path: Path, rows: list[Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         read_task_file(written(tmp_path, *rows))
+
+
+def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
+    odd = {"query": "a \ud800", "choices": ["\ud800", "no"], "gold": 0}
+    (item,) = read_task_file(written(tmp_path, odd)).items
+    assert item == {"gold": 0, "text": "a \ufffd", "choices": ["\ufffd", "no"]}
 
 
 def test_files_that_are_not_there_or_no_json(tmp_path: Path) -> None:
