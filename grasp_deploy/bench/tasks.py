@@ -17,6 +17,7 @@ from grasp_deploy.checkpoint.source import file_hashes
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.accuracy import AVERAGE_RULE, RULE, average
 from grasp_deploy.evaluate.harness import RunSettings, check_installed, run_task, transformers_lm
+from grasp_deploy.evaluate.task_files import check_examples, read_task_file
 from grasp_deploy.evaluate.task_loading import Loaded, check_names, load_tasks
 from grasp_deploy.record import new_record
 
@@ -64,6 +65,8 @@ def bench_tasks(
     """
     check_installed()
     check_names(settings.tasks, settings.task_files)
+    for task_file in map(read_task_file, settings.task_files):  # before an engine is started
+        check_examples(task_file, settings.num_fewshot)
     settings = _checked(models, settings)
     measure = _vllm_cells if settings.engine == "vllm" else _transformers_cells
     cells = measure(models, settings, watch)

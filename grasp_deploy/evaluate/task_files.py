@@ -14,7 +14,9 @@ lose the marks of WikiHow.
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +92,17 @@ def _item(row: object, layout: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where} has a choice of nothing but marks in brackets: mend that line")
     choices = [encodable(choice) for choice in item["choices"]]
     return {"gold": gold, "text": encodable(item["text"]), "choices": choices}
+
+
+def check_examples(task_file: TaskFile, num_fewshot: int | None) -> None:
+    """InputError if an item has too few others to be its examples; copies of it do not count."""
+    copies = Counter(json.dumps(item) for item in task_file.items)
+    others = len(task_file.items) - max(copies.values())
+    if num_fewshot is not None and num_fewshot > others:
+        raise InputError(
+            f"--num-fewshot {num_fewshot} exceeds the {others} other items that {task_file.name} "
+            f"has for the examples of each: ask for {others} or less, or give a longer file"
+        )
 
 
 def _texts(values: object) -> bool:

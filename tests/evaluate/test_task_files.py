@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.task_files import read_task_file
+from grasp_deploy.evaluate.task_files import check_examples, read_task_file
 from tests.evaluate.tiny_tasks import needs_lm_eval
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
@@ -81,6 +81,16 @@ def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
     odd = {"query": "a \ud800", "choices": ["\ud800", "no"], "gold": 0}
     (item,) = read_task_file(written(tmp_path, odd)).items
     assert item == {"gold": 0, "text": "a \ufffd", "choices": ["\ufffd", "no"]}
+
+
+def test_each_item_needs_other_items_as_examples(tmp_path: Path) -> None:
+    rows = [QUERY, {**QUERY, "gold": 0}, {**QUERY, "query": "Why?"}]
+    three, copied = (read_task_file(written(tmp_path, *r)) for r in (rows, [*rows, QUERY]))
+    for task_file in (three, copied):
+        check_examples(task_file, None)
+        check_examples(task_file, 2)
+        with pytest.raises(InputError, match=r"--num-fewshot 3 exceeds the 2 other items .* 2 or"):
+            check_examples(task_file, 3)
 
 
 def test_files_that_are_not_there_or_no_json(tmp_path: Path) -> None:
