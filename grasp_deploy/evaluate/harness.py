@@ -76,13 +76,15 @@ def run_task(
     A cell has `task`, `metric`, `accuracy` (0 to 1), `standard_error` (of the mean over items; None
     for one item), all `metrics`, `num_fewshot`, `truncated` prompts, `prompts_sha256` and `items`.
     A task or a group is one cell; a tag such as `ai2_arc` has one for each of its tasks.
+
+    Raises InputError for an answer that is longer than what the LM takes.
     """
     from lm_eval.evaluator import evaluate
 
     random.seed(settings.seed)
     for task in loaded["tasks"].values():
         _set_fewshot(task, settings)
-    with _watched(lm, watch), count_truncated() as truncated:
+    with _watched(lm, watch), _answers_checked(lm, name), count_truncated() as truncated:
         results = evaluate(lm, loaded, limit=settings.limit, bootstrap_iters=1000)
     groups = loaded.get("groups") or {}
     if name in groups:
@@ -159,6 +161,29 @@ def _watched(lm: Any, watch: OnRequests | None) -> Iterator[None]:
     finally:
         for kind in REQUEST_KINDS:
             delattr(lm, kind)  # the class's own is back
+
+
+@contextmanager
+def _answers_checked(lm: Any, name: str) -> Iterator[None]:
+    """While it lasts, an answer longer than the LM takes is refused: only prompts lose a part."""
+    score = lm._loglikelihood_tokens
+
+    def checked(requests: list[Any], *arguments: Any, **options: Any) -> list[Any]:
+        longest = max((len(answer) for _, _, answer in requests), default=0)
+        if longest > lm.max_length:
+            raise InputError(
+                f"task {name} has an answer of {longest} tokens, and prompt and answer are to take "
+                f"{lm.max_length} at most: raise --max-tokens as far as the models go, or leave "
+                "that item out"
+            )
+        answers: list[Any] = score(requests, *arguments, **options)
+        return answers
+
+    lm._loglikelihood_tokens = checked
+    try:
+        yield
+    finally:
+        del lm._loglikelihood_tokens  # the class's own is back
 
 
 def _in_portions(answer: Callable[..., list[Any]], watch: OnRequests) -> Callable[..., list[Any]]:

@@ -65,6 +65,17 @@ def test_the_table_says_what_it_shows(tiny_folder: Path, files: list[str]) -> No
 
 
 @needs_lm_eval
+def test_items_at_the_limits_of_what_is_taken(tiny_folder: Path, work: Path) -> None:
+    item = {"query": "\ud800", "choices": ["word " * 200, "x"], "gold": 1}
+    (work / "odd.jsonl").write_text(json.dumps(item))
+    ended = run_process("evaluate", "tasks", tiny_folder, "--task-file", "odd.jsonl")
+    assert_refused(ended, "answer of 1001 tokens", "512 at most", "leave that item out")
+    (work / "odd.jsonl").write_text(json.dumps({**item, "choices": ["\ud800", "x"]}))
+    ended = tasks(tiny_folder, "--task-file", "odd.jsonl")
+    assert ended.code == 0, ended.stderr
+
+
+@needs_lm_eval
 @pytest.mark.parametrize(
     ("options", "words"),
     [

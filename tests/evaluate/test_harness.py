@@ -62,6 +62,15 @@ def test_a_cell_is_json_and_says_how_it_was_run(cells: dict[str, dict[str, Any]]
     assert {"acc,none", "acc_norm,none", "acc_stderr,none"} <= set(cell["metrics"])
 
 
+def test_an_answer_that_does_not_fit_is_refused(files: dict[str, Path]) -> None:
+    (task,) = load_tasks([], [files["query"]]).values()
+    lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, max_tokens=2)
+    own = lm._loglikelihood_tokens
+    with pytest.raises(InputError, match=r"query has an answer of 16 tokens.* 2 at most: raise"):
+        run_task(lm, "query", task, RunSettings(), None)
+    assert lm._loglikelihood_tokens == own
+
+
 def test_examples_come_from_other_items_and_the_seed_chooses_them(files: dict[str, Path]) -> None:
     lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, 512)
     (task,) = load_tasks([], [files["query"]]).values()
