@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,8 +85,9 @@ def run_task(
     random.seed(settings.seed)
     for task in loaded["tasks"].values():
         _set_fewshot(task, settings)
+    limit = None if settings.limit is None else min(settings.limit, sys.maxsize)
     with _watched(lm, watch), _answers_checked(lm, name), count_truncated() as truncated:
-        results = evaluate(lm, loaded, limit=settings.limit, bootstrap_iters=1000)
+        results = evaluate(lm, loaded, limit=limit, bootstrap_iters=1000)
     groups = loaded.get("groups") or {}
     if name in groups:
         return [_cell(name, list(loaded["tasks"]), results, loaded, truncated)]
