@@ -10,20 +10,9 @@ from typing import Any
 import grasp_deploy.checkpoint as package
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.source import CARRIED_OVER
 
 TRAVELLING_FILES = ("configuration_grasp.py", "modeling_grasp.py")
-CARRIED_OVER = (  # from the base model's folder, as they are
-    "tokenizer*",
-    "vocab.*",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "chat_template*",
-    "generation_config.json",
-    "LICENSE*",
-    "NOTICE*",
-    "USE_POLICY*",
-)
 
 
 def write_companions(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:

@@ -8,21 +8,25 @@ from pathlib import Path
 from grasp_deploy.checkpoint.files import sha256
 from grasp_deploy.errors import InputError
 
-WANTED = (  # never pickled weights, which can run code, and never Python files
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "manifest.json",
+CARRIED_OVER = (  # what a checkpoint has as it is in its base model
     "tokenizer*",
     "vocab.*",
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",
     "chat_template*",
+    "generation_config.json",
     "LICENSE*",
     "NOTICE*",
     "USE_POLICY*",
+)
+# Never pickled weights, which can run code, and never Python files.
+WANTED = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "manifest.json",
+    *CARRIED_OVER,
 )
 UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy
 PATIENCE_SECONDS = 8.0
