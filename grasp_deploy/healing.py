@@ -88,9 +88,9 @@ def heal(
         watch(row)
     if not course.best_loss < course.first_loss:
         raise InputError(
-            f"the held-out loss was {course.first_loss:.4f} before and {course.last_loss:.4f} at "
-            "the end of healing, never lower, so nothing was written: try to learn "
-            "longer, more text, or a smaller --learning-rate"
+            f"the held-out loss was {course.first_loss:.4f} before healing and lower at no check "
+            f"of it ({course.last_loss:.4f} at the last), so nothing was written: learn on more "
+            "text, longer, or keep the model as it is"
         )
     healed = Healed(
         output,

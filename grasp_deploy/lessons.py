@@ -23,6 +23,7 @@ CHECKS = 20  # of the held-out loss, spread evenly over the time
 LARGEST_RANK = 4096
 DTYPES = ("auto", *DTYPE_BYTES)
 PATIENCE = 5  # checks without a new best, after which healing ends
+SHORTER = 0.3  # what such a check leaves of the learning rate
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,17 @@ class Course:
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
+        self.rate = config.learning_rate
         self.step, self.seconds = 0, 0.0
         self.first_loss = self.best_loss = self.last_loss = self._heldout_loss()
         self.best = self._snapshot()
 
     def lessons(self) -> Iterator[dict[str, Any]]:
-        """Learn to the end, until the held-out loss falls no more, or until the loss overflows."""
+        """Learn to the end, until the held-out loss falls no more, or until the loss overflows.
+
+        A check that finds no new best goes back to the best adapters, and on in shorter steps: how
+        long they may be depends on the model, and on how little it still has to win.
+        """
         began, checked_at, checks_without_best = time.perf_counter(), 0.0, 0
         while (share := self._share()) < 1 and checks_without_best < PATIENCE:
             try:
@@ -96,9 +102,14 @@ class Course:
             if self._share() >= min(1.0, checked_at + 1 / CHECKS):
                 checked_at = self._share()
                 checked = self.last_loss = self._heldout_loss()
-                checks_without_best = 0 if checked < self.best_loss else checks_without_best + 1
                 if checked < self.best_loss:
+                    checks_without_best = 0
                     self.best_loss, self.best = checked, self._snapshot()
+                else:
+                    checks_without_best += 1
+                    self._back_to_best()
+                    self.optimizer.state.clear()  # moments of the way that led astray
+                    self.rate *= SHORTER
             done, total = self._progress()
             yield {
                 "stage": "healing",
@@ -123,9 +134,7 @@ class Course:
 
     def merged(self) -> dict[str, Tensor]:
         """The linear layers' weights by name, with the best adapters merged into them."""
-        with torch.no_grad():
-            for parameter, best in zip(self.parameters, self.best, strict=True):
-                parameter.copy_(best)
+        self._back_to_best()
         weights = self.student.merge_and_unload().state_dict()
         return {
             name: tensor.float().cpu().contiguous()
@@ -143,13 +152,18 @@ class Course:
         loss.backward()
         value = finite(loss, "healing", self.step)
         rising = min(1.0, share / WARMUP_SHARE + 0.01)
-        rate = self.config.learning_rate * rising * (1 + math.cos(math.pi * min(1.0, share))) / 2
+        rate = self.rate * rising * (1 + math.cos(math.pi * min(1.0, share))) / 2
         self.optimizer.param_groups[0]["lr"] = rate
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
         return value
+
+    def _back_to_best(self) -> None:
+        with torch.no_grad():
+            for parameter, best in zip(self.parameters, self.best, strict=True):
+                parameter.copy_(best)
 
     def _heldout_loss(self) -> float:
         return mean_loss(self.student, self.blocks.heldout, self.config.batch_size)

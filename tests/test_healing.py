@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def cut(short_config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def healed(quick: HealConfig, cut: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("healed") / "out"
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     result = heal(cut, quick, output, watch=rows.append)
     assert result.loss_after < result.loss_before
     assert 0 < result.steps == len(rows) <= quick.steps  # fewer where the loss falls no more
@@ -114,6 +115,17 @@ def test_a_healed_checkpoint_heals_again(quick: HealConfig, healed: Path, tmp_pa
     before = load_plan(healed / PLAN_FILE).provenance["healing"]["loss_after"]
     gentle = replace(quick, learning_rate=quick.learning_rate / 10, seed=1)
     assert heal(healed, gentle, tmp_path / "twice").loss_before == pytest.approx(before, rel=0.01)
+
+
+def test_steps_that_lead_astray_are_taken_back(
+    cut: Path, quick: HealConfig, tmp_path: Path
+) -> None:
+    """The first checks find a much worse model; shorter steps from the best one then win."""
+    rows: list[dict[str, Any]] = []
+    healed = heal(cut, replace(quick, learning_rate=0.1), tmp_path / "out", watch=rows.append)
+    checked = [row["heldout_loss"] for row in rows if row["heldout_loss"] is not None]
+    assert checked[0] > healed.loss_before + 0.5
+    assert healed.loss_after == min(checked) < healed.loss_before
 
 
 def test_nothing_is_written_where_nothing_is_won(

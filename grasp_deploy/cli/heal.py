@@ -36,7 +36,7 @@ def heal_command(
     sequence_length: Annotated[int, typer.Option(min=2, help="Tokens in a block.")] = 512,
     batch_size: Annotated[int, typer.Option(help="Blocks in a step.")] = 2,
     rank: Annotated[int, typer.Option(help="Of the adapters.")] = 32,
-    learning_rate: Annotated[float, typer.Option(help="Of AdamW, at its highest.")] = 1e-3,
+    learning_rate: Annotated[float, typer.Option(help="Of AdamW, at first; it falls.")] = 1e-3,
     model: Annotated[
         str | None,
         typer.Option(help="Dense model to learn from; default: the one that the plan names."),
