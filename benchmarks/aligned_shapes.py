@@ -25,6 +25,7 @@ from grasp_deploy.bench.models import bench_models
 from grasp_deploy.bench.throughput import bench_throughput
 from grasp_deploy.bench.throughput_engines import ThroughputSettings
 from grasp_deploy.checkpoint.loading import load, load_tokenizer
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.record import write_record
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1,8,32")
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
+    check_place(options.output, "throughput")
     multiples: tuple[int, ...] = MULTIPLES
     sequences, lengths = 80, (256, 64)
     if options.smoke:

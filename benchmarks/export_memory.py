@@ -35,6 +35,7 @@ from torch import Tensor
 from grasp_deploy.budgets import budget_for
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.shards import TensorLayout, plan_shards, write_shards
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.record import new_record, spread, write_record
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="a tiny model, once")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
     options = parser.parse_args()
+    check_place(options.output, "export_memory")
     if options.smoke:
         options.config, options.repeats = MODEL / "config.json", 2
     config = json.loads(options.config.read_text(encoding="utf-8"))

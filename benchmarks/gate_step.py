@@ -41,6 +41,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from grasp_deploy.budgets import budget_for
 from grasp_deploy.checkpoint.loading import load_checked, resolve_device
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.pruning.learning_state import (
@@ -88,6 +89,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="a few seconds; figures of no use")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
     options = parser.parse_args()
+    check_place(options.output, "gate_step")
     options.model = None if options.config else options.model or MODEL
     options.dtype = options.dtype or ("float32" if options.device == "cpu" else "bfloat16")
     if options.smoke:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from grasp_deploy.bench.kv import KvSettings, bench_kv
 from grasp_deploy.bench.models import bench_models
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.record import write_record
 from grasp_deploy.report.bench_tables import kv_table
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="the embedded model, no vLLM")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
     options = parser.parse_args()
+    check_place(options.output, "kv")
     ratios: tuple[float, ...] = (0.8, 0.6, 0.5)
     if options.smoke:
         options.config, options.memory, options.context = MODEL, "64MiB", 256

@@ -31,6 +31,7 @@ from grasp_deploy.checkpoint.loading import resolve_device
 from grasp_deploy.checkpoint.random_weights import random_model
 from grasp_deploy.checkpoint.shapes import model_shape
 from grasp_deploy.checkpoint.source import ModelSource
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.data import Blocks
 from grasp_deploy.demo.run import MODEL
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="the embedded model's shape")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
     options = parser.parse_args()
+    check_place(options.output, "pipeline")
     if options.smoke:
         options.config, options.device = MODEL / "config.json", "cpu"
         options.sequences, options.sequence_length, options.batch_size = 8, 32, 2

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from grasp_deploy.bench.memory import MemorySettings, bench_memory
 from grasp_deploy.bench.models import BenchModel, bench_models
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.measure.prefill import predict_prefill
 from grasp_deploy.record import write_record
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
     options = parser.parse_args()
+    check_place(options.output, "memory")
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
     repetitions, ratios = 3, dict(KV_KEEP)
     if options.smoke:

@@ -27,6 +27,7 @@ from torch import Tensor
 from grasp_deploy.budgets import budget_for
 from grasp_deploy.checkpoint.export import export
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.measure.footprint import footprint
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="one model, once, eager")
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
     options = parser.parse_args()
+    check_place(options.output, "startup")
     if options.smoke:
         options.model, options.repeats, options.enforce_eager = MODEL, 1, True
     flags = ["--enforce-eager"] if options.enforce_eager else []

@@ -25,6 +25,7 @@ from rich.console import Console
 from grasp_deploy.bench.models import BenchModel, bench_models
 from grasp_deploy.bench.throughput import bench_throughput
 from grasp_deploy.bench.throughput_engines import ThroughputSettings
+from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.record import write_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.throughput_tables import throughput_table
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
+    check_place(options.output, "throughput")
     options.ratios = RATIOS
     if options.smoke:
         options.ratios, options.batch, options.engine = (0.5,), "1,2", "transformers"

@@ -14,6 +14,7 @@ from typing import Any
 from grasp_deploy.verdicts.wording import counted, listed, plus_minus
 
 DROP_IN, NEEDS_HEALING, BROKEN = "usable as a drop-in", "needs healing", "broken"
+NEEDS_MORE_HEALING = "needs more healing"  # of a model that was healed already
 UNDECIDED = "undecided"
 
 # Less than what lies between neighbouring sizes of one family: LLaMA 7B has 0.07 nats more than 13B
@@ -54,6 +55,7 @@ def quality_verdict(
     worst = max(losses, key=lambda loss: loss.at_least, default=None)
     fallen, lost = fallen_to_chance(tasks), [row for row in tasks if is_lost(row)]
     text = _Text(len(losses), seen(healed))
+    needs_healing = NEEDS_MORE_HEALING if healed else NEEDS_HEALING
     if worst and worst.at_least > BROKEN_NATS:
         return _verdict(BROKEN, f"{text.named(worst)}, it {worst.said()}, more than {BROKEN_NATS}")
     if fallen:
@@ -64,9 +66,9 @@ def quality_verdict(
             allowed += f", and whether it is more than {BROKEN_NATS} takes more text to see"
         else:
             allowed += f" and at most {BROKEN_NATS}"
-        return _verdict(NEEDS_HEALING, f"{text.named(worst)}, it {worst.said()}, {allowed}")
+        return _verdict(needs_healing, f"{text.named(worst)}, it {worst.said()}, {allowed}")
     if lost:
-        return _verdict(NEEDS_HEALING, _lost(lost))
+        return _verdict(needs_healing, _lost(lost))
     return _not_condemned(losses, tasks, text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -125,6 +126,23 @@ def test_aligned_shapes(tmp_path: Path) -> None:
     dense, *others = (row["perplexity"] for row in record["quality"])
     assert all(1 < dense < other for other in others)
     assert "distinct shapes" in table
+
+
+SCRIPTS = sorted(
+    path.stem
+    for path in (ROOT / "benchmarks").glob("*.py")
+    if "run(main)" in path.read_text(encoding="utf-8") and path.stem != "train_demo_model"
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_place_that_no_record_may_take_is_refused_before_anything_is_measured(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = ["scales"] if script == "quality" else []
+    monkeypatch.setattr(sys, "argv", [script, *study, "--smoke", "--output", str(tmp_path)])
+    with pytest.raises(InputError, match=f"--output {tmp_path} is a folder: name a file in it"):
+        importlib.import_module(script).main()
 
 
 @pytest.mark.parametrize("study", quality.STUDIES)
