@@ -107,7 +107,7 @@ class CompressConfig:
     round_criterion: Literal[Criterion] = option(
         "Method", "What each of them scores units by.", "obs"
     )
-    criterion_sequences: int = option("Method", "Blocks of text that a criterion reads.", 64)
+    criterion_sequences: int = option("Calibration", "Blocks that a criterion reads.", 64)
     allocation: Literal["global", "layerwise", "owl"] = option(
         "Method",
         "Of a criterion's scores: global (one ranking), layerwise (equal shares), or owl (by "
@@ -115,12 +115,12 @@ class CompressConfig:
         "global",
     )
     compensation: bool = option(
-        "Method",
+        "Compensation",
         "Solve the kept columns of the output layers for the dense model's hidden states.",
         True,
     )
-    compensation_sequences: int = option("Method", "Blocks of text that this reads.", 128)
-    ridge: float = option("Method", "Its pull towards the weights as they were.", 0.01)
+    compensation_sequences: int = option("Calibration", "Blocks that compensation reads.", 128)
+    ridge: float = option("Compensation", "Its pull towards the weights as they were.", 0.01)
 
     epochs: int = option("Learning", "Passes over the blocks to learn the gates.", 1)
     learning_rate: float = option("Learning", "Of AdamW, for scores and scales.", 0.01)
