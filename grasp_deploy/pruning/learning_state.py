@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-HELDOUT_CHECKS = 16  # masks measured on the held-out text, spread evenly over a stage
+HELDOUT_CHECKS = 16  # masks measured, at least, on the held-out text, evenly over a stage
 AVERAGED_SHARE = 1 / 4  # of a stage's steps, the last ones, where their values are averaged
 
 # What a stage ends with: the values that did best on the held-out blocks, those of the last step,

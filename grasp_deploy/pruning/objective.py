@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Objective = Callable[[nn.Module, Tensor], Tensor]  # model, `(B, T)` ids -> loss in nats
-
-
 OVERFLOW = "the model overflows in this dtype or its weights are damaged; try --dtype float32"
 
 
 class LossError(ValueError):
-    """The loss is not a number, so no step can be taken."""
+    """The loss or a gradient of it is not finite, so no step can be taken."""
 
 
 def language_loss(model: nn.Module, ids: Tensor) -> Tensor:

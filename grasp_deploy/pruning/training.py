@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import Gates, GateSite, decoder_layers, gated, straight_through
 from grasp_deploy.pruning.learning_state import CalibrationBlocks, LearningState, Schedule
-from grasp_deploy.pruning.objective import distillation_loss, finite, language_loss, mean_loss
+from grasp_deploy.pruning.objective import (
+    OVERFLOW,
+    LossError,
+    distillation_loss,
+    finite,
+    language_loss,
+    mean_loss,
+)
 from grasp_deploy.pruning.projection import Budget, project
 
 
@@ -112,6 +119,7 @@ def descend(
         loss = _step_loss(model, gates, values, ids, schedule.distil)
         _backward(loss, state.values, times=ids[:, 1:].numel() if half else 1)
         loss_value = finite(loss, stage, state.step)
+        _check_gradient(state.values, stage, state.step)
         state.optimizer.param_groups[0]["lr"] = schedule.rate(blocks, state.step)
         state.optimizer.step()
         state.optimizer.zero_grad()
@@ -133,6 +141,14 @@ def _backward(loss: Tensor, values: Tensor, times: int) -> None:
     if times != 1:
         assert values.grad is not None
         values.grad /= times
+
+
+def _check_gradient(values: Tensor, stage: str, step: int) -> None:
+    """LossError if a value would never be a number again; the loss, of masks, would not show it."""
+    if values.grad is not None and not bool(values.grad.isfinite().all()):
+        raise LossError(
+            f"a gradient of the {stage} stage is not finite at step {step + 1}: {OVERFLOW}"
+        )
 
 
 def _step_loss(model: nn.Module, gates: Gates, values: Tensor, ids: Tensor, distil: bool) -> Tensor:

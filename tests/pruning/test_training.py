@@ -221,6 +221,20 @@ def test_weights_that_are_no_numbers_stop_the_run_at_the_step() -> None:
     assert torch.equal(state.values, before)  # no step was taken on it
 
 
+def test_a_gradient_that_is_no_number_stops_the_run_too(
+    model: PreTrainedModel,
+) -> None:
+    """A score that became nan would stay in the mask, and no loss of a mask would ever show it."""
+    state = fresh("gates")
+    state.values.register_hook(
+        lambda gradient: gradient.index_fill(0, torch.tensor([3]), torch.inf)
+    )
+    before = state.values.detach().clone()
+    with pytest.raises(LossError, match="a gradient of the gates stage is not finite at step 1"):
+        list(learn("gates", model, state))
+    assert torch.equal(state.values, before)
+
+
 @pytest.mark.parametrize("stage", ["gates", "scales"])
 def test_small_gradients_do_not_vanish_in_half_precision(
     stage: str, model: PreTrainedModel
