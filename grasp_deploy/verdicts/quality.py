@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grasp_deploy.verdicts.noise import t_quantile
 from grasp_deploy.verdicts.wording import counted, listed, plus_minus
 
 DROP_IN, NEEDS_HEALING, BROKEN = "usable as a drop-in", "needs healing", "broken"
@@ -24,8 +25,11 @@ DROP_IN_NATS = 0.05
 # usual model, 0.5 more are those of a dense model a twentieth of its size: whoever kept more than
 # that of the weights would do better with the small model.
 BROKEN_NATS = 0.5
-# A difference of two standard errors is no noise, at a risk of one in forty.
+# A loss or gain beyond noise may be noise at a risk of one in forty, each way: two standard errors
+# of many blocks, more of few (Student's t), and more again of several tasks together (Bonferroni).
 ERRORS = 2.0
+RISK = 0.05  # both ways
+MANY = 1_000  # samples, of which one more makes no difference
 
 Row = Mapping[str, Any]
 
@@ -45,21 +49,21 @@ def quality_verdict(
 ) -> dict[str, str]:
     """`outcome` and a `sentence` of reason, which names the figure that decides and its threshold.
 
-    A corpus has `name`, `calibrated_on`, `dense` and `pruned` with their `perplexity`, and
-    `excess_error` of the difference (null: unknown). A task has `task`, `chance`, `change` and
+    A corpus has `name`, `calibrated_on`, `sequences`, `dense` and `pruned` with their `perplexity`,
+    and `excess_error` of the difference (null: unknown). A task has `task`, `chance`, `change` and
     `change_error` (null: unknown), and `dense` and `pruned` with their `accuracy` and
     `standard_error`. `healed`: whether the model was healed, which `calibrated_on` then tells too.
     Tasks alone can condemn a model and not acquit it.
     """
     losses = [_Loss.of(row) for row in corpora if not row["calibrated_on"]]
     worst = max(losses, key=lambda loss: loss.at_least, default=None)
-    fallen, lost = fallen_to_chance(tasks), [row for row in tasks if is_lost(row)]
+    fallen, lost = _fallen_to_chance(tasks), _lost_tasks(tasks)
     text = _Text(len(losses), seen(healed))
     needs_healing = NEEDS_MORE_HEALING if healed else NEEDS_HEALING
     if worst and worst.at_least > BROKEN_NATS:
         return _verdict(BROKEN, f"{text.named(worst)}, it {worst.said()}, more than {BROKEN_NATS}")
     if fallen:
-        return _verdict(BROKEN, _fallen(fallen))
+        return _verdict(BROKEN, _said_of_fallen(fallen))
     if worst and worst.at_least > DROP_IN_NATS:
         allowed = f"more than the {DROP_IN_NATS} of a drop-in"
         if worst.nats > BROKEN_NATS:
@@ -68,13 +72,13 @@ def quality_verdict(
             allowed += f" and at most {BROKEN_NATS}"
         return _verdict(needs_healing, f"{text.named(worst)}, it {worst.said()}, {allowed}")
     if lost:
-        return _verdict(needs_healing, _lost(lost))
+        return _verdict(needs_healing, _said_of_lost(lost))
     return _not_condemned(losses, tasks, text)
 
 
 def _not_condemned(losses: Sequence[_Loss], tasks: Sequence[Row], text: _Text) -> dict[str, str]:
-    """A drop-in is a promise, so its loss must be small with two standard errors added, as it must
-    be large with them taken off to condemn a model."""
+    """A drop-in is a promise, so its loss must be small with noise added, as it must be large with
+    noise taken off to condemn a model."""
     worst = max(losses, key=lambda loss: loss.at_most, default=None)
     if worst is None:
         return _verdict(UNDECIDED, f"no text was measured that the model was not {text.seen}")
@@ -86,8 +90,7 @@ def _not_condemned(losses: Sequence[_Loss], tasks: Sequence[Row], text: _Text) -
         return _verdict(UNDECIDED, f"{named}, it {worst.said()}, and {doubt} (--sequences)")
     reason = f"{named}, it {worst.bounded()}"
     if tasks:
-        reason += f", and no accuracy on {counted(len(tasks), 'task')} fell by more than twice "
-        reason += "its standard error"
+        reason += f", and no accuracy on {counted(len(tasks), 'task')} fell by more than noise"
     return _verdict(DROP_IN, reason)
 
 
@@ -98,21 +101,27 @@ class _Loss:
     name: str
     nats: float
     error: float | None
+    blocks: int
 
     @classmethod
     def of(cls, row: Row) -> _Loss:
         perplexities = (row[model]["perplexity"] for model in ("dense", "pruned"))
-        return cls(row["name"], excess_loss(*perplexities), row["excess_error"])
+        return cls(row["name"], excess_loss(*perplexities), row["excess_error"], row["sequences"])
+
+    @property
+    def noise(self) -> float:
+        """How far the loss may be from what more text would show; 0 where that is unknown."""
+        return _errors(self.blocks) * self.error if self.error else 0.0
 
     @property
     def at_least(self) -> float:
         """With noise at its best."""
-        return self.nats - ERRORS * (self.error or 0.0)
+        return self.nats - self.noise
 
     @property
     def at_most(self) -> float:
         """With noise at its worst."""
-        return math.inf if self.error is None else self.nats + ERRORS * self.error
+        return math.inf if self.error is None else self.nats + self.noise
 
     def said(self) -> str:
         lost = "loses" if self.nats >= 0 else "gains"
@@ -122,11 +131,10 @@ class _Loss:
         """How a loss is small: what it is at most, unless it is a gain for certain."""
         if self.at_most < 0:
             return f"{self.said()}, where a drop-in may lose {DROP_IN_NATS}"
-        noise = ERRORS * (self.error or 0.0)
-        lost = "shows no loss beyond noise:" if self.nats <= noise else "loses"
+        lost = "shows no loss beyond noise:" if self.nats <= self.noise else "loses"
         return (
-            f"{lost} at most {self.at_most:.3f} nats a token (with two standard errors), less than "
-            f"the {DROP_IN_NATS} that a drop-in may lose"
+            f"{lost} at most {self.at_most:.3f} nats a token (noise included), less than the "
+            f"{DROP_IN_NATS} that a drop-in may lose"
         )
 
 
@@ -142,19 +150,30 @@ class _Text:
         return f"on {loss.name}, {among} that it was not {self.seen}"
 
 
-def is_lost(row: Row) -> bool:
-    """Whether a task's accuracy fell by more than noise; unknown noise tells nothing."""
-    error = row["change_error"]
-    return error is not None and row["change"] < -ERRORS * error
+def _errors(samples: int, comparisons: int = 1) -> float:
+    """How many standard errors are no noise, of a mean over so many samples."""
+    if samples < 2:
+        return math.inf
+    return max(ERRORS, t_quantile(RISK, min(samples, MANY) - 1, comparisons))
 
 
-def fallen_to_chance(tasks: Sequence[Row]) -> list[Row]:
+def _lost_tasks(tasks: Sequence[Row]) -> list[Row]:
+    """The tasks whose accuracy fell by more than noise; where that is unknown, it tells nothing."""
+    return [
+        row
+        for row in tasks
+        if row["change_error"] is not None
+        and row["change"] < -_errors(row["items"], len(tasks)) * row["change_error"]
+    ]
+
+
+def _fallen_to_chance(tasks: Sequence[Row]) -> list[Row]:
     """The tasks that only the dense model can do, if they are most of those that it can do.
 
     One task of many may ask for a single skill; most of them are the model.
     """
     able = [row for row in tasks if _above_chance(row, "dense")]
-    fallen = [row for row in able if is_lost(row) and not _above_chance(row, "pruned")]
+    fallen = [row for row in _lost_tasks(able) if not _above_chance(row, "pruned")]
     return fallen if 2 * len(fallen) > len(able) else []
 
 
@@ -163,7 +182,7 @@ def _above_chance(row: Row, model: str) -> bool:
     return error is not None and accuracy > row["chance"] + ERRORS * error
 
 
-def _fallen(rows: Sequence[Row]) -> str:
+def _said_of_fallen(rows: Sequence[Row]) -> str:
     first = rows[0]
     return (
         f"{listed(row['task'] for row in rows)} fell to the level of chance (accuracy on "
@@ -173,12 +192,12 @@ def _fallen(rows: Sequence[Row]) -> str:
     )
 
 
-def _lost(rows: Sequence[Row]) -> str:
+def _said_of_lost(rows: Sequence[Row]) -> str:
     worst, *others = sorted(rows, key=lambda row: row["change"])
     more = f", and so for {listed(row['task'] for row in others)}" if others else ""
     return (
-        f"accuracy on {worst['task']} fell by {-100 * worst['change']:.1f} points, more than "
-        f"twice its standard error of {100 * worst['change_error']:.1f}{more}"
+        f"accuracy on {worst['task']} fell by {-100 * worst['change']:.1f} points, more than noise "
+        f"(a standard error of {100 * worst['change_error']:.1f}){more}"
     )
 
 

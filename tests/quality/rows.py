@@ -16,6 +16,7 @@ def corpus(
         "name": name,
         "split": "test",
         "calibrated_on": calibrated_on,
+        "sequences": 80,
         "tokens": 20_470,
         "sequence_length": 2048,
         "dense": {"perplexity": DENSE_PERPLEXITY},

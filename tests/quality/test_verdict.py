@@ -99,7 +99,7 @@ def test_outcomes(corpora: Rows, tasks: Rows, outcome: str) -> None:
             [],
             (
                 "on c4, text that it was not calibrated on, it loses at most 0.026 nats a token",
-                "(with two standard errors), less than the 0.05 that a drop-in may lose",
+                "(noise included), less than the 0.05 that a drop-in may lose",
             ),
         ),
         (
@@ -110,7 +110,7 @@ def test_outcomes(corpora: Rows, tasks: Rows, outcome: str) -> None:
         ([corpus("c4", 0.013, error=0.007)], [], ("no loss beyond noise: at most 0.027 nats",)),
         ([corpus("c4", -0.02)], [], ("it gains 0.020 ± 0.000 nats", "may lose 0.05")),
         ([corpus("c4", -0.01, error=0.04)], [], ("gains 0.010 ± 0.040", "0.05", "--sequences")),
-        ([corpus("c4", 0.02)], [KEPT, UNABLE], ("2 tasks", "twice its standard error")),
+        ([corpus("c4", 0.02)], [KEPT, UNABLE], ("2 tasks", "fell by more than noise")),
         (
             [corpus("c4", 0.2), corpus("ptb", 0.3)],
             [],
@@ -132,6 +132,20 @@ def test_the_sentence_names_the_figure_and_the_threshold(
 ) -> None:
     sentence = quality_verdict(corpora, tasks)["sentence"]
     assert [word for word in words if word not in sentence] == [], sentence
+
+
+def test_few_blocks_take_a_larger_loss_to_see() -> None:
+    """Student's t: 2.0 standard errors of 80 blocks, 4.3 of three, and any of one."""
+    rows = [{**corpus("c4", 0.08, error=0.01), "sequences": blocks} for blocks in (80, 3, 1)]
+    found = [quality_verdict([row], [])["outcome"] for row in rows]
+    assert found == [NEEDS_HEALING, UNDECIDED, UNDECIDED]
+
+
+def test_several_tasks_take_a_larger_fall_to_see() -> None:
+    """One of ten falls by two standard errors in every fifth model that lost nothing."""
+    fallen, others = task("fallen", 0.60, 0.575), [task(str(i), 0.60, 0.60) for i in range(9)]
+    assert quality_verdict([corpus("c4", 0.01)], [fallen])["outcome"] == NEEDS_HEALING
+    assert quality_verdict([corpus("c4", 0.01)], [fallen, *others])["outcome"] == DROP_IN
 
 
 def test_only_a_healed_model_was_healed_on_something() -> None:
