@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from grasp_deploy.checkpoint.export import SHARD_BYTES, export, resolve_base
+from grasp_deploy.checkpoint.export import SHARD_BYTES, base_of, export
 from grasp_deploy.checkpoint.files import check_writable, refuse_existing
 from grasp_deploy.checkpoint.loading import (
     check_tokens,
@@ -28,10 +28,10 @@ from grasp_deploy.checkpoint.loading import (
     load_tokenizer,
     resolve_device,
 )
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
 from grasp_deploy.checkpoint.renewal import intact_plan
-from grasp_deploy.checkpoint.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.source import file_hashes
+from grasp_deploy.checkpoint.shapes import read_config
+from grasp_deploy.checkpoint.shards import CODES
 from grasp_deploy.checkpoint.validate import TensorEntry, check_checkpoint
 from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
@@ -55,6 +55,21 @@ class Healed:
     loss_after: float
 
 
+class NothingWon(InputError):
+    """Healing that ended no better than it began: nothing was written."""
+
+    def __init__(self, course: Course, dtype: str) -> None:
+        self.loss_before, self.seconds = course.first_loss, course.seconds
+        last, advice = f"{course.last_loss:.4f} at its last check", "learn on more text or longer"
+        if not course.last_loss < course.first_loss:
+            advice = f"lower --learning-rate {course.config.learning_rate:g}, {advice}"
+        super().__init__(
+            f"healing won nothing, so nothing was written: the held-out loss was "
+            f"{course.first_loss:.4f} before, {last}, and is no lower with the best weights in "
+            f"{dtype}: {advice}, or keep the model as it is"
+        )
+
+
 def heal(
     directory: Path,
     config: HealConfig,
@@ -67,16 +82,15 @@ def heal(
     """Heal a pruned checkpoint into the folder `output`, which appears whole or not at all.
 
     `model` names the dense model to learn from, by default the one that the plan names. `watch`
-    hears a row after every step. Raises InputError for anything wrong with the input, and where no
-    check of the held-out loss found it lower than before.
+    hears a row after every step. Raises InputError for anything wrong with the input, and
+    NothingWon where the held-out loss is no lower than before.
     """
     refuse_existing(output, overwrite=overwrite)
     if not (directory / PLAN_FILE).is_file():
         raise InputError(f"{directory} is no pruned checkpoint: name a folder that compress made")
-    check_checkpoint(directory)
+    stored = check_checkpoint(directory).dtype
     plan = intact_plan(directory)
-    base = resolve_base(plan, model or plan.provenance["config"]["model"])
-    check_plan_fits(plan, model_shape(read_config(base)), file_hashes(base))
+    base = base_of(plan, model, "there is nothing to learn from")
     device = resolve_device(config.device)
     text, blocks = _text(directory, config)
     check_writable(output)  # better now than after the lessons
@@ -86,24 +100,27 @@ def heal(
         raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
     for row in course.lessons():
         watch(row)
-    if not course.best_loss < course.first_loss:
-        raise InputError(
-            f"the held-out loss was {course.first_loss:.4f} before healing and lower at no check "
-            f"of it ({course.last_loss:.4f} at the last), so nothing was written: learn on more "
-            "text, longer, or keep the model as it is"
-        )
+    weights = course.merge(getattr(torch, stored))
+    loss_after = course.heldout_loss()
+    if not loss_after < course.first_loss:
+        raise NothingWon(course, stored)
     healed = Healed(
         output,
         course.step,
         course.seconds,
         mean_loss(teacher, blocks.heldout, config.batch_size),
         course.first_loss,
-        course.best_loss,
+        loss_after,
     )
     record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
     record.pop("output")
-    plan = replace(plan, calibrated=_merged(plan.calibrated, fingerprint(text.token_ids)))
-    _write(course.merged(), plan, base, output, record, overwrite)
+    healings = [*plan.provenance.get("healing", []), record]
+    plan = replace(
+        plan,
+        calibrated=_merged(plan.calibrated, fingerprint(text.token_ids)),
+        provenance={**plan.provenance, "fitted": sorted(weights), "healing": healings},
+    )
+    _write(weights, plan, base, output, overwrite)
     return healed
 
 
@@ -139,15 +156,9 @@ def check_installed() -> None:
 
 
 def _write(
-    weights: dict[str, Tensor],
-    plan: Plan,
-    base: Path,
-    output: Path,
-    record: dict[str, Any],
-    overwrite: bool,
+    weights: dict[str, Tensor], plan: Plan, base: Path, output: Path, overwrite: bool
 ) -> None:
     """Write the checkpoint: healed linear layers, and the plan's cut of all else."""
-    provenance = {**plan.provenance, "fitted": sorted(weights), "healing": record}
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
         path = Path(folder) / "weights.safetensors"
         try:
@@ -158,13 +169,7 @@ def _write(
                 "TMPDIR to a larger disk"
             ) from None
         fitted = {
-            name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in weights.items()
+            name: TensorEntry(path, CODES[tensor.dtype], tuple(tensor.shape))
+            for name, tensor in weights.items()
         }
-        export(
-            replace(plan, provenance=provenance),
-            base,
-            output,
-            shard_bytes=SHARD_BYTES,
-            overwrite=overwrite,
-            fitted=fitted,
-        )
+        export(plan, base, output, shard_bytes=SHARD_BYTES, overwrite=overwrite, fitted=fitted)

@@ -102,6 +102,25 @@ def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
     return resolve_model(model, revision).directory
 
 
+def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Path:
+    """The folder of the very model that a plan was made for; `model` says where it is now.
+
+    By default the plan says. Raises InputError for another model, and if the default is out of
+    reach: `loss` says what cannot be done then, and `remedy` what else than --model would help.
+    """
+    try:
+        directory = resolve_base(plan, model or plan.provenance["config"]["model"])
+    except InputError as error:
+        if model is not None:
+            raise
+        raise InputError(
+            f"the base model that the plan names is out of reach, and without it {loss} ({error}): "
+            f"name it with --model{remedy}"
+        ) from None
+    check_plan_fits(plan, model_shape(read_config(directory)), file_hashes(directory))
+    return directory
+
+
 def _fitted_beside(plan: Plan) -> dict[str, TensorEntry]:
     """Where a loaded plan's fitted tensors lie: in the checkpoint that it belongs to.
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.config_checks import LEARNT_METHODS
+from grasp_deploy.verdicts.wording import counted
 
-LEARNT = ("grasp", "gumbel-topk")
 UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
 STARTS = {"equal": "equal scores", "progressive": "a cut in rounds"}
 SHARES = {"layerwise": "with equal shares for all layers", "owl": "with shares by layers' outliers"}
@@ -31,7 +32,7 @@ def how_units_were_chosen(plan: Plan) -> str:
     config = plan.provenance["config"]
     method = config.get("method", "grasp")
     units = UNITS.get(config.get("targets", "both"), " and ".join(UNITS.values()))
-    if method in LEARNT:
+    if method in LEARNT_METHODS:
         start = config.get("start")
         begun = f", from {STARTS.get(start, f'the ranking of `{start}`')}" if start else ""
         chosen = f"learnt gates on the frozen model (`{method}`{begun})"
@@ -40,7 +41,9 @@ def how_units_were_chosen(plan: Plan) -> str:
     elif method == "progressive":
         rounds = config.get("rounds")
         scores = config.get("round_criterion", "taylor-element")
-        chosen = f"a cut in {rounds} rounds by `{scores}` scores" if rounds else STARTS[method]
+        chosen = STARTS[method]
+        if rounds:
+            chosen = f"a cut in {counted(rounds, 'round')} by `{scores}` scores"
     else:
         chosen = f"the criterion `{method}`, at once"
     budget = SHARES.get(config.get("allocation", "global"), ONE_BUDGET)
@@ -49,9 +52,9 @@ def how_units_were_chosen(plan: Plan) -> str:
 
 def what_it_learnt_from(provenance: Texts) -> str:
     """Text of calibration and healing, what it saw of the loss, and what that does not tell."""
-    calibrated, healed = _how_it_was_calibrated(provenance), _how_it_was_healed(provenance)
+    healed = [_how_it_was_healed(healing) for healing in provenance.get("healing", [])]
     measured = healed or provenance["losses"]["heldout_pruned"] is not None
-    return paragraph(calibrated, healed, ADVICE if measured else "")
+    return paragraph(_how_it_was_calibrated(provenance), *healed, ADVICE if measured else "")
 
 
 def _how_it_was_calibrated(provenance: Texts) -> str:
@@ -68,11 +71,8 @@ def _how_it_was_calibrated(provenance: Texts) -> str:
     )
 
 
-def _how_it_was_healed(provenance: Texts) -> str:
-    """On what text, how long, and what was won; empty if it was not healed."""
-    healing = provenance.get("healing")
-    if not healing:
-        return ""
+def _how_it_was_healed(healing: Texts) -> str:
+    """On what text, how long, and what was won, of one healing."""
     return (
         f"Healed on {_blocks(healing['text'])}: {healing['steps']:,} steps of LoRA of rank "
         f"{healing['rank']}, merged into the linear layers. On blocks of them held out to choose "
@@ -109,7 +109,7 @@ def _compensation(plan: Plan) -> str:
 def _purpose_of_heldout(config: Texts) -> str:
     """What held-out text decided; older plans learnt gates and kept the best."""
     best, solved = config.get("select", "best") == "best", bool(config.get("compensation"))
-    learnt = config.get("method", "grasp") in LEARNT
+    learnt = config.get("method", "grasp") in LEARNT_METHODS
     decided = {
         "choose the mask": learnt and (best or solved or bool(config.get("swap_groups"))),
         "judge the solved columns": solved and not learnt,

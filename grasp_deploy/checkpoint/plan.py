@@ -2,7 +2,8 @@
 
 A plan is a safetensors file with `scores` `(N,)` float32, `mask` `(N,)` bool and `scales` `(N,)`
 float32 on the flat axis of units, and a JSON record of where they come from. It may hold
-`calibrated` `(w,)` int64 too, a fingerprint of the calibration text (`data.overlap`).
+`calibrated` `(w,)` int64 too, a fingerprint of the text of calibration and of healing
+(`data.overlap`).
 """
 
 from __future__ import annotations

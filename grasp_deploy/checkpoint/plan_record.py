@@ -47,7 +47,8 @@ def has_provenance(record: Record) -> bool:
         and _are_losses(record["losses"])
         and {"gates", "scales"} <= record["seconds"].keys()
         and all(map(is_number, record["seconds"].values()))
-        and _are_fitted(record.get("fitted", []), len(record["dense_layers"]), "healing" in record)
+        and _are_healings(record.get("healing", []))
+        and _are_fitted(record)
     )
 
 
@@ -72,12 +73,27 @@ def _is_budget(budget: Record) -> bool:
 
 
 def _is_calibration(calibration: Record) -> bool:
-    """The text, its blocks, and the parts of a mixture."""
-    parts = calibration.get("parts", [])
-    names = ("sequences", "sequence_length", "heldout_sequences")
+    return _is_text(calibration) and _are_counts(calibration.get("heldout_sequences"))
+
+
+def _are_healings(healings: object) -> bool:
+    """One after the other: their text, how long they learnt, and what they won."""
+    return isinstance(healings, list) and all(
+        isinstance(healing, dict)
+        and isinstance(healing.get("text"), dict)
+        and _is_text(healing["text"])
+        and _are_counts(healing.get("steps"), healing.get("rank"))
+        and all(is_number(healing.get(f"loss_{when}")) for when in ("dense", "before", "after"))
+        for healing in healings
+    )
+
+
+def _is_text(text: Record) -> bool:
+    """Its source, its blocks, and the parts of a mixture."""
+    parts = text.get("parts", [])
     return (
-        _all_text(calibration.get("source"))
-        and _are_counts(*(calibration.get(name) for name in names))
+        _all_text(text.get("source"))
+        and _are_counts(text.get("sequences"), text.get("sequence_length"))
         and isinstance(parts, list)
         and all(isinstance(part, dict) for part in parts)
         and _all_text(*(part.get("source") for part in parts))
@@ -92,14 +108,15 @@ def _are_losses(losses: Record) -> bool:
     return len(found) == 2 and (found == [None, None] or all(map(is_number, found)))
 
 
-def _are_fitted(names: object, layers: int, healed: bool) -> bool:
+def _are_fitted(record: Record) -> bool:
     """Linear layers of the model; of one that was not healed, all behind gates or none."""
+    names, layers = record.get("fitted", []), len(record["dense_layers"])
     if not isinstance(names, list) or not _all_text(*names) or len(set(names)) < len(names):
         return False
     found = [FITTED.fullmatch(name) for name in names]
     if not all(match is not None and int(match[1]) < layers for match in found):
         return False
-    return healed or not names or set(names) == _behind_gates(layers)
+    return bool(record.get("healing")) or not names or set(names) == _behind_gates(layers)
 
 
 def _behind_gates(layers: int) -> set[str]:

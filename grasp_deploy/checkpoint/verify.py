@@ -18,13 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.checkpoint.export import cut_tensors, layer_and_tail, resolve_base
+from grasp_deploy.checkpoint.export import base_of, cut_tensors, layer_and_tail
 from grasp_deploy.checkpoint.files import MANIFEST_FILE
 from grasp_deploy.checkpoint.loading import load_checked, with_weights
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_plan_fits, load_plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.shards import read_tensor
-from grasp_deploy.checkpoint.source import file_hashes
 from grasp_deploy.checkpoint.validate import TensorEntry, check_weights
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
@@ -81,7 +80,8 @@ def verify(
     if not intact:
         return
     plan = load_plan(directory / PLAN_FILE)
-    base = None if without_base else _base_directory(plan, model)
+    remedy = ", or look at the files alone with --without-base"
+    base = None if without_base else base_of(plan, model, "little is proven", remedy)
     bench = _Bench(directory, plan, base or directory, device or torch.device("cpu"))
     links: list[Link] = []
     if base is not None:
@@ -101,22 +101,6 @@ def _look(*links: Link) -> Generator[Check, None, bool]:
             yield Check(name, False, str(error))
             return False
     return True
-
-
-def _base_directory(plan: Plan, model: str | None) -> Path:
-    """The base model's folder."""
-    name = model or plan.provenance["config"]["model"]
-    try:
-        directory = resolve_base(plan, name)
-    except InputError as error:
-        if model is not None:
-            raise
-        raise InputError(
-            f"the base model that the plan names is out of reach, and without it little is proven "
-            f"({error}): name it with --model, or look at the files alone with --without-base"
-        ) from None
-    check_plan_fits(plan, model_shape(read_config(directory)), file_hashes(directory))
-    return directory
 
 
 class _Bench:

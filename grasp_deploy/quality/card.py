@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.card import model_name
-from grasp_deploy.checkpoint.export import resolve_base
+from grasp_deploy.checkpoint.export import base_of
 from grasp_deploy.checkpoint.loading import check_tokens, load, load_tokenizer
-from grasp_deploy.checkpoint.plan import Plan, check_plan_fits
+from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.renewal import intact_plan, renew_card
-from grasp_deploy.checkpoint.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.source import file_hashes
+from grasp_deploy.checkpoint.shapes import read_config
 from grasp_deploy.data import Blocks, evaluation_split, read_blocks
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
-from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import Perplexity, perplexity
 from grasp_deploy.evaluate.spread import paired_error
 from grasp_deploy.quality.corpora import (
@@ -62,7 +60,7 @@ def evaluate_card(
     model that is out of reach or another one, text that cannot be read, and records of others.
     """
     plan = intact_plan(directory)
-    base = _base(plan, settings.model)
+    base = base_of(plan, settings.model, "nothing tells what was lost")
     tasks = task_rows(settings.records, base, directory)
     texts = _texts(directory, plan, settings)
     dense, pruned = (
@@ -86,21 +84,6 @@ def evaluate_card(
     }
     renew_card(directory, plan, record)
     return record
-
-
-def _base(plan: Plan, model: str | None) -> Path:
-    """The folder of the very model that the plan was made for."""
-    try:
-        directory = resolve_base(plan, model or plan.provenance["config"]["model"])
-    except InputError as error:
-        if model is not None:
-            raise
-        raise InputError(
-            f"the base model that the plan names is out of reach, and without it nothing tells "
-            f"what was lost ({error}): name it with --model"
-        ) from None
-    check_plan_fits(plan, model_shape(read_config(directory)), file_hashes(directory))
-    return directory
 
 
 def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[Corpus, Blocks]:

@@ -77,8 +77,8 @@ def calibration_sources(provenance: Mapping[str, Any]) -> list[str]:
 
 def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
     """The sources of text that a checkpoint was healed on; none if it was not healed."""
-    healing = provenance.get("healing")
-    return _sources(healing["text"]) if healing else []
+    texts = [healing["text"] for healing in provenance.get("healing", [])]
+    return list(dict.fromkeys(source for text in texts for source in _sources(text)))
 
 
 def _sources(text: Mapping[str, Any]) -> list[str]:

@@ -72,9 +72,31 @@ def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: An
     assert loaded(tmp_path, changed(place, value)).units == 20
 
 
+HEALING = {
+    **{"steps": 3, "rank": 8, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
+    "text": {"source": "c4", "sequences": 8, "sequence_length": 64},
+}
+
+
+@pytest.mark.parametrize(
+    "healing",
+    [
+        HEALING,
+        [{}],
+        [{**HEALING, "text": "c4"}],
+        [{**HEALING, "text": {"source": 3, "sequences": 8, "sequence_length": 64}}],
+        [{**HEALING, "loss_after": None}],
+        [HEALING, {**HEALING, "steps": "3"}],
+    ],
+)
+def test_damaged_healings_are_refused(tmp_path: Path, healing: Any) -> None:
+    with pytest.raises(InputError):
+        loaded(tmp_path, {**provenance(), "healing": healing})
+
+
 def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
     names = ["model.layers.1.self_attn.q_proj.weight", *BEHIND_GATES]
-    record = {**provenance(), "fitted": names, "healing": {"steps": 3}}
+    record = {**provenance(), "fitted": names, "healing": [HEALING]}
     assert loaded(tmp_path, record).fitted == names
 
 

@@ -77,9 +77,9 @@ def test_swaps_are_named_where_one_was_accepted() -> None:
 
 def test_compensation_is_named_where_columns_were_solved() -> None:
     assert "Compensation: " in how_units_were_chosen(plan_of({}, fitted=["a"]))
-    healed = plan_of({}, fitted=["a"], healing=HEALING)
+    healed = plan_of({}, fitted=["a"], healing=[HEALING])
     assert "Compensation" not in how_units_were_chosen(healed), "healing alone fits tensors too"
-    both = plan_of({}, fitted=["a"], healing=HEALING, compensation=[{"layer": 0}])
+    both = plan_of({}, fitted=["a"], healing=[HEALING], compensation=[{"layer": 0}])
     assert "Compensation: " in how_units_were_chosen(both)
 
 
@@ -90,7 +90,7 @@ def test_who_can_make_it_again() -> None:
     )
     assert "From the plan and the base model" in alone and "taken from this folder" not in alone
     assert "fitted columns are taken from this folder" in fitted
-    healed = how_it_is_made_again(plan_of({}, fitted=["a"], healing=HEALING))
+    healed = how_it_is_made_again(plan_of({}, fitted=["a"], healing=[HEALING]))
     assert "healed linear layers are taken from this folder" in healed
 
 
@@ -104,7 +104,7 @@ def card(folder: Path, config: dict[str, Any] | None = None, **provenance: Any) 
 
 
 def test_the_card_of_a_healed_model(demo_checkpoint: Path) -> None:
-    plain, healed = card(demo_checkpoint), card(demo_checkpoint, healing=HEALING)
+    plain, healed = card(demo_checkpoint), card(demo_checkpoint, healing=[HEALING])
     assert "Healed" not in plain and "ealing" not in plain
     assert "Healed on 64 blocks of 32 tokens of `heal.txt`: 1,200 steps of LoRA of rank 8" in healed
     assert "from 2.5000 before to 2.2500 after healing" in healed

@@ -73,13 +73,15 @@ def test_no_default_is_left() -> None:
 
 
 def test_what_was_healed_on_is_no_default_either() -> None:
-    healing = {"text": {"source": "c4"}, "steps": 3}
+    healing = [{"text": {"source": text}, "steps": 3} for text in ("c4", "mine.txt", "c4")]
     provenance = {"calibration": {"source": "wikitext2"}, "healing": healing}
     sources = calibration_sources(provenance)
-    assert sources == ["wikitext2", "c4"] and healing_sources(provenance) == ["c4"]
+    assert healing_sources(provenance) == ["c4", "mine.txt"]
+    assert sources == ["wikitext2", "c4", "mine.txt"]
     with pytest.raises(InputError, match="calibrated or healed on wikitext2 and c4: name other"):
         heldout_corpora([], sources, healed=True)
-    assert calibration_sources({**provenance, "calibration": {"source": "c4"}}) == ["c4"]
+    twice = {**provenance, "calibration": {"source": "c4"}}
+    assert calibration_sources(twice) == ["c4", "mine.txt"]
     assert healing_sources({"calibration": {"source": "c4"}}) == []
 
 
