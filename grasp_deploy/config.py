@@ -151,7 +151,8 @@ class CompressConfig:
     select: Literal["best", "last", "average"] = option(
         "Learning",
         "best: keep the mask that does best on held-out blocks; last: the last; average: that of "
-        "the mean scores of the last quarter of the steps (scales alike).",
+        "the mean scores of the last quarter of the steps (scales alike). With compensation, the "
+        "mask of a start in rounds stays if it does better on those blocks.",
         "best",
     )
     swap_groups: int = option(

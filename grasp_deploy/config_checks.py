@@ -83,7 +83,7 @@ def budget_problems(config: CompressConfig, wrong_types: Container[str]) -> list
         ]
     problems = []
     if config.keep is not None and not 0 < config.keep <= 1:
-        percent = 1.5 <= config.keep <= 100
+        percent = 2 <= config.keep <= 100
         remedy = f"for {config.keep:g} % write" if percent else "give a share such as"
         example = config.keep / 100 if percent else 0.6
         problems.append(

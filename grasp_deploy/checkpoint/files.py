@@ -32,8 +32,7 @@ def staged_directory(output: Path, *, overwrite: bool = False) -> Iterator[Path]
     """
     refuse_existing(output, overwrite=overwrite)
     staging = output.with_name(f".{output.name}.incomplete")
-    lock_path = output.with_name(f".{output.name}.lock")
-    with readable_disk_errors(output), locked(lock_path, output):
+    with readable_disk_errors(output), locked(_lock_of(output), output):
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
         try:
@@ -98,7 +97,7 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
                 )
         if output.is_symlink():
             raise InputError(f"the output {output} is a link: name the folder itself, or another")
-        _put_back(output)
+        _recover(output)
         if not output.exists():
             return
         if not output.is_dir():
@@ -172,9 +171,20 @@ def _replace(staging: Path, output: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def _lock_of(output: Path) -> Path:
+    return output.with_name(f".{output.name}.lock")
+
+
 def _replaced(output: Path) -> Path:
     """Where the old folder waits until the new one has taken its place."""
     return output.with_name(f".{output.name}.replaced")
+
+
+def _recover(output: Path) -> None:
+    """Put back what a stopped run had moved; InputError if it is still at work."""
+    if _replaced(output).exists():
+        with locked(_lock_of(output), output):
+            _put_back(output)
 
 
 def _put_back(output: Path) -> None:

@@ -104,7 +104,8 @@ def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
     except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
         reason = f"the download failed ({_first_line(error)}): try again"
     version = f" at revision {revision}" if revision else ""
-    raise InputError(f"cannot get {name}{version}: {reason}")
+    no_folder = "" if "/" in name else " (which is no folder here)"  # a typo, more often than not
+    raise InputError(f"cannot get {name}{version}{no_folder}: {reason}")
 
 
 def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:

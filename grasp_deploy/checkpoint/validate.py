@@ -11,10 +11,10 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.shards import INDEX_FILE
 from grasp_deploy.errors import InputError
 
 WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}

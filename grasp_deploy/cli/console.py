@@ -20,6 +20,9 @@ from typer.core import TyperGroup
 from grasp_deploy.errors import ChildError, InputError
 
 CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
+LESS_MEMORY = (
+    "take a smaller --batch-size, a shorter --sequence-length, --dtype bfloat16, or a larger device"
+)
 stdout, stderr = Console(emoji=False), Console(stderr=True, emoji=False)
 
 
@@ -49,13 +52,21 @@ def readable_ends() -> Iterator[None]:
         _end_of_system_error(error)
         sys.exit(BAD_INPUT)
     except RuntimeError as error:
-        if not str(error).startswith("Symlink loop"):  # pathlib's word for ELOOP
+        if str(error).startswith("Symlink loop"):  # pathlib's word for ELOOP
+            print_error("error", f"{error}: point the link at a file or a folder, or name one")
+        elif _is_out_of_memory(error):
+            print_error("error", f"out of memory ({str(error).splitlines()[0]}): {LESS_MEMORY}")
+        else:
             raise
-        print_error("error", f"{error}: point the link at a file or a folder, or name one")
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
         stderr.print("interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Of a GPU or of a CPU, by torch's words: the edge does not import torch."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 @contextmanager

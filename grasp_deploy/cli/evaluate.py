@@ -108,7 +108,7 @@ def _calibrated_share(directory: Path, texts: list[Tensor]) -> float | None:
     if calibrated is None:
         return None
     share = calibrated_share(texts, calibrated)
-    if share > NOTEWORTHY_SHARE:
+    if share >= NOTEWORTHY_SHARE:
         part = "all" if share == 1 else f"at least {int(share * 100)} %"
         print_error(
             "warning",

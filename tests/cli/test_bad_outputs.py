@@ -311,6 +311,18 @@ def test_an_unfinished_run_of_other_releases(
     assert tree(work) == before
 
 
+def test_a_run_that_is_just_replacing_the_output(tiny_folder: Path, work: Path) -> None:
+    """Its old folder waits under another name, which is not ours to put back while it works."""
+    old = work / ".out.replaced"
+    old.mkdir()
+    (old / "manifest.json").write_text("{}")
+    with (work / ".out.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = tree(work)
+        assert_refused(compress(tiny_folder), "another run is at work on out")
+        assert tree(work) == before
+
+
 def test_another_run_at_work(tiny_folder: Path, work: Path, unfinished: Path) -> None:
     with (unfinished / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
