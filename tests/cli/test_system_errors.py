@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.command import (
     SHORT,
@@ -32,6 +33,25 @@ def test_a_full_disk_under_stdout(pruned: Path, options: tuple[str, ...]) -> Non
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert ended.stderr.startswith("error: No space left on device")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0 has"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:1] can't allocate memory: you tried"),
+    ],
+    ids=["GPU", "CPU"],
+)
+def test_out_of_memory(
+    pruned: Path, work: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("grasp_deploy.evaluate.perplexity.perplexity", full)
+    ended = grasp_deploy("evaluate", "perplexity", pruned, "--data", "text.txt", *SHORT[:4])
+    assert_refused(ended, str(error).splitlines()[0], "smaller --batch-size")
 
 
 def test_links_that_lead_to_themselves(tiny_folder: Path, work: Path) -> None:
