@@ -119,6 +119,7 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
         return
     even = max(NO_LOSS_NATS, -low)  # what is better than the dense model gets no decades of its own
     axes.set_yscale("symlog", linthresh=even, linscale=0.4)
+    axes.set_ylabel("nats per token, log scale")
     axes.set_ylim(low / 1.25 if low > NO_LOSS_NATS else min(low * 1.25, 0.0), high * 1.25)
     steps = (1, 2, 5) if low > NO_LOSS_NATS and high < 60 * low else (1, 3)
     sizes = [step * 10.0**power for power in range(-2, 3) for step in steps]
