@@ -45,11 +45,7 @@ Watcher = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Healed:
-    """What a healing came to, on held-out blocks in nats per token.
-
-    Distances are those of the predictions from the dense model's (Kullback-Leibler), which healing
-    learns by; losses are of the text itself.
-    """
+    """What a healing came to: losses on held-out blocks in nats per token."""
 
     output: Path
     steps: int
@@ -57,23 +53,20 @@ class Healed:
     loss_dense: float
     loss_before: float
     loss_after: float
-    distance_before: float
-    distance_after: float
 
 
 class NothingWon(InputError):
     """Healing that ended no better than it began: nothing was written."""
 
-    def __init__(self, course: Course, dtype: str, loss_before: float) -> None:
-        self.loss_before, self.seconds = loss_before, course.seconds
-        advice = "learn on more text or longer"
-        if not course.last < course.first:
+    def __init__(self, course: Course, dtype: str) -> None:
+        self.loss_before, self.seconds = course.first_loss, course.seconds
+        last, advice = f"{course.last_loss:.4f} at its last check", "learn on more text or longer"
+        if not course.last_loss < course.first_loss:
             advice = f"lower --learning-rate {course.config.learning_rate:g}, {advice}"
         super().__init__(
-            "healing won nothing, so nothing was written: held-out predictions were "
-            f"{course.first:.4f} nats a token from the dense model's before, {course.last:.4f} at "
-            f"the last check, and are no nearer with the best weights in {dtype}: {advice}, or "
-            "keep the model as it is"
+            f"healing won nothing, so nothing was written: the held-out loss was "
+            f"{course.first_loss:.4f} before, {last}, and is no lower with the best weights in "
+            f"{dtype}: {advice}, or keep the model as it is"
         )
 
 
@@ -90,7 +83,7 @@ def heal(
 
     `model` names the dense model to learn from, by default the one that the plan names. `watch`
     hears a row after every step. Raises InputError for anything wrong with the input, and
-    NothingWon where predictions on held-out text are no nearer to the dense model's than before.
+    NothingWon where the held-out loss is no lower than before.
     """
     refuse_existing(output, overwrite=overwrite)
     if not (directory / PLAN_FILE).is_file():
@@ -102,27 +95,22 @@ def heal(
     text, blocks = _text(directory, config)
     check_writable(output)  # better now than after the lessons
     teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
-    loss_dense, loss_before = (
-        mean_loss(model, blocks.heldout, config.batch_size) for model in (teacher, student)
-    )
-    if not math.isfinite(loss_before):
-        raise InputError(f"the held-out loss is {loss_before}: {OVERFLOW}")
     course = Course(config, blocks, teacher, student)
+    if not math.isfinite(course.first_loss):
+        raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
     for row in course.lessons():
         watch(row)
     weights = course.merge(getattr(torch, stored))
-    distance = course.heldout_distance()
-    if not distance < course.first:
-        raise NothingWon(course, stored, loss_before)
+    loss_after = course.heldout_loss()
+    if not loss_after < course.first_loss:
+        raise NothingWon(course, stored)
     healed = Healed(
-        output=output,
-        steps=course.step,
-        seconds=course.seconds,
-        loss_dense=loss_dense,
-        loss_before=loss_before,
-        loss_after=mean_loss(course.student, blocks.heldout, config.batch_size),
-        distance_before=course.first,
-        distance_after=distance,
+        output,
+        course.step,
+        course.seconds,
+        mean_loss(teacher, blocks.heldout, config.batch_size),
+        course.first_loss,
+        loss_after,
     )
     record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
     record.pop("output")

@@ -15,11 +15,11 @@ from grasp_deploy.checkpoint.shapes import DTYPE_BYTES
 from grasp_deploy.config_checks import LARGEST_NUMBER, LARGEST_SEED, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.learning_state import CalibrationBlocks, Schedule
-from grasp_deploy.pruning.objective import distillation_loss
+from grasp_deploy.pruning.objective import distillation_loss, mean_loss
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WARMUP_SHARE = 0.05  # of the time, in which the learning rate rises
-CHECKS = 20  # on held-out text, spread evenly over the time
+CHECKS = 20  # of the held-out loss, spread evenly over the time
 LARGEST_RANK = 4096
 DTYPES = ("auto", *DTYPE_BYTES)
 PATIENCE = 5  # checks without a new best, after which healing ends
@@ -85,11 +85,11 @@ class Course:
         )
         self.rate = config.learning_rate
         self.step, self.seconds = 0, 0.0
-        self.first = self.best_distance = self.last = self.heldout_distance()
+        self.first_loss = self.best_loss = self.last_loss = self.heldout_loss()
         self.best = self._snapshot()
 
     def lessons(self) -> Iterator[dict[str, Any]]:
-        """Learn to the end, or until the distance on held-out text falls no more.
+        """Learn to the end, or until the held-out loss falls no more.
 
         A check that finds no new best goes back to the best adapters, and on in shorter steps: how
         long they may be depends on the model, and on how little it still has to win.
@@ -101,10 +101,10 @@ class Course:
             checked, due = None, math.floor(CHECKS * self._share() + ROUNDING)
             if due > checks or not math.isfinite(distance):
                 checks = due
-                checked = self.last = self.heldout_distance()
-                if checked < self.best_distance:
+                checked = self.last_loss = self.heldout_loss()
+                if checked < self.best_loss:
                     checks_without_best = 0
-                    self.best_distance, self.best = checked, self._snapshot()
+                    self.best_loss, self.best = checked, self._snapshot()
                 else:
                     checks_without_best += 1
                     self._back_to_best()
@@ -116,7 +116,7 @@ class Course:
                 "step": done,
                 "steps": total,
                 "distance": distance,
-                "heldout_distance": checked,
+                "heldout_loss": checked,
             }
 
     def _progress(self) -> tuple[int, int]:
@@ -135,7 +135,7 @@ class Course:
     def merge(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """The linear layers' weights by name, the best adapters merged into them, in `dtype`.
 
-        From then on the student is the merged model with the weights rounded so: `heldout_distance`
+        From then on the student is the merged model with the weights rounded so: `heldout_loss`
         is that of the checkpoint, where rounding may have taken what few small steps had won.
         """
         self._back_to_best()
@@ -148,24 +148,9 @@ class Course:
                 weights[name] = rounded.cpu().contiguous()
         return weights
 
-    @torch.no_grad()
-    def heldout_distance(self) -> float:
-        """Of the student as it is now from the dense model, in nats per token of held-out text.
-
-        Not its loss there: a model that was calibrated on this kind of text may lose little on it,
-        as one that has learnt its style, and be far from the dense model on all other text.
-        """
-        total = 0.0
-        for ids in self.blocks.heldout.split(self.config.batch_size):
-            total += float(self._distance(ids)) * len(ids)
-        return total / len(self.blocks.heldout)
-
-    def _distance(self, ids: Tensor) -> Tensor:
-        """Between the predictions of teacher and student on `(B, T)` ids."""
-        ids = ids.to(next(self.teacher.parameters()).device)
-        with torch.no_grad():
-            expected = self.teacher(input_ids=ids, use_cache=False).logits
-        return distillation_loss(expected, self.student(input_ids=ids, use_cache=False).logits)
+    def heldout_loss(self) -> float:
+        """Of the student as it is now, in nats per token."""
+        return mean_loss(self.student, self.blocks.heldout, self.config.batch_size)
 
     def _learn(self, share: float) -> float:
         """One step, `share` of the way; its distance from the dense model, in nats per token.
@@ -174,7 +159,10 @@ class Course:
         """
         ids = self.schedule.batch(self.blocks, self.step)
         self.step += 1
-        loss = self._distance(ids)
+        ids = ids.to(next(self.teacher.parameters()).device)
+        with torch.no_grad():
+            expected = self.teacher(input_ids=ids, use_cache=False).logits
+        loss = distillation_loss(expected, self.student(input_ids=ids, use_cache=False).logits)
         distance = float(loss.detach())
         if not math.isfinite(distance):
             return distance

@@ -135,7 +135,7 @@ def test_a_healed_checkpoint_heals_again(
 def test_what_rounding_takes_back_is_not_won(cut: Path, quick: HealConfig, tmp_path: Path) -> None:
     """Steps so short that the checkpoint's bfloat16 hardly has a number in between."""
     short = replace(quick, learning_rate=1e-9)
-    with pytest.raises(InputError, match="no nearer with the best weights in bfloat16"):
+    with pytest.raises(InputError, match="no lower with the best weights in bfloat16"):
         heal(cut, short, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -146,10 +146,10 @@ def test_steps_that_lead_astray_are_taken_back(
     """The first checks find a much worse model; shorter steps from the best one then win."""
     rows: list[dict[str, Any]] = []
     healed = heal(cut, replace(quick, learning_rate=0.1), tmp_path / "out", watch=rows.append)
-    checked = [row["heldout_distance"] for row in rows if row["heldout_distance"] is not None]
-    assert checked[0] > healed.distance_before + 0.5
-    assert healed.distance_after == pytest.approx(min(checked), abs=1e-3)  # but for rounding
-    assert healed.distance_after < healed.distance_before
+    checked = [row["heldout_loss"] for row in rows if row["heldout_loss"] is not None]
+    assert checked[0] > healed.loss_before + 0.5
+    assert healed.loss_after == pytest.approx(min(checked), abs=1e-3)  # but for rounding
+    assert healed.loss_after < healed.loss_before
 
 
 def test_nothing_is_written_where_nothing_is_won(

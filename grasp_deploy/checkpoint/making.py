@@ -76,10 +76,8 @@ def _how_it_was_healed(healing: Texts) -> str:
     return (
         f"Healed on {_blocks(healing['text'])}: {healing['steps']:,} steps of LoRA of rank "
         f"{healing['rank']}, merged into the linear layers. On blocks of them held out to choose "
-        f"the step, its predictions came from {healing['distance_before']:.4f} to "
-        f"{healing['distance_after']:.4f} nats of the dense model's (Kullback-Leibler), and the "
-        f"loss went from {healing['loss_before']:.4f} to {healing['loss_after']:.4f}, where the "
-        "dense model's is "
+        f"the step, the loss went from {healing['loss_before']:.4f} before to "
+        f"{healing['loss_after']:.4f} after healing, where the dense model's is "
         f"{healing['loss_dense']:.4f} nats per token."
     )
 

@@ -18,7 +18,6 @@ PROVENANCE = {  # what the record of a plan always holds
     *("calibration", "losses", "versions", "seconds"),
 }
 TABLES = ("weight_hashes", "budget", "config", "calibration", "losses", "versions", "seconds")
-HEALED = ("loss_dense", "loss_before", "loss_after", "distance_before", "distance_after")
 BEHIND_GATES = ("self_attn.o_proj", "mlp.down_proj")  # what compensation fits
 LINEARS = (
     *BEHIND_GATES,
@@ -84,7 +83,7 @@ def _are_healings(healings: object) -> bool:
         and isinstance(healing.get("text"), dict)
         and _is_text(healing["text"])
         and _are_counts(healing.get("steps"), healing.get("rank"))
-        and all(is_number(healing.get(name)) for name in HEALED)
+        and all(is_number(healing.get(f"loss_{when}")) for when in ("dense", "before", "after"))
         for healing in healings
     )
 

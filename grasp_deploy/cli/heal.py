@@ -49,8 +49,8 @@ def heal_command(
 ) -> None:
     """Fine-tune a pruned checkpoint towards its dense model, with LoRA, for some minutes.
 
-    Shapes stay, so memory and speed stay too. The weights win whose predictions on held-out text
-    are nearest to the dense model's; it ends early where that has long not improved.
+    Shapes stay, so memory and speed stay too. The weights that do best on held-out text win, and
+    it ends early where the loss there has long not fallen.
     """
     from grasp_deploy.healing import check_installed, heal
     from grasp_deploy.lessons import HealConfig
@@ -84,10 +84,9 @@ def heal_command(
     whole = healed.steps == steps if steps is not None else healed.seconds >= 60 * config.minutes
     early = "" if whole else ", ended early"
     stdout.print(
-        "on held-out text, nats per token: distance from the dense model "
-        f"{healed.distance_before:.3f} pruned, {healed.distance_after:.3f} healed; loss "
-        f"{healed.loss_dense:.3f} dense, {healed.loss_before:.3f} pruned, {healed.loss_after:.3f} "
-        f"healed ({healed.steps} steps, {healed.seconds:.0f} s{early})",
+        f"held-out loss, nats per token: {healed.loss_dense:.3f} dense, {healed.loss_before:.3f} "
+        f"pruned, {healed.loss_after:.3f} healed ({healed.steps} steps, {healed.seconds:.0f} s"
+        f"{early})",
         soft_wrap=True,
         highlight=False,
     )

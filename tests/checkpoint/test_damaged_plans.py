@@ -74,7 +74,6 @@ def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: An
 
 HEALING = {
     **{"steps": 3, "rank": 8, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
-    **{"distance_before": 0.75, "distance_after": 0.5},
     "text": {"source": "c4", "sequences": 8, "sequence_length": 64},
 }
 

@@ -21,8 +21,6 @@ HEALING = {
     "loss_dense": 2.0,
     "loss_before": 2.5,
     "loss_after": 2.25,
-    "distance_before": 0.75,
-    "distance_after": 0.5,
 }
 
 
@@ -109,9 +107,8 @@ def test_the_card_of_a_healed_model(demo_checkpoint: Path) -> None:
     plain, healed = card(demo_checkpoint), card(demo_checkpoint, healing=[HEALING])
     assert "Healed" not in plain and "ealing" not in plain
     assert "Healed on 64 blocks of 32 tokens of `heal.txt`: 1,200 steps of LoRA of rank 8" in healed
-    assert "came from 0.7500 to 0.5000 nats of the dense model's" in healed
-    assert "from 2.5000 to 2.2500, where the dense model's is 2.0000" in healed
-    assert "Before healing, on 1 of them" in healed
+    assert "from 2.5000 before to 2.2500 after healing" in healed
+    assert "dense model's is 2.0000" in healed and "Before healing, on 1 of them" in healed
     assert "folder/heal.txt" not in healed
 
 

@@ -69,7 +69,5 @@ def test_bars_begin_anew_too(clock: Clock) -> None:
 def test_a_distance_is_no_loss(clock: Clock) -> None:
     text = io.StringIO()
     with stage_bars(Console(file=text, width=200)) as watch:
-        watch(
-            {"stage": "healing", "step": 1, "steps": 1, "distance": 0.25, "heldout_distance": None}
-        )
+        watch({"stage": "healing", "step": 1, "steps": 1, "distance": 0.25, "heldout_loss": None})
     assert text.getvalue() == "healing 1/1  in 0 s  distance to dense 0.250\n"
