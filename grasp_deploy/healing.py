@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from grasp_deploy.checkpoint.export import SHARD_BYTES, base_of, export
-from grasp_deploy.checkpoint.files import check_writable, refuse_existing
+from grasp_deploy.checkpoint.files import check_room, check_writable, refuse_existing
 from grasp_deploy.checkpoint.loading import (
     check_tokens,
     load_checked,
@@ -88,22 +88,23 @@ def heal(
     refuse_existing(output, overwrite=overwrite)
     if not (directory / PLAN_FILE).is_file():
         raise InputError(f"{directory} is no pruned checkpoint: name a folder that compress made")
-    stored = check_checkpoint(directory).dtype
+    shape = check_checkpoint(directory)
     plan = intact_plan(directory)
     base = base_of(plan, model, "there is nothing to learn from")
     device = resolve_device(config.device)
     text, blocks = _text(directory, config)
     check_writable(output)  # better now than after the lessons
+    check_room(output, shape.weight_bytes)
     teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
     course = Course(config, blocks, teacher, student)
     if not math.isfinite(course.first_loss):
         raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
     for row in course.lessons():
         watch(row)
-    weights = course.merge(getattr(torch, stored))
+    weights = course.merge(getattr(torch, shape.dtype))
     loss_after = course.heldout_loss()
     if not loss_after < course.first_loss:
-        raise NothingWon(course, stored)
+        raise NothingWon(course, shape.dtype)
     healed = Healed(
         output,
         course.step,

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,6 +200,10 @@ def test_the_command_and_its_bad_input(
     (changed / "tokenizer.json").write_text((changed / "tokenizer.json").read_text() + "\n")
     with monkeypatch.context() as patch:  # refused before the lessons
         patch.delattr("grasp_deploy.healing.Course")
+        with monkeypatch.context() as full:
+            full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+            refused = grasp_deploy("heal", cut, *text, "-o", "out")
+            assert_refused(refused, "disk of out has 0.00 GiB left", "free some space")
         refused = grasp_deploy("heal", cut, *text, "-o", "out", "--model", other)
         assert_refused(refused, "with other weights than this model", "name the same model")
         refused = grasp_deploy("heal", changed, *text, "-o", "out")

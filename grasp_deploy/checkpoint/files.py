@@ -54,6 +54,17 @@ def check_writable(output: Path) -> None:
             pass
 
 
+def check_room(output: Path, size_bytes: int) -> None:
+    """InputError if the disk of a folder to be written has no room for so much."""
+    folder = next(parent for parent in output.absolute().parents if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if free < size_bytes:
+        raise InputError(
+            f"the disk of {output} has {free / 2**30:.2f} GiB left and the output takes "
+            f"{size_bytes / 2**30:.2f}: free some space or name another folder"
+        )
+
+
 @contextmanager
 def locked(lock_path: Path, output: Path) -> Iterator[None]:
     """Hold a lock file, which goes with the process; InputError if another process holds it.

@@ -47,6 +47,11 @@ def chat_text(tokenizer: PreTrainedTokenizerBase, conversation: list[object], wh
             f"{where} is refused by the chat template of the model's tokenizer ({reason}); {MENDED}"
         ) from error
     assert isinstance(text, str), "not tokenised, and one conversation at a time"
+    if not text.strip():
+        raise InputError(
+            f"the chat template of the model's tokenizer makes no text of {where}: see whether it "
+            f"fits its roles, or {MENDED}"
+        )
     return text
 
 

@@ -111,6 +111,16 @@ def test_a_tokenizer_without_a_template(tmp_path: Path) -> None:
     )
 
 
+def test_a_template_that_writes_nothing(tmp_path: Path) -> None:
+    silent = tiny_tokenizer()
+    silent.chat_template = "{% for message in messages %}{% endfor %}"
+    source = write(tmp_path / "a.jsonl", CHATS)
+    with pytest.raises(
+        InputError, match=r"makes no text of row 0 .*: see whether it fits its roles"
+    ):
+        read_blocks(silent, source, None, None, 4, None)
+
+
 @pytest.mark.parametrize(
     ("chat", "words"),
     [
