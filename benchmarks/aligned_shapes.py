@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ending import run
+from ending import run, write
 from exports import add_options, demo_texts, pruned
+from option_checks import check_positive
 from rich.console import Console
 from rich.table import Table
 
@@ -26,9 +27,9 @@ from grasp_deploy.bench.throughput import bench_throughput
 from grasp_deploy.bench.throughput_engines import ThroughputSettings
 from grasp_deploy.checkpoint.loading import load, load_tokenizer
 from grasp_deploy.cli.bench.ending import check_place
+from grasp_deploy.cli.bench.options import int_list
 from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.record import write_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.throughput_tables import throughput_table
 
@@ -63,6 +64,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     check_place(options.output, "throughput")
+    check_positive(options, "repetitions")
     multiples: tuple[int, ...] = MULTIPLES
     sequences, lengths = 80, (256, 64)
     if options.smoke:
@@ -70,7 +72,7 @@ def main() -> None:
         options.engine, options.batch, options.repetitions = "transformers", "1", 3
     settings = ThroughputSettings(
         engine=options.engine,
-        batches=tuple(map(int, options.batch.split(","))),
+        batches=tuple(int_list(options.batch, "--batch")),
         prompt_tokens=lengths[0],
         new_tokens=lengths[1],
         repetitions=options.repetitions,
@@ -90,8 +92,7 @@ def main() -> None:
             for model in models
         ]
     Console().print(quality_table(record), throughput_table(record))
-    if options.output:
-        write_record(options.output, record)
+    write(options.output, record)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ending import run
+from ending import run, write
 from quality import PAPER
 from rich.console import Console
-from study_options import Corpus, add_options, corpora_of, keeps_and_seeds, parsed, settings_of
-from study_rows import rows_so_far
+from study_options import add_options, corpora_of, keeps_and_seeds, parsed, settings_of
+from study_rows import check_study, rows_so_far
 from variants import Bench, options_of
 
 from grasp_deploy.budgets import budget_record
@@ -39,7 +39,8 @@ from grasp_deploy.config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.job import Job, prepare
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.record import new_record, write_record
+from grasp_deploy.quality.corpora import Corpus
+from grasp_deploy.record import new_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.study_tables import quality_tables
 from grasp_deploy.stages import Stages
@@ -104,11 +105,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_options(parser)
-    parser.add_argument("--text", action="append", metavar="NAME=SOURCE[@SPLIT]", help="repeat")
+    parser.add_argument("--text", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="repeat")
     parser.add_argument("--way", choices=WAYS, default="default")
     parser.set_defaults(keep="0.5")
     options = parser.parse_args()
+    study = f"calibration text, {options.way}"
     check_place(options.output, "study")
+    check_study(options.output, study)
     command = ["python", "benchmarks/calibration.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="calibration-") as folder,
@@ -120,7 +123,7 @@ def main() -> None:
         one_text = ("calibration", "calibration_split")
         told = {name: value for name, value in settings.items() if name not in one_text}
         told |= {"way": options.way, "texts": options.text or named_text(options)}
-        record = new_record("study", command, told, study=f"calibration text, {options.way}")
+        record = new_record("study", command, told, study=study)
         record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
         record["rows"] = rows_so_far(options.output, record, {})
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
@@ -130,8 +133,7 @@ def main() -> None:
                 left = [text for text in jobs if (_named(chooser, text), keep, seed) not in there]
                 for row in rows_of(jobs, chooser, left, bench, Path(folder), watch):
                     record["rows"].append(row)
-                    if options.output:
-                        write_record(options.output, record)
+                    write(options.output, record)
     Console().print(*quality_tables(record))
 
 

@@ -1,12 +1,16 @@
-"""How a script ends where something stops it: one line, as on the command line."""
+"""How a script ends: with its record, or in one line where something stops it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+from grasp_deploy.checkpoint.files import readable_disk_errors
 from grasp_deploy.cli.console import readable_ends, tidy_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.objective import LossError
+from grasp_deploy.record import write_record
 
 
 def run(main: Callable[[], None]) -> None:
@@ -16,3 +20,10 @@ def run(main: Callable[[], None]) -> None:
             main()
         except LossError as error:
             raise InputError(str(error)) from None
+
+
+def write(output: Path | None, record: dict[str, Any]) -> None:
+    """Write a record where a file is named for it; InputError names it if the disk takes none."""
+    if output is not None:
+        with readable_disk_errors(output):
+            write_record(output, record)

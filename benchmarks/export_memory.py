@@ -27,18 +27,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ending import run
+from ending import run, write
+from option_checks import check_positive
 from plans import plan_of, random_mask, random_scales
 from tables import print_table
 from torch import Tensor
 
 from grasp_deploy.budgets import budget_for
+from grasp_deploy.checkpoint.config_file import read_config_at
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.shards import TensorLayout, plan_shards, write_shards
 from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.record import new_record, spread, write_record
+from grasp_deploy.record import new_record, spread
 
 LLAMA_1B = Path(__file__).parent / "configs" / "llama-1b.json"
 KEEP = 0.6
@@ -192,15 +194,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
     options = parser.parse_args()
     check_place(options.output, "export_memory")
+    check_positive(options, "shards", "repeats")
     if options.smoke:
         options.config, options.repeats = MODEL / "config.json", 2
-    config = json.loads(options.config.read_text(encoding="utf-8"))
+    config = read_config_at(options.config)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="export-memory-") as work:
         result = measure(Path(work), config, options.shards, options.repeats)
     print_record(result)
-    if options.output:
-        write_record(options.output, result)
+    write(options.output, result)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.compression import compress
 from grasp_deploy.config import CompressConfig
 from grasp_deploy.demo.run import MODEL, write_text
+from grasp_deploy.errors import InputError
+from grasp_deploy.job import prepare
 from grasp_deploy.synthesize import synthesize
 
 SEQUENCE_LENGTH, BATCH_SIZE = 256, 4
+# Names of files, which may be written in several ways: hashes of what they hold say more.
+TOLD_BY_INPUTS = ("model", "revision", "calibration", "calibration_split", "calibration_column")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
 
 
+@functools.cache  # to make them takes seconds
 def demo_texts(work: Path) -> tuple[Path, Path]:
     """Calibration and held-out text of the embedded model."""
     folder = work / "text"
@@ -35,9 +43,6 @@ def demo_texts(work: Path) -> tuple[Path, Path]:
 def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: int = 1) -> Path:
     """The checkpoint of a budget, compressed now unless it is in the work folder already."""
     output = work / f"{options.model.name}-{keep:g}-multiple-{ffn_multiple}"
-    if output.exists():
-        return output
-    print(f"compressing to {output.name}", file=sys.stderr)
     config = CompressConfig(
         model=str(options.model),
         keep=keep,
@@ -49,8 +54,36 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
         rounds=1 if options.smoke else CompressConfig.rounds,
         batch_size=BATCH_SIZE,
     )
-    compress(config, output, resume=False, overwrite=False)
+    if output.exists():
+        check_made_of(output, config)
+    else:
+        print(f"compressing to {output.name}", file=sys.stderr)
+        compress(config, output, resume=False, overwrite=False)
     return output
+
+
+def check_made_of(output: Path, config: CompressConfig) -> None:
+    """InputError unless the folder holds what this config makes of its model and text as they are.
+
+    Its name does not tell: models of several folders have one name, and a schedule has none.
+    """
+    if found := _difference(output, config):
+        raise InputError(f"{output} {found}: name another folder as --work, or delete it")
+
+
+def _difference(output: Path, config: CompressConfig) -> str:
+    """What tells a checkpoint from what this config would make, in words."""
+    try:
+        made = load_plan(output / PLAN_FILE).provenance
+    except InputError:
+        return "holds no plan that can be read"
+    for name, now in asdict(config).items():
+        before = made["config"].get(name)
+        if name not in TOLD_BY_INPUTS and before != now:
+            return f"was made with {name} {before}, and not {now}"
+    inputs = made.get("inputs", {})  # older plans have none
+    others = [name for name, now in prepare(config).inputs.items() if inputs.get(name) != now]
+    return f"was made of other {others[0]}" if others else ""
 
 
 def synthesized(config: str, work: Path, keep: float, kv_keep: float | None = None) -> Path:

@@ -33,12 +33,14 @@ from typing import Any
 
 import torch
 from bounds import lower_bound, tight_bound, twin
-from ending import run
+from ending import run, write
+from option_checks import check_positive
 from tables import print_table
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from grasp_deploy.budgets import budget_for
+from grasp_deploy.checkpoint.config_file import read_config_at
 from grasp_deploy.checkpoint.loading import load_checked, resolve_device
 from grasp_deploy.checkpoint.shapes import model_shape, read_config
 from grasp_deploy.cli.bench.ending import check_place
@@ -51,7 +53,7 @@ from grasp_deploy.pruning.learning_state import (
 )
 from grasp_deploy.pruning.projection import Budget, project
 from grasp_deploy.pruning.training import freeze, keep_mask, learn_scores
-from grasp_deploy.record import new_record, spread, write_record
+from grasp_deploy.record import new_record, spread
 
 WARM_UP_ROUNDS = 3
 SCHEDULE_STEPS = 2048  # the paper's: 4 epochs of 512 sequences, one at a time
@@ -90,6 +92,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
     options = parser.parse_args()
     check_place(options.output, "gate_step")
+    check_positive(options, "threads", "steps", "batch_size", "sequence_length")
     options.model = None if options.config else options.model or MODEL
     options.dtype = options.dtype or ("float32" if options.device == "cpu" else "bfloat16")
     if options.smoke:
@@ -101,7 +104,7 @@ def build(options: argparse.Namespace) -> Subject:
     """Load or make the model, straight on the device and in its dtype."""
     device = resolve_device(options.device)
     if options.config:
-        config = json.loads(options.config.read_text(encoding="utf-8"))
+        config = read_config_at(options.config)
         with device:
             model = AutoModelForCausalLM.from_config(
                 AutoConfig.for_model(**config),
@@ -264,8 +267,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     result = measure(options)
     print_record(result)
-    if options.output:
-        write_record(options.output, result)
+    write(options.output, result)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ending import run
+from ending import run, write
 from exports import synthesized
 from rich.console import Console
 
@@ -20,7 +20,6 @@ from grasp_deploy.bench.kv import KvSettings, bench_kv
 from grasp_deploy.bench.models import bench_models
 from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.record import write_record
 from grasp_deploy.report.bench_tables import kv_table
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.sizes import parse_bytes
@@ -56,8 +55,7 @@ def main() -> None:
         command = ["python", "benchmarks/kv_capacity.py", *sys.argv[1:]]
         record = bench_kv(models, settings, command, watch)
     Console().print(kv_table(record))
-    if options.output:
-        write_record(options.output, record)
+    write(options.output, record)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ending import run
+from ending import run, write
 from quality import PAPER
 from rich.console import Console
 from study_options import add_options, keeps_and_seeds, settings_of
@@ -30,7 +30,7 @@ from grasp_deploy.config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.job import Job, prepare
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.record import new_record, write_record
+from grasp_deploy.record import new_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.stability_tables import stability_table
 from grasp_deploy.stages import Stages
@@ -96,8 +96,7 @@ def main() -> None:
             kv = job.budget.units.is_kv
             row = {"ffn_survival": survival(masks, ~kv), "kv_survival": survival(masks, kv)}
             record["rows"].append({"variant": name, **row})
-            if options.output:
-                write_record(options.output, record)
+            write(options.output, record)
     Console().print(stability_table(record))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ending import run
+from ending import run, write
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -37,7 +37,7 @@ from grasp_deploy.data import Blocks
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.job import Job
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.record import new_record, write_record
+from grasp_deploy.record import new_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.stages import Stages
 from grasp_deploy.subject import Subject, Watcher
@@ -174,8 +174,7 @@ def main() -> None:
     ):
         record["rows"] = list(stage_rows(options, model, Path(folder), watch))
     Console().print(stage_table(record))
-    if options.output:
-        write_record(options.output, record)
+    write(options.output, record)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ending import run
+from ending import run, write
 from exports import synthesized
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +28,6 @@ from grasp_deploy.bench.models import BenchModel, bench_models
 from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.measure.prefill import predict_prefill
-from grasp_deploy.record import write_record
 from grasp_deploy.report.bench_tables import memory_table
 from grasp_deploy.report.progress import stage_bars
 
@@ -94,8 +93,8 @@ def main() -> None:
             Console().print(memory_table(record))
     if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
         Console().print(paper_table(models, lengths, record))
-    if record and options.output:
-        write_record(options.output, record)
+    if record:
+        write(options.output, record)
 
 
 if __name__ == "__main__":

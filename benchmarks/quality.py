@@ -22,10 +22,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ending import run
+from ending import run, write
 from rich.console import Console
 from study_options import add_options, corpora_of, keeps_and_seeds, settings_of
-from study_rows import by_options, key, rows_of_others, rows_so_far
+from study_rows import by_options, check_study, key, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
 from variants import Bench, Variant
 
@@ -33,7 +33,7 @@ from grasp_deploy.cli.bench.ending import check_place
 from grasp_deploy.config import CRITERIA
 from grasp_deploy.errors import InputError
 from grasp_deploy.healing import check_installed
-from grasp_deploy.record import new_record, write_record
+from grasp_deploy.record import new_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.study_tables import quality_tables
 from grasp_deploy.report.study_task_tables import accuracy_tables
@@ -134,6 +134,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     check_place(options.output, "study")
+    check_study(options.output, options.study)
     study = [one.in_brief() if options.smoke else one for one in STUDIES[options.study]]
     chosen = _chosen(study, options)
     keeps, seeds = keeps_and_seeds(options)
@@ -163,8 +164,7 @@ def main() -> None:
             row = row or bench.measure(variant, settings, keep, seed, watch)
             known |= by_options(row)
             record["rows"].append({**row, "variant": variant.name})
-            if options.output:
-                write_record(options.output, record)
+            write(options.output, record)
     Console().print(*quality_tables(record), *accuracy_tables(record))
 
 

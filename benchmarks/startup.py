@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ending import run
+from ending import run, write
 from plans import plan_of, random_mask
 from tables import print_table
 from torch import Tensor
@@ -33,7 +33,7 @@ from grasp_deploy.demo.run import MODEL
 from grasp_deploy.measure.footprint import footprint
 from grasp_deploy.pruning.projection import Budget
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.record import new_record, spread, write_record
+from grasp_deploy.record import new_record, spread
 from grasp_deploy.serve import running_server
 
 SMALL = ["--max-model-len", "256", "--max-num-seqs", "8"]
@@ -140,8 +140,7 @@ def main() -> None:
         }
         result = measure(models, Path(work), settings, flags)
     print_record(result)
-    if options.output:
-        write_record(options.output, result)
+    write(options.output, result)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,26 +11,9 @@ from exports import demo_texts
 
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
+from grasp_deploy.quality.corpora import Corpus, parse_corpus
 
 Number = TypeVar("Number")
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Held-out text."""
-
-    name: str
-    source: str
-    split: str | None = None
-
-    @classmethod
-    def parse(cls, text: str, flag: str) -> Corpus:
-        """From `NAME=SOURCE` or `NAME=SOURCE@SPLIT`, as an option says it."""
-        name, equals, place = text.partition("=")
-        if not (name and equals and place):
-            raise InputError(f"{flag} {text!r} is not NAME=SOURCE or NAME=SOURCE@SPLIT")
-        source, _, split = place.partition("@")
-        return cls(name, source, split or None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", help="text; default: the embedded model's")
     parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
     parser.add_argument(
-        "--evaluate", action="append", metavar="NAME=SOURCE[@SPLIT]", help="held-out text; repeat"
+        "--evaluate", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="held-out text; repeat"
     )
     parser.add_argument("--keep", default="0.8,0.6,0.5,0.4", help="budgets")
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
@@ -70,10 +52,9 @@ def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number
 
 def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """The options of the config that all variants share."""
-    calibration, _ = demo_texts(work)
     settings = {
         "model": str(options.model),
-        "calibration": options.calibration or str(calibration),
+        "calibration": options.calibration or str(demo_texts(work)[0]),
         "calibration_split": options.calibration_split,
         "sequences": options.sequences,
         "sequence_length": options.sequence_length,
@@ -93,7 +74,15 @@ def corpora_of(options: argparse.Namespace, work: Path) -> list[Corpus]:
 
 def parsed(flag: str, texts: Sequence[str]) -> list[Corpus]:
     """Corpora of an option that may be repeated; InputError if two have the same name."""
-    corpora = [Corpus.parse(text, flag) for text in texts]
+    corpora = [_parsed(flag, text) for text in texts]
     if len({corpus.name for corpus in corpora}) < len(corpora):
         raise InputError(f"two {flag} have the same name: give each its own")
     return corpora
+
+
+def _parsed(flag: str, text: str) -> Corpus:
+    """The corpus that an option names; the package's own error speaks of its own option."""
+    try:
+        return parse_corpus(text)
+    except InputError:
+        raise InputError(f"{flag} {text!r} lacks a part: write NAME=SOURCE@SPLIT") from None

@@ -17,6 +17,13 @@ SAME_TEXT = 1e-4  # a change of threads moves a perplexity by less, another text
 SAME_ITEMS = 0.01  # it may turn an item or two of an accuracy, but no more
 
 
+def check_study(output: Path | None, study: str) -> None:
+    """InputError if a record that is there is not of this study, before anything is measured."""
+    if output is not None and output.exists():
+        earlier = _checked(output)
+        _refuse(output, _no_study(earlier) or _other_study(earlier, study))
+
+
 def rows_so_far(output: Path | None, record: Record, options: Mapping[str, Record]) -> list[Record]:
     """Rows of a record that an earlier run left; InputError if it is of something else.
 
@@ -24,11 +31,9 @@ def rows_so_far(output: Path | None, record: Record, options: Mapping[str, Recor
     """
     if output is None or not output.exists():
         return []
+    check_study(output, record["study"])
     earlier = _checked(output)
-    found = _no_study(earlier) or _other_study(earlier, record) or _other(earlier, record)
-    found = found or _other_options(earlier["rows"], options)
-    if found:
-        raise InputError(f"{output} {found}: name another file as --output, or remove it")
+    _refuse(output, _other(earlier, record) or _other_options(earlier["rows"], options))
     return list(earlier["rows"])
 
 
@@ -52,13 +57,13 @@ def by_options(row: Record) -> dict[tuple[str, float, int], Record]:
     """A row by the `key` of its options, its budget and its seed; none if it tells no options.
 
     One that tells its mask's losses without scales is two: with no epoch of them, gates learn the
-    same mask.
+    same mask. Not so one with accuracies, which were measured with the scales alone.
     """
     if "options" not in row:  # an older record
         return {}
     keep, seed = row["keep"], row["seed"]
     rows = {(key(row["options"]), keep, seed): row}
-    if "without_scales" in row:
+    if "without_scales" in row and "tasks" not in row:
         told = {name: row[name] for name in row if name not in ("heldout_loss", "without_scales")}
         options = {**row["options"], "scale_epochs": 0}
         seconds = {**row["seconds"], "scales": 0.0}
@@ -78,14 +83,19 @@ def _checked(path: Path) -> Record:
     return record
 
 
+def _refuse(output: Path, found: str) -> None:
+    if found:
+        raise InputError(f"{output} {found}: name another file as --output, or remove it")
+
+
 def _no_study(earlier: Record) -> str:
     kind = earlier["benchmark"]
     return "" if kind == "study" else f"is a record of {kind}, and not of a study"
 
 
-def _other_study(earlier: Record, record: Record) -> str:
-    before, now = (one["study"] for one in (earlier, record))
-    return "" if before == now else f"is a record of the study {before}, and not of {now}"
+def _other_study(earlier: Record, study: str) -> str:
+    before = earlier["study"]
+    return "" if before == study else f"is a record of the study {before}, and not of {study}"
 
 
 def _other_options(rows: Sequence[Record], options: Mapping[str, Record]) -> str:

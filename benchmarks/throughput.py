@@ -18,15 +18,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ending import run
+from ending import run, write
 from exports import add_options, pruned, synthesized
+from option_checks import check_positive
 from rich.console import Console
 
 from grasp_deploy.bench.models import BenchModel, bench_models
 from grasp_deploy.bench.throughput import bench_throughput
 from grasp_deploy.bench.throughput_engines import ThroughputSettings
 from grasp_deploy.cli.bench.ending import check_place
-from grasp_deploy.record import write_record
+from grasp_deploy.cli.bench.options import int_list
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.throughput_tables import throughput_table
 
@@ -60,13 +61,14 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     check_place(options.output, "throughput")
+    check_positive(options, "repetitions", "prompt_tokens", "new_tokens")
     options.ratios = RATIOS
     if options.smoke:
         options.ratios, options.batch, options.engine = (0.5,), "1,2", "transformers"
         options.prompt_tokens, options.new_tokens, options.repetitions = 16, 4, 3
     settings = ThroughputSettings(
         engine=options.engine,
-        batches=tuple(map(int, options.batch.split(","))),
+        batches=tuple(int_list(options.batch, "--batch")),
         prompt_tokens=options.prompt_tokens,
         new_tokens=options.new_tokens,
         repetitions=options.repetitions,
@@ -79,8 +81,7 @@ def main() -> None:
         models = models_of(options, options.work or Path(folder))
         record = bench_throughput(models, settings, command, watch)
     Console().print(throughput_table(record))
-    if options.output:
-        write_record(options.output, record)
+    write(options.output, record)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import math
 import platform
 import random
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +23,23 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import grasp_deploy.demo
+from grasp_deploy.checkpoint.files import check_writable, readable_disk_errors
 from grasp_deploy.demo import text
+from grasp_deploy.errors import InputError
 
 MODEL_FOLDER = Path(grasp_deploy.demo.__file__).parent / "model"
 VOCABULARY = 2048
 SEQUENCE_TOKENS = 256
+CARD, TITLE = "README.md", "# The demo model of grasp-deploy"
+FILES = {  # all that this script writes, with any release of transformers
+    CARD,
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
 SEPARATOR = "\n\n"  # as everywhere in this package: documents are joined by a blank line
 
 
@@ -179,13 +192,13 @@ def perplexity(model: LlamaForCausalLM, tokens: Tensor) -> tuple[float, int]:
 def write_card(folder: Path, model: LlamaForCausalLM, result: Result) -> None:
     """The model card; every figure on it comes from this run."""
     version = platform.python_version()
-    (folder / "README.md").write_text(
+    (folder / CARD).write_text(
         f"""---
 license: apache-2.0
 language: en
 library_name: transformers
 ---
-# The demo model of grasp-deploy
+{TITLE}
 
 A Llama-shaped language model of {model.num_parameters():,} parameters (6 layers, 8 query heads
 on 4 KV heads of size 32, 512 FFN channels, byte-level BPE vocabulary of {VOCABULARY}, bfloat16).
@@ -206,18 +219,52 @@ It is there so that the demo and the tests need no download. It is no use for an
     )
 
 
+def is_demo_model(folder: Path) -> bool:
+    """Whether a folder holds what this script wrote, and nothing else."""
+    if not folder.is_dir() or any(p.name not in FILES or not p.is_file() for p in folder.iterdir()):
+        return False
+    card = folder / CARD
+    return card.is_file() and TITLE in card.read_text("utf-8", errors="replace").splitlines()
+
+
+def check_place(folder: Path) -> None:
+    """InputError if a model could not be written there; only an earlier one is ever replaced."""
+    if folder.exists() and not is_demo_model(folder):
+        raise InputError(
+            f"--output {folder} exists and is no demo model that this script wrote: name another "
+            "folder"
+        )
+    check_writable(folder)
+
+
 def write_folder(
     folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, result: Result
 ) -> None:
     """Write a temporary sibling, then rename it, so that no half-written model is ever seen."""
-    temporary = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(temporary, ignore_errors=True)
-    model.save_pretrained(temporary)
-    tokenizer.save_pretrained(temporary)
-    write_card(temporary, model, result)
-    if folder.exists():
-        shutil.rmtree(folder)
-    temporary.rename(folder)
+    check_place(folder)  # again: the training took minutes
+    sibling = f".{folder.name}.new-"
+    with (
+        readable_disk_errors(folder),
+        tempfile.TemporaryDirectory(prefix=sibling, dir=folder.parent) as temporary,
+    ):
+        made = Path(temporary) / folder.name
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        write_card(made, model, result)
+        replace_folder(folder, made)
+
+
+def replace_folder(folder: Path, made: Path) -> None:
+    """Give `made` the name of a folder that may be there, which gets it back if that fails."""
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder.parent))
+    try:
+        if folder.exists():
+            folder.rename(old)  # in the place of an empty folder
+        made.rename(folder)
+    finally:
+        if not folder.exists() and is_demo_model(old):
+            old.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def run(recipe: Recipe, folder: Path) -> Result:
@@ -264,13 +311,20 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
+    from option_checks import check_positive  # not above: tests take this file for a package's
+
     options = parse_options()
+    check_positive(options, "minutes", "epochs", "batch_sequences", "learning_rate", "threads")
+    folder = (options.output or MODEL_FOLDER).resolve()
+    check_place(folder)
     torch.set_num_threads(options.threads)
     minutes = 0.1 if options.smoke else options.minutes
     recipe = Recipe(minutes, options.batch_sequences, options.learning_rate, options.epochs)
-    result = run(recipe, options.output or MODEL_FOLDER)
+    result = run(recipe, folder)
     print(f"held-out perplexity {result.perplexity:.2f} after {result.training_seconds:.0f} s")
 
 
 if __name__ == "__main__":
-    main()
+    import ending
+
+    ending.run(main)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grasp_deploy.config import CompressConfig
-from grasp_deploy.healing import Healed, heal
+from grasp_deploy.healing import NothingWon, heal
 from grasp_deploy.lessons import HealConfig
 
 Watcher = Callable[[dict[str, Any]], None]
 BRIEF = {"sequences": 64, "steps": 20, "rank": 4}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a healing leaves: the healed model, or the pruned one where nothing was won."""
+
+    folder: Path
+    seconds: float
+    loss_before: float  # on held-out blocks, in nats per token
+    loss_after: float
 
 
 def heal_config(config: CompressConfig, healing: dict[str, Any]) -> HealConfig:
@@ -26,6 +37,12 @@ def heal_config(config: CompressConfig, healing: dict[str, Any]) -> HealConfig:
     return HealConfig(**{**same, **healing})
 
 
-def healed(pruned: Path, config: CompressConfig, healing: dict[str, Any], watch: Watcher) -> Healed:
-    """The checkpoint `pruned` healed, in a folder beside it."""
-    return heal(pruned, heal_config(config, healing), pruned.with_name("healed"), watch=watch)
+def healed(
+    pruned: Path, config: CompressConfig, healing: dict[str, Any], watch: Watcher
+) -> Outcome:
+    """The checkpoint `pruned` healed, in a folder beside it; as it is if that won nothing."""
+    try:
+        better = heal(pruned, heal_config(config, healing), pruned.with_name("healed"), watch=watch)
+    except NothingWon as error:  # that is a result too, and the study has more to measure
+        return Outcome(pruned, error.seconds, error.loss_before, error.loss_before)
+    return Outcome(better.output, better.seconds, better.loss_before, better.loss_after)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from study_options import Corpus
 from transformers import PreTrainedModel
 from variant_healing import BRIEF, healed
 from variant_tasks import accuracies, average_of
@@ -28,6 +27,7 @@ from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.quality.corpora import Corpus
 
 Watcher = Callable[[dict[str, Any]], None]
 
@@ -100,7 +100,7 @@ class Bench:
             seconds, losses = plan.provenance["seconds"], dict(plan.provenance["losses"])
             if variant.healing is not None:
                 better = healed(made, config, variant.healing, watch)
-                made, seconds = better.output, {**seconds, "healing": better.seconds}
+                made, seconds = better.folder, {**seconds, "healing": better.seconds}
                 losses |= {
                     "heldout_before_healing": better.loss_before,
                     "heldout_healed": better.loss_after,

@@ -15,12 +15,15 @@ from grasp_deploy.bench.tasks import TaskSettings, bench_tasks
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
+from grasp_deploy.healing import NothingWon
 from grasp_deploy.report.records import check_record
+from tests.benchmarks import scripts  # noqa: F401  so that Python finds them
 from tests.evaluate.tiny_tasks import needs_lm_eval, write_items
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import quality  # the scripts lie in no package
-import variants
+import quality  # isort: skip
+import study_rows  # isort: skip
+import variant_healing  # isort: skip
+import variants  # isort: skip
 
 
 def test_mean_scores_are_those_of_the_kept_units_of_each_kind() -> None:
@@ -35,6 +38,43 @@ def test_mean_scores_are_those_of_the_kept_units_of_each_kind() -> None:
     }
     unknown = variants.allocation(Plan(scores, ~mask, torch.ones(6), {}), costs, is_kv)
     assert (unknown["mean_kept_ffn_score"], unknown["mean_kept_kv_score"]) == (2.0, None)
+
+
+def test_accuracies_with_scales_are_not_those_of_the_mask_alone() -> None:
+    row = {"options": {"scale_epochs": 1}, "keep": 0.5, "seed": 0, "seconds": {}, "perplexity": {}}
+    row |= {"without_scales": {"perplexity": {}}, "heldout_loss": {}}
+    options, alone = (study_rows.key({"scale_epochs": epochs}) for epochs in (1, 0))
+    assert study_rows.by_options(row).keys() == {(options, 0.5, 0), (alone, 0.5, 0)}
+    row |= {"tasks": {"piqa": {"accuracy": 0.6}}, "task_average": {"accuracy": 0.6}}
+    assert study_rows.by_options(row) == {(options, 0.5, 0): row}
+
+
+class NothingWonHere(NothingWon):
+    def __init__(self) -> None:
+        self.loss_before, self.seconds = 4.5, 7.0
+        InputError.__init__(self, "healing won nothing")
+
+
+def test_a_study_goes_on_where_healing_wins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is that of the unhealed model, and says so."""
+
+    def nothing(*_: object, **__: object) -> None:
+        raise NothingWonHere
+
+    path = tmp_path / "record.json"
+    monkeypatch.setattr(quality, "check_installed", lambda: None)
+    monkeypatch.setattr(variant_healing, "heal", nothing)
+    monkeypatch.setattr(sys, "argv", ["quality.py", "healing", "--smoke", "--output", str(path)])
+    quality.main()
+    record = json.loads(path.read_text())
+    check_record(record, path)
+    pruned, healed = record["rows"]
+    assert healed["perplexity"] == pruned["perplexity"]
+    losses = healed["heldout_loss"]
+    assert losses["heldout_healed"] == losses["heldout_before_healing"] == 4.5
+    assert healed["seconds"]["healing"] == 7.0
 
 
 @needs_lm_eval
