@@ -101,11 +101,12 @@ def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
         )
     except errors.LocalEntryNotFoundError as error:
         reason = _out_of_reach(error.__cause__ or error)
+        if "/" not in name:  # a folder's name with a typo, more often than a hub id
+            reason = f"there is no such folder here; as for a hub id, {reason}"
     except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
         reason = f"the download failed ({_first_line(error)}): try again"
     version = f" at revision {revision}" if revision else ""
-    no_folder = "" if "/" in name else " (which is no folder here)"  # a typo, more often than not
-    raise InputError(f"cannot get {name}{version}{no_folder}: {reason}")
+    raise InputError(f"cannot get {name}{version}: {reason}")
 
 
 def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:

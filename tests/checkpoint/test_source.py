@@ -222,6 +222,13 @@ def test_an_unreachable_hub_is_told_soon(hub: Hub) -> None:
     )
 
 
+def test_a_typo_in_a_folders_name_is_no_matter_of_the_network(hub: Hub) -> None:
+    message = hub.refusal("smaler", HF_ENDPOINT="http://127.0.0.1:9")
+    assert message.startswith(
+        "cannot get smaler: there is no such folder here; as for a hub id, the hub cannot be"
+    )
+
+
 @pytest.mark.slow
 def test_a_silent_hub_is_told_soon(hub: Hub) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
