@@ -10,36 +10,27 @@ import argparse
 import math
 import platform
 import random
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import ending
 import torch
+from demo_folder import CARD, TITLE, check_place, replace_folder
+from option_checks import check_positive
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import grasp_deploy.demo
-from grasp_deploy.checkpoint.files import check_writable, readable_disk_errors
+from grasp_deploy.checkpoint.files import readable_disk_errors
 from grasp_deploy.demo import text
-from grasp_deploy.errors import InputError
 
 MODEL_FOLDER = Path(grasp_deploy.demo.__file__).parent / "model"
 VOCABULARY = 2048
 SEQUENCE_TOKENS = 256
-CARD, TITLE = "README.md", "# The demo model of grasp-deploy"
-FILES = {  # all that this script writes, with any release of transformers
-    CARD,
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-}
 SEPARATOR = "\n\n"  # as everywhere in this package: documents are joined by a blank line
 
 
@@ -219,24 +210,6 @@ It is there so that the demo and the tests need no download. It is no use for an
     )
 
 
-def is_demo_model(folder: Path) -> bool:
-    """Whether a folder holds what this script wrote, and nothing else."""
-    if not folder.is_dir() or any(p.name not in FILES or not p.is_file() for p in folder.iterdir()):
-        return False
-    card = folder / CARD
-    return card.is_file() and TITLE in card.read_text("utf-8", errors="replace").splitlines()
-
-
-def check_place(folder: Path) -> None:
-    """InputError if a model could not be written there; only an earlier one is ever replaced."""
-    if folder.exists() and not is_demo_model(folder):
-        raise InputError(
-            f"--output {folder} exists and is no demo model that this script wrote: name another "
-            "folder"
-        )
-    check_writable(folder)
-
-
 def write_folder(
     folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, result: Result
 ) -> None:
@@ -252,19 +225,6 @@ def write_folder(
         tokenizer.save_pretrained(made)
         write_card(made, model, result)
         replace_folder(folder, made)
-
-
-def replace_folder(folder: Path, made: Path) -> None:
-    """Give `made` the name of a folder that may be there, which gets it back if that fails."""
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder.parent))
-    try:
-        if folder.exists():
-            folder.rename(old)  # in the place of an empty folder
-        made.rename(folder)
-    finally:
-        if not folder.exists() and is_demo_model(old):
-            old.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def run(recipe: Recipe, folder: Path) -> Result:
@@ -311,8 +271,6 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    from option_checks import check_positive  # not above: tests take this file for a package's
-
     options = parse_options()
     check_positive(options, "minutes", "epochs", "batch_sequences", "learning_rate", "threads")
     folder = (options.output or MODEL_FOLDER).resolve()
@@ -325,6 +283,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import ending
-
     ending.run(main)

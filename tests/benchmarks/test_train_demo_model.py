@@ -13,6 +13,7 @@ import pytest
 from grasp_deploy.demo.run import MODEL
 from tests.benchmarks.scripts import FOLDER, refused
 
+import demo_folder  # isort: skip
 import train_demo_model as script  # isort: skip
 
 RESULT = script.Result(1, 2, 3.0, 4, 5.0)
@@ -57,7 +58,7 @@ def test_the_demo_model_is_replaced(tmp_path: Path) -> None:
     shutil.copytree(MODEL, folder)
     for _ in range(2):  # the shipped one, then its own
         write_new_model(folder)
-    assert script.is_demo_model(folder)
+    assert demo_folder.is_demo_model(folder)
     assert "Held-out perplexity: 5.00" in (folder / "README.md").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["model"], "nothing is left behind"
 
@@ -72,7 +73,7 @@ def test_the_old_model_is_there_until_the_new_one_is(
 
     def fail_on_the_new_one(self: Path, target: Path) -> Path:
         if not waiting and target == folder:
-            waiting.extend(p for p in tmp_path.iterdir() if script.is_demo_model(p))
+            waiting.extend(p for p in tmp_path.iterdir() if demo_folder.is_demo_model(p))
             raise KeyboardInterrupt
         return rename(self, target)
 
