@@ -22,16 +22,16 @@ from option_checks import check_positive
 from rich.console import Console
 from rich.table import Table
 
-from grasp_deploy.bench.models import bench_models
-from grasp_deploy.bench.throughput import bench_throughput
-from grasp_deploy.bench.throughput_engines import ThroughputSettings
-from grasp_deploy.checkpoint.loading import load, load_tokenizer
-from grasp_deploy.cli.bench.ending import check_place
+from grasp_deploy.bench.throughput.engines import ThroughputSettings
+from grasp_deploy.bench.throughput.run import bench_throughput
+from grasp_deploy.bench.throughput.table import throughput_table
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.cli.bench.options import int_list
+from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.data import read_blocks
+from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.report.progress import stage_bars
-from grasp_deploy.report.throughput_tables import throughput_table
 
 MULTIPLES = (1, 8, 32, 64, 128)
 
@@ -80,13 +80,13 @@ def main() -> None:
     command = ["python", "benchmarks/aligned_shapes.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="aligned-shapes-") as folder,
-        stage_bars(Console(stderr=True)) as watch,
+        stage_bars(Console(stderr=True)) as on_progress,
     ):
         work = options.work or Path(folder)
         heldout = options.heldout or demo_texts(work)[1]
         pruned_folders = [pruned(options, work, options.keep, m) for m in multiples]
         models = bench_models([str(options.model), *map(str, pruned_folders)])
-        record = bench_throughput(models, settings, command, watch)
+        record = bench_throughput(models, settings, command, on_progress)
         record["quality"] = [
             {"model": model.name, "perplexity": quality(model.path, heldout, sequences)}
             for model in models

@@ -31,32 +31,32 @@ from study_options import add_options, corpora_of, keeps_and_seeds, parsed, sett
 from study_rows import check_study, rows_so_far
 from variants import Bench, options_of
 
-from grasp_deploy.budgets import budget_record
-from grasp_deploy.checkpoint.loading import load_checked
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.cli.bench.ending import check_place
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.compression.budget import budget_record
+from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
+from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.stages import Stages
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.job import Job, prepare
+from grasp_deploy.evaluate.quality.corpora import Corpus
+from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.quality.corpora import Corpus
-from grasp_deploy.record import new_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.study_tables import quality_tables
-from grasp_deploy.stages import Stages
-from grasp_deploy.subject import Subject, Watcher
-from grasp_deploy.workspace import Workspace
 
 WAYS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
 
 def rows_of(
-    jobs: dict[str, Job],
+    jobs: dict[str, PreparedRun],
     chooser: str,
     calibrators: Sequence[str],
     bench: Bench,
     work: Path,
-    watch: Watcher,
+    on_progress: OnProgress,
 ) -> Iterator[dict[str, Any]]:
     """A row of the study for each text that the scales of one text's mask are learnt on."""
     if not calibrators:
@@ -65,13 +65,15 @@ def rows_of(
     model = load_checked(job.source.directory, job.device, "float32", job.config.attention)
     freeze(model)
     with workspace_of(job, work) as workspace:
-        chosen = Stages(Subject(job, model, workspace, watch))
+        chosen = Stages(FrozenModel(job, model, workspace, on_progress))
         scores, (mask, *_) = chosen.scores()
         if job.config.compensation:
             mask, _ = chosen.compensation([mask])
     for calibrator in calibrators:
         with workspace_of(job, work) as workspace:
-            subject = Subject(replace(job, text=jobs[calibrator].text), model, workspace, watch)
+            subject = FrozenModel(
+                replace(job, text=jobs[calibrator].text), model, workspace, on_progress
+            )
             calibrated = Stages(subject)
             scales = calibrated.scales(mask)
             with subject.gated(mask * scales):
@@ -95,7 +97,7 @@ def _named(chooser: str, calibrator: str) -> str:
     return f"mask: {chooser}, scales: {calibrator}"
 
 
-def workspace_of(job: Job, work: Path) -> AbstractContextManager[Workspace]:
+def workspace_of(job: PreparedRun, work: Path) -> AbstractContextManager[Workspace]:
     """An empty one."""
     return Workspace.open(work / "run", job.config, job.inputs, resume=False, overwrite=True)
 
@@ -115,7 +117,7 @@ def main() -> None:
     command = ["python", "benchmarks/calibration.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="calibration-") as folder,
-        stage_bars(Console(stderr=True)) as watch,
+        stage_bars(Console(stderr=True)) as on_progress,
     ):
         settings = {**settings_of(options, Path(folder)), **WAYS[options.way]}
         texts = texts_of(options, settings)
@@ -131,7 +133,7 @@ def main() -> None:
             jobs = {text.name: prepared(settings, text, keep, seed) for text in texts}
             for chooser in jobs:
                 left = [text for text in jobs if (_named(chooser, text), keep, seed) not in there]
-                for row in rows_of(jobs, chooser, left, bench, Path(folder), watch):
+                for row in rows_of(jobs, chooser, left, bench, Path(folder), on_progress):
                     record["rows"].append(row)
                     write(options.output, record)
     Console().print(*quality_tables(record))
@@ -152,7 +154,7 @@ def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[Corp
     return texts or [alone]
 
 
-def prepared(settings: dict[str, Any], text: Corpus, keep: float, seed: int) -> Job:
+def prepared(settings: dict[str, Any], text: Corpus, keep: float, seed: int) -> PreparedRun:
     of_text = {"calibration": text.source, "calibration_split": text.split}
     return prepare(CompressConfig(**{**settings, **of_text, "keep": keep, "seed": seed}))
 

@@ -6,8 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from grasp_deploy.checkpoint.files import check_writable
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import check_writable
 
 CARD, TITLE = "README.md", "# The demo model of grasp-deploy"
 FILES = {  # all that this script writes, with any release of transformers

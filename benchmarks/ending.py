@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.checkpoint.files import readable_disk_errors
-from grasp_deploy.cli.console import readable_ends, tidy_process
+from grasp_deploy.cli.console import error_boundary, tidy_process
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import readable_disk_errors
+from grasp_deploy.files.record import write_record
 from grasp_deploy.pruning.objective import LossError
-from grasp_deploy.record import write_record
 
 
 def run(main: Callable[[], None]) -> None:
     """Call a script's `main`."""
-    with tidy_process(), readable_ends():
+    with tidy_process(), error_boundary():
         try:
             main()
         except LossError as error:

@@ -33,14 +33,14 @@ from plans import plan_of, random_mask, random_scales
 from tables import print_table
 from torch import Tensor
 
-from grasp_deploy.budgets import budget_for
-from grasp_deploy.checkpoint.config_file import read_config_at
-from grasp_deploy.checkpoint.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.shards import TensorLayout, plan_shards, write_shards
-from grasp_deploy.cli.bench.ending import check_place
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.read.config_file import read_config_at
+from grasp_deploy.checkpoint.write.shards import TensorLayout, plan_shards, write_shards
+from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.record import new_record, spread
+from grasp_deploy.files.record import new_record, spread
 
 LLAMA_1B = Path(__file__).parent / "configs" / "llama-1b.json"
 KEEP = 0.6
@@ -48,7 +48,7 @@ EXPORT = """
 import json, shutil, subprocess, sys, time
 from pathlib import Path
 import torch
-from grasp_deploy.checkpoint.export import export
+from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.checkpoint.plan import load_plan
 
 def peak_bytes():

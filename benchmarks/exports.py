@@ -9,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.compression import compress
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.synthesize import synthesize
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL, write_text
 from grasp_deploy.errors import InputError
-from grasp_deploy.job import prepare
-from grasp_deploy.synthesize import synthesize
 
 SEQUENCE_LENGTH, BATCH_SIZE = 256, 4
 # Names of files, which may be written in several ways: hashes of what they hold say more.

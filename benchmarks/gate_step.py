@@ -39,13 +39,14 @@ from tables import print_table
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from grasp_deploy.budgets import budget_for
-from grasp_deploy.checkpoint.config_file import read_config_at
-from grasp_deploy.checkpoint.loading import load_checked, resolve_device
-from grasp_deploy.checkpoint.shapes import model_shape, read_config
-from grasp_deploy.cli.bench.ending import check_place
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.read.config_file import read_config_at
+from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
+from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
+from grasp_deploy.files.record import new_record, spread
 from grasp_deploy.pruning.learning_state import (
     CalibrationBlocks,
     LearningState,
@@ -53,7 +54,6 @@ from grasp_deploy.pruning.learning_state import (
 )
 from grasp_deploy.pruning.projection import Budget, project
 from grasp_deploy.pruning.training import freeze, keep_mask, learn_scores
-from grasp_deploy.record import new_record, spread
 
 WARM_UP_ROUNDS = 3
 SCHEDULE_STEPS = 2048  # the paper's: 4 epochs of 512 sequences, one at a time
@@ -61,7 +61,7 @@ LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"  # 353,280 un
 
 
 @dataclass(frozen=True)
-class Subject:
+class FrozenModel:
     """A frozen model, its budget, and the tokens that it is run on."""
 
     name: str
@@ -100,7 +100,7 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def build(options: argparse.Namespace) -> Subject:
+def build(options: argparse.Namespace) -> FrozenModel:
     """Load or make the model, straight on the device and in its dtype."""
     device = resolve_device(options.device)
     if options.config:
@@ -119,7 +119,7 @@ def build(options: argparse.Namespace) -> Subject:
     rounds = options.steps + WARM_UP_ROUNDS
     generator = torch.Generator().manual_seed(0)
     size = (rounds, options.batch_size, options.sequence_length)
-    return Subject(
+    return FrozenModel(
         name=(options.config.stem if options.config else options.model.name),
         model=model,
         twin=twin(model),
@@ -137,7 +137,7 @@ def seconds_of(action: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def run_rounds(subject: Subject, rounds: int) -> tuple[dict[str, list[float]], Tensor]:
+def run_rounds(subject: FrozenModel, rounds: int) -> tuple[dict[str, list[float]], Tensor]:
     """Seconds of the step and of both bounds, in turns, and the learnt `(N,)` scores."""
     device = subject.tokens.device
     blocks = CalibrationBlocks(subject.tokens.flatten(0, 1).cpu(), subject.tokens[0, :0].cpu())

@@ -16,13 +16,13 @@ from ending import run, write
 from exports import synthesized
 from rich.console import Console
 
-from grasp_deploy.bench.kv import KvSettings, bench_kv
-from grasp_deploy.bench.models import bench_models
-from grasp_deploy.cli.bench.ending import check_place
+from grasp_deploy.bench.kv.run import KvSettings, bench_kv
+from grasp_deploy.bench.tables import kv_table
+from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.report.bench_tables import kv_table
+from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.files.sizes import parse_bytes
 from grasp_deploy.report.progress import stage_bars
-from grasp_deploy.sizes import parse_bytes
 
 LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"
 
@@ -45,7 +45,7 @@ def main() -> None:
         options.predict_only, ratios = True, (0.5,)
     with (
         tempfile.TemporaryDirectory(prefix="kv-capacity-") as folder,
-        stage_bars(Console(stderr=True)) as watch,
+        stage_bars(Console(stderr=True)) as on_progress,
     ):
         folders = [synthesized(str(options.config), Path(folder), keep) for keep in ratios]
         models = bench_models([str(options.config), *map(str, folders)], random_weights=True)
@@ -53,7 +53,7 @@ def main() -> None:
             parse_bytes(options.memory, "--memory"), options.context, options.predict_only
         )
         command = ["python", "benchmarks/kv_capacity.py", *sys.argv[1:]]
-        record = bench_kv(models, settings, command, watch)
+        record = bench_kv(models, settings, command, on_progress)
     Console().print(kv_table(record))
     write(options.output, record)
 

@@ -24,18 +24,18 @@ from rich.console import Console
 from study_options import add_options, keeps_and_seeds, settings_of
 from torch import Tensor
 
-from grasp_deploy.checkpoint.loading import load_checked
-from grasp_deploy.cli.bench.ending import check_place
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
+from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.stages import Stages
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.job import Job, prepare
+from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.record import new_record
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.stability_tables import stability_table
-from grasp_deploy.stages import Stages
-from grasp_deploy.subject import Subject, Watcher
-from grasp_deploy.workspace import Workspace
 
 WAYS: dict[str, dict[str, Any]] = {
     "projected straight-through": PAPER,
@@ -45,7 +45,7 @@ WAYS: dict[str, dict[str, Any]] = {
 SNAPSHOTS = 32
 
 
-def masks_while_learning(job: Job, work: Path, watch: Watcher) -> list[Tensor]:
+def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) -> list[Tensor]:
     """`(N,)` masks of the scores alone, without noise, at the start and after even spans."""
     model = load_checked(job.source.directory, job.device, job.config.dtype, job.config.attention)
     freeze(model)
@@ -53,7 +53,7 @@ def masks_while_learning(job: Job, work: Path, watch: Watcher) -> list[Tensor]:
     with Workspace.open(
         work / "run", job.config, job.inputs, resume=False, overwrite=True
     ) as workspace:
-        stages = Stages(Subject(job, model, workspace, watch))
+        stages = Stages(FrozenModel(job, model, workspace, on_progress))
         every = max(1, job.gate_schedule.steps(job.blocks) // SNAPSHOTS)
 
         def look(step: int, scores: Tensor) -> None:
@@ -85,14 +85,14 @@ def main() -> None:
     command = ["python", "benchmarks/mask_stability.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="mask-stability-") as folder,
-        stage_bars(Console(stderr=True)) as watch,
+        stage_bars(Console(stderr=True)) as on_progress,
     ):
         settings = {**settings_of(options, Path(folder)), "keep": keep, "seed": seed}
         record = new_record("mask-stability", command, settings)
         record["rows"] = []
         for name, way in WAYS.items():
             job = prepare(CompressConfig(**{**settings, **way}))
-            masks = masks_while_learning(job, Path(folder), watch)
+            masks = masks_while_learning(job, Path(folder), on_progress)
             kv = job.budget.units.is_kv
             row = {"ffn_survival": survival(masks, ~kv), "kv_survival": survival(masks, kv)}
             record["rows"].append({"variant": name, **row})

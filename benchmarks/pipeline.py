@@ -25,23 +25,23 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from grasp_deploy.budgets import budget_for
-from grasp_deploy.checkpoint.config_file import read_config_at
-from grasp_deploy.checkpoint.loading import resolve_device
-from grasp_deploy.checkpoint.random_weights import random_model
-from grasp_deploy.checkpoint.shapes import model_shape
-from grasp_deploy.checkpoint.source import ModelSource
-from grasp_deploy.cli.bench.ending import check_place
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.checkpoint.read.config_file import read_config_at
+from grasp_deploy.checkpoint.read.loading import resolve_device
+from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.checkpoint.read.source import ModelSource
+from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
+from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.stages import Stages
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.job import Job
+from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.record import new_record
 from grasp_deploy.report.progress import stage_bars
-from grasp_deploy.stages import Stages
-from grasp_deploy.subject import Subject, Watcher
-from grasp_deploy.workspace import Workspace
 
 CONFIG = Path(__file__).parent / "configs" / "qwen3-0.6b.json"
 GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 blocks
@@ -50,7 +50,7 @@ CRITERION_BLOCKS = CompressConfig.criterion_sequences
 COMPENSATION_BLOCKS = CompressConfig.compensation_sequences
 
 
-def random_job(options: argparse.Namespace, **changes: Any) -> Job:
+def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
     """A checked job on random tokens."""
     device = resolve_device(options.device)
     shape = model_shape(read_config_at(options.config))
@@ -67,7 +67,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> Job:
     generator = torch.Generator().manual_seed(0)
     size = (options.sequences, options.sequence_length)
     tokens = torch.randint(shape.vocab_size, size, generator=generator)
-    return Job(
+    return PreparedRun(
         config=config,
         source=ModelSource(str(options.config), options.config.parent, None),
         shape=shape,
@@ -94,7 +94,7 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
 
 
 def stage_rows(
-    options: argparse.Namespace, model: nn.Module, work: Path, watch: Watcher
+    options: argparse.Namespace, model: nn.Module, work: Path, on_progress: OnProgress
 ) -> Iterator[dict[str, Any]]:
     """A row for every stage: its seconds and peak memory, and the time at the paper's schedule."""
     masks: dict[str, torch.Tensor] = {}
@@ -118,7 +118,7 @@ def stage_rows(
         with Workspace.open(
             folder, job.config, job.inputs, resume=False, overwrite=False
         ) as workspace:
-            stages = Stages(Subject(job, model, workspace, watch))
+            stages = Stages(FrozenModel(job, model, workspace, on_progress))
             result, seconds, peak = measured(job.device, partial(stage, stages))
         if name == "criterion":
             _, (masks[name],) = result
@@ -170,9 +170,9 @@ def main() -> None:
     record = new_record("pipeline", ["python", "benchmarks/pipeline.py", *sys.argv[1:]], settings)
     with (
         tempfile.TemporaryDirectory(prefix="pipeline-") as folder,
-        stage_bars(Console(stderr=True)) as watch,
+        stage_bars(Console(stderr=True)) as on_progress,
     ):
-        record["rows"] = list(stage_rows(options, model, Path(folder), watch))
+        record["rows"] = list(stage_rows(options, model, Path(folder), on_progress))
     Console().print(stage_table(record))
     write(options.output, record)
 

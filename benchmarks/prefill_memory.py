@@ -23,12 +23,12 @@ from exports import synthesized
 from rich.console import Console
 from rich.table import Table
 
-from grasp_deploy.bench.memory import MemorySettings, bench_memory
-from grasp_deploy.bench.models import BenchModel, bench_models
-from grasp_deploy.cli.bench.ending import check_place
+from grasp_deploy.bench.memory.prefill import predict_prefill
+from grasp_deploy.bench.memory.run import MemorySettings, bench_memory
+from grasp_deploy.bench.tables import memory_table
+from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.measure.prefill import predict_prefill
-from grasp_deploy.report.bench_tables import memory_table
+from grasp_deploy.evaluate.models import BenchModel, bench_models
 from grasp_deploy.report.progress import stage_bars
 
 LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"
@@ -88,8 +88,8 @@ def main() -> None:
         models = bench_models([config, *map(str, folders)], random_weights=True)
         if not options.predict_only:
             settings = MemorySettings(lengths, options.batch, repetitions, options.device)
-            with stage_bars(Console(stderr=True)) as watch:
-                record = bench_memory(models, settings, command, watch)
+            with stage_bars(Console(stderr=True)) as on_progress:
+                record = bench_memory(models, settings, command, on_progress)
             Console().print(memory_table(record))
     if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
         Console().print(paper_table(models, lengths, record))

@@ -29,11 +29,11 @@ from study_rows import by_options, check_study, key, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
 from variants import Bench, Variant
 
-from grasp_deploy.cli.bench.ending import check_place
-from grasp_deploy.config import CRITERIA
+from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.config.compress_config import CRITERIA
 from grasp_deploy.errors import InputError
-from grasp_deploy.healing import check_installed
-from grasp_deploy.record import new_record
+from grasp_deploy.files.record import new_record
+from grasp_deploy.healing.heal import check_installed
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.study_tables import quality_tables
 from grasp_deploy.report.study_task_tables import accuracy_tables
@@ -142,10 +142,10 @@ def main() -> None:
     tasks = tasks_of(options)
     with (
         tempfile.TemporaryDirectory(prefix="quality-") as folder,
-        stage_bars(Console(stderr=True)) as watch,
+        stage_bars(Console(stderr=True)) as on_progress,
     ):
         settings = settings_of(options, Path(folder))
-        bench = Bench(options, corpora_of(options, Path(folder)), tasks, watch)
+        bench = Bench(options, corpora_of(options, Path(folder)), tasks, on_progress)
         record = new_record(
             "study", command, {**_named(settings, options), **told(tasks)}, study=options.study
         )
@@ -161,7 +161,7 @@ def main() -> None:
             if (variant.name, keep, seed) in there:
                 continue
             row = known.get((key(made_with[variant.name]), keep, seed))
-            row = row or bench.measure(variant, settings, keep, seed, watch)
+            row = row or bench.measure(variant, settings, keep, seed, on_progress)
             known |= by_options(row)
             record["rows"].append({**row, "variant": variant.name})
             write(options.output, record)

@@ -24,17 +24,17 @@ from plans import plan_of, random_mask
 from tables import print_table
 from torch import Tensor
 
-from grasp_deploy.budgets import budget_for
-from grasp_deploy.checkpoint.export import export
-from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.cli.bench.ending import check_place
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.footprint import footprint
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.measure.footprint import footprint
+from grasp_deploy.engine.serve import running_server
+from grasp_deploy.files.record import new_record, spread
 from grasp_deploy.pruning.projection import Budget
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.record import new_record, spread
-from grasp_deploy.serve import running_server
 
 SMALL = ["--max-model-len", "256", "--max-num-seqs", "8"]
 

@@ -11,7 +11,7 @@ from exports import demo_texts
 
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
-from grasp_deploy.quality.corpora import Corpus, parse_corpus
+from grasp_deploy.evaluate.quality.corpora import Corpus, parse_corpus
 
 Number = TypeVar("Number")
 

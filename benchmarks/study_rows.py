@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.record import read_record
+from grasp_deploy.files.record import read_record
 from grasp_deploy.report.records import check_record
 
 Record = dict[str, Any]

@@ -23,13 +23,13 @@ from exports import add_options, pruned, synthesized
 from option_checks import check_positive
 from rich.console import Console
 
-from grasp_deploy.bench.models import BenchModel, bench_models
-from grasp_deploy.bench.throughput import bench_throughput
-from grasp_deploy.bench.throughput_engines import ThroughputSettings
-from grasp_deploy.cli.bench.ending import check_place
+from grasp_deploy.bench.throughput.engines import ThroughputSettings
+from grasp_deploy.bench.throughput.run import bench_throughput
+from grasp_deploy.bench.throughput.table import throughput_table
 from grasp_deploy.cli.bench.options import int_list
+from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.evaluate.models import BenchModel, bench_models
 from grasp_deploy.report.progress import stage_bars
-from grasp_deploy.report.throughput_tables import throughput_table
 
 RATIOS = (0.8, 0.6, 0.5)
 ALIGNED = 32
@@ -76,10 +76,10 @@ def main() -> None:
     command = ["python", "benchmarks/throughput.py", *sys.argv[1:]]
     with (
         tempfile.TemporaryDirectory(prefix="throughput-") as folder,
-        stage_bars(Console(stderr=True)) as watch,
+        stage_bars(Console(stderr=True)) as on_progress,
     ):
         models = models_of(options, options.work or Path(folder))
-        record = bench_throughput(models, settings, command, watch)
+        record = bench_throughput(models, settings, command, on_progress)
     Console().print(throughput_table(record))
     write(options.output, record)
 

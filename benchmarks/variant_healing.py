@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.config import CompressConfig
-from grasp_deploy.healing import NothingWon, heal
-from grasp_deploy.lessons import HealConfig
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.healing.heal import NothingWon, heal
+from grasp_deploy.healing.lora import HealConfig
 
-Watcher = Callable[[dict[str, Any]], None]
+OnProgress = Callable[[dict[str, Any]], None]
 BRIEF = {"sequences": 64, "steps": 20, "rank": 4}
 
 
@@ -38,11 +38,16 @@ def heal_config(config: CompressConfig, healing: dict[str, Any]) -> HealConfig:
 
 
 def healed(
-    pruned: Path, config: CompressConfig, healing: dict[str, Any], watch: Watcher
+    pruned: Path, config: CompressConfig, healing: dict[str, Any], on_progress: OnProgress
 ) -> Outcome:
     """The checkpoint `pruned` healed, in a folder beside it; as it is if that won nothing."""
     try:
-        better = heal(pruned, heal_config(config, healing), pruned.with_name("healed"), watch=watch)
+        better = heal(
+            pruned,
+            heal_config(config, healing),
+            pruned.with_name("healed"),
+            on_progress=on_progress,
+        )
     except NothingWon as error:  # that is a result too, and the study has more to measure
         return Outcome(pruned, error.seconds, error.loss_before, error.loss_before)
     return Outcome(better.output, better.seconds, better.loss_before, better.loss_after)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.bench.models import bench_models
-from grasp_deploy.bench.tasks import TaskSettings, bench_tasks
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.accuracy import average
-from grasp_deploy.evaluate.harness import check_installed
-from grasp_deploy.evaluate.task_loading import check_names
+from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.evaluate.tasks.accuracy import average
+from grasp_deploy.evaluate.tasks.harness import check_installed
+from grasp_deploy.evaluate.tasks.loading import check_names
+from grasp_deploy.evaluate.tasks.run import TaskSettings, bench_tasks
 
-Watcher = Callable[[dict[str, Any]], None]
+OnProgress = Callable[[dict[str, Any]], None]
 Accuracies = dict[str, dict[str, Any]]
 DTYPE = "float32"  # as perplexities are measured
 
@@ -56,9 +56,9 @@ def told(tasks: TaskSettings | None) -> dict[str, Any]:
     return {"tasks": list(tasks.tasks), "task_files": files, "task_limit": tasks.limit}
 
 
-def accuracies(folder: Path, tasks: TaskSettings, watch: Watcher) -> Accuracies:
+def accuracies(folder: Path, tasks: TaskSettings, on_progress: OnProgress) -> Accuracies:
     """Metric, accuracy (0 to 1) and its standard error, by task."""
-    cells = bench_tasks(bench_models([str(folder)], dtype=DTYPE), tasks, [], watch)["cells"]
+    cells = bench_tasks(bench_models([str(folder)], dtype=DTYPE), tasks, [], on_progress)["cells"]
     return {
         cell["task"]: {
             "metric": cell["metric"],

@@ -15,21 +15,21 @@ from transformers import PreTrainedModel
 from variant_healing import BRIEF, healed
 from variant_tasks import accuracies, average_of
 
-from grasp_deploy.bench.tasks import TaskSettings
-from grasp_deploy.budgets import unit_costs
-from grasp_deploy.checkpoint.config_file import read_config_at
-from grasp_deploy.checkpoint.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.checkpoint.shapes import model_shape
-from grasp_deploy.compression import compress
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.read.config_file import read_config_at
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.compression.budget import unit_costs
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.evaluate.quality.corpora import Corpus
+from grasp_deploy.evaluate.tasks.run import TaskSettings
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.quality.corpora import Corpus
 
-Watcher = Callable[[dict[str, Any]], None]
+OnProgress = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Bench:
         options: argparse.Namespace,
         corpora: Sequence[Corpus],
         tasks: TaskSettings | None = None,
-        watch: Watcher = lambda row: None,
+        on_progress: OnProgress = lambda row: None,
     ) -> None:
         blocks = 2 if options.smoke else options.evaluation_blocks
         length = 64 if options.smoke else options.sequence_length
@@ -77,7 +77,7 @@ class Bench:
         layers = self.shape.layers
         self.dense_layers = [(one.intermediate_size, one.num_key_value_heads) for one in layers]
         self.tasks = tasks
-        self.dense_tasks = accuracies(options.model, tasks, watch) if tasks else {}
+        self.dense_tasks = accuracies(options.model, tasks, on_progress) if tasks else {}
 
     def perplexities(self, folder: Path) -> dict[str, float]:
         """In float32, by the corpus's name."""
@@ -90,23 +90,28 @@ class Bench:
         }
 
     def measure(
-        self, variant: Variant, settings: dict[str, Any], keep: float, seed: int, watch: Watcher
+        self,
+        variant: Variant,
+        settings: dict[str, Any],
+        keep: float,
+        seed: int,
+        on_progress: OnProgress,
     ) -> dict[str, Any]:
         """Compress in one way under one budget; what a study records of the result."""
         config = variant.config(settings, keep, seed)
         with tempfile.TemporaryDirectory(prefix="variant-") as folder:
             made = Path(folder) / "pruned"
-            plan = compress(config, made, watch=watch).plan
+            plan = compress(config, made, on_progress=on_progress).plan
             seconds, losses = plan.provenance["seconds"], dict(plan.provenance["losses"])
             if variant.healing is not None:
-                better = healed(made, config, variant.healing, watch)
+                better = healed(made, config, variant.healing, on_progress)
                 made, seconds = better.folder, {**seconds, "healing": better.seconds}
                 losses |= {
                     "heldout_before_healing": better.loss_before,
                     "heldout_healed": better.loss_after,
                 }
             found = self.perplexities(made)
-            tasks = accuracies(made, self.tasks, watch) if self.tasks else {}
+            tasks = accuracies(made, self.tasks, on_progress) if self.tasks else {}
         return {
             "variant": variant.name,
             "options": variant.made_with(settings),

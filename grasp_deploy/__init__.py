@@ -9,21 +9,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.checkpoint.registration import register_with_transformers
+from grasp_deploy.checkpoint.format.registration import register_with_transformers
 from grasp_deploy.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from grasp_deploy.checkpoint.export import export as export
-    from grasp_deploy.checkpoint.loading import load as load
     from grasp_deploy.checkpoint.plan import load_plan as load_plan
-    from grasp_deploy.compression import compress as compress
-    from grasp_deploy.config import CompressConfig as CompressConfig
+    from grasp_deploy.checkpoint.read.loading import load as load
+    from grasp_deploy.checkpoint.write.export import export as export
+    from grasp_deploy.compression.compress import compress as compress
+    from grasp_deploy.config.compress_config import CompressConfig as CompressConfig
 
 _PUBLIC = {
-    "CompressConfig": "grasp_deploy.config",
-    "compress": "grasp_deploy.compression",
-    "export": "grasp_deploy.checkpoint.export",
-    "load": "grasp_deploy.checkpoint.loading",
+    "CompressConfig": "grasp_deploy.config.compress_config",
+    "compress": "grasp_deploy.compression.compress",
+    "export": "grasp_deploy.checkpoint.write.export",
+    "load": "grasp_deploy.checkpoint.read.loading",
     "load_plan": "grasp_deploy.checkpoint.plan",
 }
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from grasp_deploy.compression import compress
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.demo.text import documents, split
 
@@ -85,7 +85,7 @@ def demo_checkpoint(short_config: CompressConfig, tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="module")
 def demo_server(demo_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Base URL of a real vLLM server of the pruned checkpoint; afterwards nothing is left of it."""
-    from grasp_deploy.serve import check_port, running_server
+    from grasp_deploy.engine.serve import check_port, running_server
 
     flags = ["--max-model-len", "512", "--enforce-eager"]
     log = tmp_path_factory.mktemp("server") / "server.log"

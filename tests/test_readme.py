@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.serve import free_port
+from grasp_deploy.engine.serve import free_port
 from tests.cli.command import grasp_deploy
 
 ROOT = Path(__file__).parents[1]

@@ -19,8 +19,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from grasp_deploy.checkpoint import configuration_grasp, modeling_grasp
-from grasp_deploy.checkpoint.families import FAMILIES
+from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
+from grasp_deploy.checkpoint.format.families import FAMILIES
 
 STEMS = {family.model_type: family.stem for family in FAMILIES}
 LLAMA3_ROPE = {

@@ -18,12 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from grasp_deploy.checkpoint.files import PLAN_FILE as PLAN_FILE
-from grasp_deploy.checkpoint.files import readable_disk_errors
+from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 from grasp_deploy.checkpoint.plan_record import has_provenance
-from grasp_deploy.checkpoint.shapes import LayerShape, ModelShape
-from grasp_deploy.disk import sync
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import sync
+from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
+from grasp_deploy.files.outputs import readable_disk_errors
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 1
@@ -168,6 +168,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path} cannot be read ({error}): it is damaged or no plan") from None
 
 
-def open_scales(mask: Tensor) -> Tensor:
+def unit_scales(mask: Tensor) -> Tensor:
     """`(N,)` scales of 1: nothing is rescaled."""
     return torch.ones(len(mask), dtype=torch.float32)

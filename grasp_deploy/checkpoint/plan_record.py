@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from grasp_deploy.record import is_number
+from grasp_deploy.files.record import is_number
 
 Record = Mapping[str, Any]
 

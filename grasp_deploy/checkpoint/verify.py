@@ -18,20 +18,20 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.checkpoint.export import base_of, cut_tensors, layer_and_tail
-from grasp_deploy.checkpoint.files import MANIFEST_FILE
-from grasp_deploy.checkpoint.loading import load_checked, with_weights
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
-from grasp_deploy.checkpoint.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.shards import read_tensor
-from grasp_deploy.checkpoint.validate import TensorEntry, check_weights
+from grasp_deploy.checkpoint.read.loading import load_checked, with_weights
+from grasp_deploy.checkpoint.read.validate import TensorEntry, check_weights
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
     check_companions,
     check_files,
     check_shapes,
 )
+from grasp_deploy.checkpoint.write.export import base_of, cut_tensors, layer_and_tail
+from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
 from grasp_deploy.pruning.units import UnitTable

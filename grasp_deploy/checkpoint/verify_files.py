@@ -8,24 +8,24 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.checkpoint.companions import (
-    as_json,
-    carried_over,
-    configs,
-    pruned_config,
-    travelling,
-)
-from grasp_deploy.checkpoint.files import MANIFEST_FILE, manifest_of, sha256
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_layers, pruned_shape
-from grasp_deploy.checkpoint.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.shards import INDEX_FILE, TensorLayout, index_of, torch_dtype
-from grasp_deploy.checkpoint.validate import (
+from grasp_deploy.checkpoint.read.validate import (
     check_checkpoint,
     check_weights,
     listed,
     stored_dtype,
     weight_files,
 )
+from grasp_deploy.checkpoint.write.shards import INDEX_FILE, TensorLayout, index_of, torch_dtype
+from grasp_deploy.checkpoint.write.sidecar_files import (
+    as_json,
+    carried_over,
+    configs,
+    pruned_config,
+    travelling,
+)
+from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, sha256
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.version import __version__
 

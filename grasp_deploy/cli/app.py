@@ -12,18 +12,18 @@ from grasp_deploy.cli.bench.memory import memory_command
 from grasp_deploy.cli.bench.serve import serve_bench_command
 from grasp_deploy.cli.bench.throughput import throughput_command
 from grasp_deploy.cli.compress import compress_command, export_command
-from grasp_deploy.cli.console import Edge, tidy_process
+from grasp_deploy.cli.console import ErrorBoundary, tidy_process
 from grasp_deploy.cli.evaluate import perplexity_command
 from grasp_deploy.cli.evaluate_card import card_command
 from grasp_deploy.cli.heal import heal_command
-from grasp_deploy.cli.look import inspect_command, verify_command
+from grasp_deploy.cli.inspect import inspect_command, verify_command
 from grasp_deploy.cli.report import report_command
 from grasp_deploy.cli.serve import demo_command, serve_command, up_command
 from grasp_deploy.cli.synthesize import synthesize_command
 from grasp_deploy.cli.tasks import tasks_command
 
 app = typer.Typer(
-    cls=Edge,
+    cls=ErrorBoundary,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Make a Llama- or Qwen-style language model smaller, and serve it with vLLM.",

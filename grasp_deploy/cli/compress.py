@@ -10,8 +10,8 @@ import typer
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import print_json, stderr, stdout
 from grasp_deploy.cli.options import Json, Output, Overwrite, Resume, Revision, ShardSize
-from grasp_deploy.config import CompressConfig
-from grasp_deploy.sizes import parse_bytes
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.sizes import parse_bytes
 
 
 @takes_config
@@ -44,13 +44,13 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Make the checkpoint again from a plan and the base model's weights."""
-    from grasp_deploy.checkpoint.export import export
+    from grasp_deploy.checkpoint.footprint import footprint
     from grasp_deploy.checkpoint.plan import load_plan
-    from grasp_deploy.measure.footprint import footprint
+    from grasp_deploy.checkpoint.write.export import export
     from grasp_deploy.report.progress import stage_bars
 
     loaded, shard_bytes = load_plan(plan), parse_bytes(shard_size, "--shard-size")
-    with stage_bars(stderr) as watch:
+    with stage_bars(stderr) as on_progress:
         pruned = export(
             loaded,
             model,
@@ -58,7 +58,9 @@ def export_command(
             revision=revision,
             shard_bytes=shard_bytes,
             overwrite=overwrite,
-            on_progress=lambda done, of: watch({"stage": "export", "step": done, "steps": of}),
+            on_progress=lambda done, of: on_progress(
+                {"stage": "export", "step": done, "steps": of}
+            ),
         )
     if as_json:
         print_json({"output": str(output), **footprint(pruned).as_dict()})
@@ -78,21 +80,21 @@ def run_compress(
 
     `go_on` tells whoever interrupts it how to go on.
     """
-    from grasp_deploy.compression import compress
-    from grasp_deploy.inspection import compression_record
+    from grasp_deploy.checkpoint.inspection import compression_record
+    from grasp_deploy.compression.compress import compress
+    from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.report.progress import stage_bars
-    from grasp_deploy.workspace import Workspace
 
     shard_bytes = parse_bytes(shard_size, "--shard-size")
     try:
-        with stage_bars(stderr) as watch:
+        with stage_bars(stderr) as on_progress:
             compressed = compress(
                 config,
                 output,
                 shard_bytes=shard_bytes,
                 resume=resume,
                 overwrite=overwrite,
-                watch=watch,
+                on_progress=on_progress,
             )
     except KeyboardInterrupt:
         if Workspace.begun_with(output, config):

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from grasp_deploy.config import CompressConfig, read_config_file
-from grasp_deploy.config_checks import BUDGETS, flag
+from grasp_deploy.config.compress_config import CompressConfig, read_config_file
+from grasp_deploy.config.rules import BUDGETS, flag
 
 OPTIONS = [f for f in fields(CompressConfig) if f.metadata]
 

@@ -26,16 +26,16 @@ LESS_MEMORY = (
 stdout, stderr = Console(emoji=False), Console(stderr=True, emoji=False)
 
 
-class Edge(TyperGroup):
+class ErrorBoundary(TyperGroup):
     """Bad input ends in one line, our own bugs in their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        with readable_ends():
+        with error_boundary():
             return super().invoke(ctx)
 
 
 @contextmanager
-def readable_ends() -> Iterator[None]:
+def error_boundary() -> Iterator[None]:
     """Ends the process in one line where its input, its machine or its user stops it."""
     try:
         yield

@@ -51,9 +51,9 @@ def perplexity_command(
     as_json: Json = False,
 ) -> None:
     """Perplexity on blocks of text, sliding windows or single documents."""
-    from grasp_deploy.checkpoint.loading import load, load_tokenizer
-    from grasp_deploy.checkpoint.shapes import read_config
-    from grasp_deploy.checkpoint.source import resolve_model
+    from grasp_deploy.checkpoint.format.shapes import read_config
+    from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+    from grasp_deploy.checkpoint.read.source import resolve_model
     from grasp_deploy.data import evaluation_split, read_blocks, read_token_documents
     from grasp_deploy.evaluate.perplexity import document_perplexity, perplexity
     from grasp_deploy.report.progress import stage_bars
@@ -75,10 +75,10 @@ def perplexity_command(
         blocks = read_blocks(tokenizer, data, split, column, sequence_length, sequences)
         calibrated_on = _calibrated_share(directory, [blocks.token_ids.flatten()])
     loaded = load(directory, device=device, dtype=dtype)
-    with stage_bars(stderr) as watch:
+    with stage_bars(stderr) as on_progress:
         more: dict[str, Any] = {
             "batch_size": batch_size,
-            "on_batch": lambda done, steps, loss: watch(
+            "on_batch": lambda done, steps, loss: on_progress(
                 {"stage": "perplexity", "step": done, "steps": steps, "loss": loss}
             ),
             "stride": stride,

@@ -52,7 +52,7 @@ def card_command(
 
     A card that is there is replaced as a whole.
     """
-    from grasp_deploy.quality.card import CardSettings, evaluate_card
+    from grasp_deploy.evaluate.quality.card import CardSettings, evaluate_card
     from grasp_deploy.report.card_tables import card_tables
     from grasp_deploy.report.progress import stage_bars
 
@@ -67,8 +67,8 @@ def card_command(
         device=device,
         dtype=dtype,
     )
-    with stage_bars(stderr) as watch:
-        quality = evaluate_card(directory, settings, watch)
+    with stage_bars(stderr) as on_progress:
+        quality = evaluate_card(directory, settings, on_progress)
     if as_json:
         print_json(quality)
         return

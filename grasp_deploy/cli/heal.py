@@ -52,8 +52,8 @@ def heal_command(
     Shapes stay, so memory and speed stay too. The weights that do best on held-out text win, and
     it ends early where the loss there has long not fallen.
     """
-    from grasp_deploy.healing import check_installed, heal
-    from grasp_deploy.lessons import HealConfig
+    from grasp_deploy.healing.heal import check_installed, heal
+    from grasp_deploy.healing.lora import HealConfig
     from grasp_deploy.report.progress import stage_bars
 
     check_installed()
@@ -76,8 +76,10 @@ def heal_command(
         device=device,
         dtype=dtype,
     )
-    with stage_bars(stderr) as watch:
-        healed = heal(directory, config, output, model=model, overwrite=overwrite, watch=watch)
+    with stage_bars(stderr) as on_progress:
+        healed = heal(
+            directory, config, output, model=model, overwrite=overwrite, on_progress=on_progress
+        )
     if as_json:
         print_json({**asdict(healed), "output": str(output)})
         return

@@ -69,7 +69,7 @@ def write_report(
 
     try:
         from grasp_deploy.report.page import GENERATOR, page
-        from grasp_deploy.report.pictures import PNG_MARK, pictures
+        from grasp_deploy.report.png import PNG_MARK, pictures
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
@@ -96,8 +96,8 @@ def write_report(
 
 def report_document(named: Sequence[NamedRecord], files: Sequence[Path]) -> dict[str, Any]:
     """What `--json` prints: verdicts by record, studies across models, and the files written."""
-    from grasp_deploy.report.across import across_models
-    from grasp_deploy.verdicts import headlines, verdicts
+    from grasp_deploy.bench.verdicts import headlines, verdicts
+    from grasp_deploy.report.cross_model import across_models
 
     rows = [
         {
@@ -117,8 +117,8 @@ def report_document(named: Sequence[NamedRecord], files: Sequence[Path]) -> dict
 
 def print_record(named: NamedRecord) -> None:
     """A record's tables, then its verdicts in words."""
+    from grasp_deploy.bench.verdicts import headlines
     from grasp_deploy.report.record_tables import record_tables
-    from grasp_deploy.verdicts import headlines
 
     stdout.print()
     stdout.rule(f"{named.title}: {named.name}", align="left")
@@ -132,8 +132,8 @@ def print_record(named: NamedRecord) -> None:
 
 def print_across(named: Sequence[NamedRecord]) -> None:
     """A table for each study that several of the records hold of different models."""
-    from grasp_deploy.report.across import across_models
-    from grasp_deploy.report.across_tables import across_tables
+    from grasp_deploy.report.cross_model import across_models
+    from grasp_deploy.report.cross_model_tables import across_tables
 
     for study in across_models(named):
         stdout.print()

@@ -11,9 +11,9 @@ from rich.markup import escape
 from grasp_deploy.cli.compress import print_compressed, run_compress
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import CHECK_FAILED, print_error, stderr, stdout
-from grasp_deploy.cli.look import run_verify
+from grasp_deploy.cli.inspect import run_verify
 from grasp_deploy.cli.options import Overwrite, ShardSize, VllmFlags
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 
 
@@ -22,7 +22,7 @@ def serve_command(
     vllm_flags: VllmFlags = None,
 ) -> None:
     """Check a checkpoint, then serve it with `vllm serve` on 127.0.0.1."""
-    from grasp_deploy.serve import serve
+    from grasp_deploy.engine.serve import serve
 
     serve(directory, vllm_flags or [])
 
@@ -41,9 +41,9 @@ def up_command(
 ) -> None:
     """Compress MODEL unless that is already done, verify the result, and serve it."""
     from grasp_deploy.checkpoint.plan import PLAN_FILE
-    from grasp_deploy.serve import check_before_serving, serve
-    from grasp_deploy.up import check_before_compressing, default_output, is_done
-    from grasp_deploy.workspace import Workspace
+    from grasp_deploy.cli.up import check_before_compressing, default_output, is_done
+    from grasp_deploy.compression.resume import Workspace
+    from grasp_deploy.engine.serve import check_before_serving, serve
 
     check_before_compressing(config, vllm_flags or [])
     output = output or default_output(config)
@@ -80,7 +80,7 @@ def demo_command() -> None:
     from grasp_deploy.report.progress import stage_bars
     from grasp_deploy.report.tables import comparison_table
 
-    with stage_bars(stderr) as watch:
-        result = run_demo(watch, say=lambda text: stderr.print(text, highlight=False))
+    with stage_bars(stderr) as on_progress:
+        result = run_demo(on_progress, say=lambda text: stderr.print(text, highlight=False))
     stdout.print(comparison_table(result.dense, result.pruned))
     stdout.print(f"prompt:     {escape(result.prompt)}\ncompletion: {escape(result.completion)}")

@@ -8,7 +8,7 @@ import typer
 
 from grasp_deploy.cli.console import print_json, stdout
 from grasp_deploy.cli.options import Json, Output, Revision
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig
 
 
 def synthesize_command(
@@ -54,8 +54,8 @@ def synthesize_command(
         tensor_parallel=tensor_parallel,
         seed=seed,
     )
-    from grasp_deploy.inspection import inspect_model
-    from grasp_deploy.synthesize import synthesize
+    from grasp_deploy.checkpoint.inspection import inspect_model
+    from grasp_deploy.compression.synthesize import synthesize
 
     synthesize(budget, output, kv_keep=kv_keep)
     record = inspect_model(str(output))

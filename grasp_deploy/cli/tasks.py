@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli.bench.ending import check_place, command_line, end
 from grasp_deploy.cli.bench.options import Device, Json, Models, Output
+from grasp_deploy.cli.bench.output import check_place, command_line, end
 from grasp_deploy.cli.console import stderr
 from grasp_deploy.errors import InputError
 
@@ -79,11 +79,11 @@ def tasks_command(
     names = _names(tasks, preset)
     check_place(output, "tasks")
     os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval's bars would be drawn through ours
-    from grasp_deploy.bench.models import bench_models
-    from grasp_deploy.bench.tasks import TaskSettings, bench_tasks
-    from grasp_deploy.evaluate.harness import check_installed
+    from grasp_deploy.evaluate.models import bench_models
+    from grasp_deploy.evaluate.tasks.harness import check_installed
+    from grasp_deploy.evaluate.tasks.run import TaskSettings, bench_tasks
+    from grasp_deploy.evaluate.tasks.table import task_table
     from grasp_deploy.report.progress import stage_bars
-    from grasp_deploy.report.task_tables import task_table
 
     check_installed()
     settings = TaskSettings(
@@ -100,14 +100,14 @@ def tasks_command(
         seed=seed,
     )
     chosen = bench_models(models, dtype=dtype)
-    with stage_bars(stderr) as watch:
-        record = bench_tasks(chosen, settings, command_line(), watch)
+    with stage_bars(stderr) as on_progress:
+        record = bench_tasks(chosen, settings, command_line(), on_progress)
     end(record, output, as_json, task_table)
 
 
 def _names(tasks: str | None, preset: str | None) -> tuple[str, ...]:
     """The tasks of both options, without those that both name."""
-    from grasp_deploy.evaluate.accuracy import PRESETS
+    from grasp_deploy.evaluate.tasks.accuracy import PRESETS
 
     if preset is not None and preset not in PRESETS:
         raise InputError(f"--preset {preset} is unknown: use {' or '.join(PRESETS)}")

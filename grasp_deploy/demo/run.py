@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.checkpoint.loading import load, load_tokenizer
-from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.footprint import footprint
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
-from grasp_deploy.compression import compress
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import read_blocks
 from grasp_deploy.demo.text import documents, split
+from grasp_deploy.engine.serve import running_server
+from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.measure.footprint import footprint
-from grasp_deploy.measure.vllm_process import installed_platform
-from grasp_deploy.serve import running_server
 
 MODEL = Path(__file__).with_name("model")
 PROMPT = "Return a new list containing"
@@ -40,10 +40,12 @@ class DemoResult:
     completion: str
 
 
-def run_demo(watch: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> DemoResult:
+def run_demo(
+    on_progress: Callable[[dict[str, Any]], None], say: Callable[[str], None]
+) -> DemoResult:
     """Compress the embedded model, verify it, serve it, ask it something, and shut it down.
 
-    `watch` hears rows of metrics, `say` a line before each part. Raises InputError if vLLM is not
+    `on_progress` hears rows of metrics, `say` a line before each part. Raises InputError if vLLM is not
     installed or a part fails.
     """
     installed_platform()  # before minutes of work: is vLLM there?
@@ -52,7 +54,7 @@ def run_demo(watch: Callable[[dict[str, Any]], None], say: Callable[[str], None]
         calibration, heldout = write_text(work)
         output = work / "pruned"
         say(f"1/4  compress the embedded model to {KEEP:.0%} of its prunable parameters")
-        compress(demo_config(calibration), output, watch=watch)
+        compress(demo_config(calibration), output, on_progress=on_progress)
         say("2/4  measure perplexity on text that neither model was trained or calibrated on")
         dense, pruned = (_measure(directory, heldout) for directory in (MODEL, output))
         say("3/4  verify that the checkpoint is the model that was measured")

@@ -12,8 +12,8 @@ import torch
 
 from grasp_deploy.data import Blocks, Documents
 from grasp_deploy.evaluate.losses import OnBatch, not_finite, window_losses
-from grasp_deploy.evaluate.spread import clustered_error, perplexity_interval
 from grasp_deploy.evaluate.windows import Window, block_windows, document_windows, sliding_windows
+from grasp_deploy.stats.clustered import clustered_error, perplexity_interval
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from grasp_deploy.checkpoint.files import readable_disk_errors
-from grasp_deploy.disk import is_special, sync
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import is_special, sync
+from grasp_deploy.files.outputs import readable_disk_errors
 
 
 def check_page_place(path: Path, records: Collection[Path], mark: str) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.report.across import across_models
-from grasp_deploy.report.across_tables import across_tables
+from grasp_deploy.bench.verdicts import headlines
+from grasp_deploy.report.cross_model import across_models
+from grasp_deploy.report.cross_model_tables import across_tables
 from grasp_deploy.report.plots import Drawing, color_rules, drawings, shape_drawings, svg
 from grasp_deploy.report.record_tables import provenance_table, record_tables
 from grasp_deploy.report.records import NamedRecord
-from grasp_deploy.verdicts import headlines
 from grasp_deploy.version import __version__
 
 GENERATOR = '<meta name="generator" content="grasp-deploy'  # how a page of ours is known

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-Watcher = Callable[[dict[str, Any]], None]
+OnProgress = Callable[[dict[str, Any]], None]
 
 STAGES = {
     "rounds": "cutting in rounds",
@@ -35,7 +35,7 @@ LOG_EVERY_SECONDS = 20.0
 
 
 @contextmanager
-def stage_bars(console: Console) -> Iterator[Watcher]:
+def stage_bars(console: Console) -> Iterator[OnProgress]:
     """Follows rows of metrics with a bar for each stage, or in a log with a line now and then."""
     if not console.is_terminal:
         yield log_lines(console)
@@ -74,7 +74,7 @@ class _Stage:
     step: int
 
 
-def log_lines(console: Console) -> Watcher:
+def log_lines(console: Console) -> OnProgress:
     """Follows rows of metrics with a line at a stage's end and every few seconds before."""
     stages: dict[str, _Stage] = {}
 

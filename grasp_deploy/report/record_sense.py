@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grasp_deploy.record import is_number
+from grasp_deploy.files.record import is_number
 
 Cells = Sequence[Mapping[str, Any]]
 ROUNDING = 1e-9  # by which a mean of accuracies may exceed 1

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grasp_deploy.record import is_number
+from grasp_deploy.files.record import is_number
 
 POSITIVE, POSITIVE_INT = "a positive number", "a positive whole number"
 SIGNED = "a number, below 0 too"

@@ -9,10 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.verdicts import verdicts
-from grasp_deploy.verdicts.noise import NO_DIFFERENCE, UNDECIDED
-from grasp_deploy.verdicts.throughput import QUANTITIES, SETTING
-from grasp_deploy.verdicts.wording import grouped
+from grasp_deploy.bench.throughput.verdict import QUANTITIES, SETTING
+from grasp_deploy.bench.verdicts import verdicts
+from grasp_deploy.stats.noise import NO_DIFFERENCE, UNDECIDED
+from grasp_deploy.stats.wording import grouped
 
 PROVENANCE = ("command", "created", "machine", "versions", "settings")
 COMMON = ("schema_version", "benchmark", *PROVENANCE)
@@ -92,25 +92,25 @@ def quality_table(record: Row) -> Table:
 
 
 def _memory_tables(record: Row) -> list[Table]:
-    from grasp_deploy.report.bench_tables import memory_table
+    from grasp_deploy.bench.tables import memory_table
 
     return [memory_table(record)]
 
 
 def _kv_tables(record: Row) -> list[Table]:
-    from grasp_deploy.report.bench_tables import kv_table
+    from grasp_deploy.bench.tables import kv_table
 
     return [kv_table(record)]
 
 
 def _throughput_tables(record: Row) -> list[Table]:
-    from grasp_deploy.report.throughput_tables import throughput_table
+    from grasp_deploy.bench.throughput.table import throughput_table
 
     return [throughput_table(record, judged_in="the next table"), gain_table(record)]
 
 
 def _serve_tables(record: Row) -> list[Table]:
-    from grasp_deploy.report.throughput_tables import serve_table
+    from grasp_deploy.bench.throughput.table import serve_table
 
     return [serve_table(record)]
 
@@ -120,7 +120,7 @@ def _quality_tables(record: Row) -> list[Table]:
 
 
 def _task_tables(record: Row) -> list[Table]:
-    from grasp_deploy.report.task_tables import task_table
+    from grasp_deploy.evaluate.tasks.table import task_table
 
     return [task_table(record)]
 

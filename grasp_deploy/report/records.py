@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.record import read_record
+from grasp_deploy.files.record import read_record
 from grasp_deploy.report.record_sense import mixed_up
 from grasp_deploy.report.record_shape import (
     POSITIVE,

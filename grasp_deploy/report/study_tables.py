@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.report.widths import fits
+from grasp_deploy.report.table_layout import fits
 
 Record = Mapping[str, Any]
 BY_COST = "ffn_share_of_kept_cost"

@@ -10,10 +10,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.evaluate.accuracy import AVERAGE_RULE, RULE
+from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE
+from grasp_deploy.evaluate.tasks.table import percent
 from grasp_deploy.report.study_tables import budgets, runs, variants
-from grasp_deploy.report.task_tables import percent
-from grasp_deploy.report.widths import broken_name, fitting
+from grasp_deploy.report.table_layout import broken_name, fitting
 
 AVERAGE = ""  # no task is called so
 HEAD_LETTERS = 10  # as many as the figures below have

@@ -1,6 +1,6 @@
 """vLLM's way in: the entry point of the group `vllm.general_plugins` points at `register`."""
 
-from grasp_deploy.checkpoint.families import FAMILIES
+from grasp_deploy.checkpoint.format.families import FAMILIES
 
 
 def register() -> None:
@@ -12,7 +12,7 @@ def register() -> None:
     import torch
     from vllm import ModelRegistry
 
-    from grasp_deploy.checkpoint.registration import register_with_transformers
+    from grasp_deploy.checkpoint.format.registration import register_with_transformers
 
     # vLLM's attention uses the AMX registers of processors that have them, and relies on oneDNN to
     # have asked Linux for them before. oneDNN sees no product of a model whose weights are all

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from grasp_deploy.cli.bench.serve import serve_bench_command
 from grasp_deploy.cli.bench.throughput import throughput_command
-from grasp_deploy.cli.console import Edge
+from grasp_deploy.cli.console import ErrorBoundary
 from tests.cli.command import Ended
 
-app = typer.Typer(cls=Edge, pretty_exceptions_enable=False)
+app = typer.Typer(cls=ErrorBoundary, pretty_exceptions_enable=False)
 app.command("throughput")(throughput_command)
 app.command("serve")(serve_bench_command)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.record import write_record
+from grasp_deploy.files.record import write_record
 from tests.benchmarks.scripts import FOLDER, ROOT, refused
 from tests.report.study_records import study_record
 

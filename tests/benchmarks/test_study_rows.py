@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from grasp_deploy.bench.models import bench_models
-from grasp_deploy.bench.tasks import TaskSettings, bench_tasks
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
-from grasp_deploy.healing import NothingWon
+from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.evaluate.tasks.run import TaskSettings, bench_tasks
+from grasp_deploy.healing.heal import NothingWon
 from grasp_deploy.report.records import check_record
 from tests.benchmarks import scripts  # noqa: F401  so that Python finds them
-from tests.evaluate.tiny_tasks import needs_lm_eval, write_items
+from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 
 import quality  # isort: skip
 import study_rows  # isort: skip

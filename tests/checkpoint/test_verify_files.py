@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.export import export
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.verify_files import Difference, check_companions, check_files
-from grasp_deploy.compression import compress
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
 from tests.tiny import save_tiny
 
 INDEX_FILE = "model.safetensors.index.json"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_deploy.budgets import _as_option, _limit
-from grasp_deploy.checkpoint.shapes import model_shape, read_config
-from grasp_deploy.config import CompressConfig
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.compression.budget import _as_option, _limit
+from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import SHORT, Ended, assert_refused, grasp_deploy, run_process, tree
 
 COSTS = """

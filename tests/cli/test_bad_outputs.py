@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.files import refuse_existing
 from grasp_deploy.checkpoint.plan import PLAN_VERSION, read_tensors, write_tensors
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import refuse_existing
 from tests.cli.command import SHORT, Ended, assert_refused, environment, grasp_deploy, tree
 from tests.tiny import save_tiny
 
@@ -37,7 +37,7 @@ def unfinished(tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("grasp_deploy.compression.export", interrupt)
+        patch.setattr("grasp_deploy.compression.compress.export", interrupt)
         ended = compress(tiny_folder)
     assert ended.code == 130
     assert "--resume" in ended.stderr

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
-from grasp_deploy.measure.vllm_process import installed_platform
 from tests.cli.command import REPOSITORY, SHORT, assert_refused, environment, grasp_deploy, tree
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from grasp_deploy.checkpoint.plan import load_plan, read_tensors, write_tensors
-from grasp_deploy.config import CompressConfig
-from grasp_deploy.job import Job, prepare
+from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import Ended, assert_refused, grasp_deploy
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -58,7 +58,7 @@ def evaluated(model: Path, data: str, *options: str) -> tuple[dict[str, Any], En
     return json.loads(ended.stdout), ended
 
 
-def job(model: Path, **options: Any) -> Job:
+def job(model: Path, **options: Any) -> PreparedRun:
     return prepare(CompressConfig(model=str(model), keep=0.7, device="cpu", **options))
 
 

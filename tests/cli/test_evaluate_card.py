@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from grasp_deploy import load
-from grasp_deploy.bench.models import bench_models
-from grasp_deploy.checkpoint.loading import load_tokenizer
-from grasp_deploy.checkpoint.source import file_hashes
-from grasp_deploy.record import new_record
-from grasp_deploy.verdicts.quality import quality_verdict
+from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
+from grasp_deploy.checkpoint.read.loading import load_tokenizer
+from grasp_deploy.checkpoint.read.source import file_hashes
+from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.files.record import new_record
 from tests.cli.command import Ended, assert_refused, grasp_deploy, tree
-from tests.evaluate.tiny_tasks import needs_lm_eval, write_items
+from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 from tests.tiny import save_tiny
 
 BLOCKS, TOKENS = 6, 64

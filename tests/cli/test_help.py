@@ -11,10 +11,10 @@ from dataclasses import fields
 import pytest
 
 import grasp_deploy
-from grasp_deploy.config import CompressConfig
-from grasp_deploy.config_checks import flag
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.rules import flag
 from tests.cli import command
-from tests.noise import undisturbed
+from tests.retry_timing import undisturbed
 
 PANELS = (
     "Model",

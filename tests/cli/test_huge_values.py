@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.bench.memory import MemorySettings, bench_memory
-from grasp_deploy.bench.models import bench_models
+from grasp_deploy.bench.memory.run import MemorySettings, bench_memory
 from grasp_deploy.cli.bench.options import int_list
 from grasp_deploy.data.table import parse_split
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import bench_models
 from tests.cli.command import assert_refused, grasp_deploy
 from tests.tiny import tiny_config
 

@@ -283,7 +283,7 @@ def test_the_table_names_the_broken_link_too(pruned: Path) -> None:
 def test_an_interrupt_leaves_a_run_that_goes_on(tiny_folder: Path, work: Path) -> None:
     longer = ("--method", "grasp", "--sequences", "32", "--epochs", "16")
     arguments = ("compress", tiny_folder, *options("out"), *longer)
-    frequent = f"import grasp_deploy.workspace as w; w.SAVE_EVERY_SECONDS = 0.05; {ENTRY}"
+    frequent = f"import grasp_deploy.compression.resume as w; w.SAVE_EVERY_SECONDS = 0.05; {ENTRY}"
     process = subprocess.Popen(
         [*command_line()[:2], frequent, *map(str, arguments)],
         env=environment(),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.record import write_record
+from grasp_deploy.files.record import write_record
 from tests.cli.command import Ended, assert_refused, environment, grasp_deploy, run_process, tree
 from tests.report.records import (
     Record,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.checkpoint.files import manifest_of
-from grasp_deploy.record import write_record
+from grasp_deploy.files.outputs import manifest_of
+from grasp_deploy.files.record import write_record
 from tests.cli.command import SHORT, assert_refused, grasp_deploy
 from tests.report.records import kv_record, model
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import Ended, assert_refused, grasp_deploy, run_process
-from tests.evaluate.tiny_tasks import needs_lm_eval, write_items
+from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 
 
 @pytest.fixture

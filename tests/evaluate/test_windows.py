@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_deploy.evaluate.spread import clustered_error, perplexity_interval
 from grasp_deploy.evaluate.windows import document_windows, padded, sliding_windows, spans
+from grasp_deploy.stats.clustered import clustered_error, perplexity_interval
 
 
 def test_the_drawing_of_the_module() -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grasp_deploy.budgets import unit_table
-from grasp_deploy.checkpoint.shapes import model_shape
+from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.compression.budget import unit_table
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable

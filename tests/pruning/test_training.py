@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from grasp_deploy.budgets import unit_table
-from grasp_deploy.checkpoint.loading import load, load_tokenizer
-from grasp_deploy.checkpoint.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.compression.budget import unit_table
+from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.costs import Widths, parameters_cost
 from grasp_deploy.pruning.gates import gated, straight_through
@@ -37,7 +38,6 @@ from grasp_deploy.pruning.training import (
     learn_scores,
 )
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.workspace import Workspace
 from tests.tiny import tiny_model
 
 UNITS = UnitTable.of_layers([(96, 2)] * 3)

@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grasp_deploy.checkpoint.shapes import model_shape
-from grasp_deploy.measure.footprint import footprint
+from grasp_deploy.checkpoint.footprint import footprint
+from grasp_deploy.checkpoint.format.shapes import model_shape
 
 Record = dict[str, Any]
 DENSE = {  # LLaMA-2-7B's sizes

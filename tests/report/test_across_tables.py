@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grasp_deploy.report.across import across_models
-from grasp_deploy.report.across_tables import across_tables
+from grasp_deploy.report.cross_model import across_models
+from grasp_deploy.report.cross_model_tables import across_tables
 from grasp_deploy.report.records import NamedRecord
 from tests.report.records import Record, record
 from tests.report.study_records import LOSSES, Losses, study_record

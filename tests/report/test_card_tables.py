@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from grasp_deploy.report.card_tables import card_tables
-from tests.quality.rows import corpus, task
+from tests.evaluate.quality.rows import corpus, task
 
 
 def printed(width: int) -> list[str]:

@@ -20,9 +20,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from grasp_deploy.report.figure_style import DARK, INK, SERIES, color_of, our_style
 from grasp_deploy.report.plots import Drawing, drawings, png, shape_drawings, svg
 from grasp_deploy.report.plots.shapes import pareto_front
-from grasp_deploy.report.plots.style import DARK, INK, SERIES, color_of, our_style
 from tests.report.records import (
     Record,
     kv_record,

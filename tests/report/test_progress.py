@@ -28,10 +28,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def told(clock: Clock, *stages: tuple[str, int, float]) -> list[str]:
     """The lines of stages, each with its steps and the seconds that each of them takes."""
     text = io.StringIO()
-    with stage_bars(Console(file=text, width=200)) as watch:
+    with stage_bars(Console(file=text, width=200)) as on_progress:
         for name, steps, seconds in stages:
             for step in range(1, steps + 1):
-                watch({"stage": name, "step": step, "steps": steps})
+                on_progress({"stage": name, "step": step, "steps": steps})
                 clock.seconds += seconds if step < steps else 0.0
     return text.getvalue().splitlines()
 
@@ -58,16 +58,18 @@ def test_the_next_model_begins_anew(clock: Clock) -> None:
 
 def test_bars_begin_anew_too(clock: Clock) -> None:
     text = io.StringIO()
-    with stage_bars(Console(file=text, width=200, force_terminal=True)) as watch:
+    with stage_bars(Console(file=text, width=200, force_terminal=True)) as on_progress:
         for _ in range(2):
             for step in (1, 2):
-                watch({"stage": "scales", "step": step, "steps": 2})
+                on_progress({"stage": "scales", "step": step, "steps": 2})
     last = text.getvalue().rsplit("\x1b[2K", 1)[-1]
     assert last.count("2/2") == 2
 
 
 def test_a_distance_is_no_loss(clock: Clock) -> None:
     text = io.StringIO()
-    with stage_bars(Console(file=text, width=200)) as watch:
-        watch({"stage": "healing", "step": 1, "steps": 1, "distance": 0.25, "heldout_loss": None})
+    with stage_bars(Console(file=text, width=200)) as on_progress:
+        on_progress(
+            {"stage": "healing", "step": 1, "steps": 1, "distance": 0.25, "heldout_loss": None}
+        )
     assert text.getvalue() == "healing 1/1  in 0 s  distance to dense 0.250\n"

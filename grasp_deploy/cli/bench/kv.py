@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli.bench.ending import check_place, command_line, end
 from grasp_deploy.cli.bench.options import Dtype, Json, Models, Output, RandomWeights, Seed
+from grasp_deploy.cli.bench.output import check_place, command_line, end
 from grasp_deploy.cli.console import stderr
-from grasp_deploy.sizes import parse_bytes
+from grasp_deploy.files.sizes import parse_bytes
 
 
 def kv_command(
@@ -34,13 +34,13 @@ def kv_command(
     """Say how many tokens and sequences the KV cache holds beside the weights."""
     memory_bytes = parse_bytes(memory, "--memory")
     check_place(output, "kv")
-    from grasp_deploy.bench.kv import KvSettings, bench_kv
-    from grasp_deploy.bench.models import bench_models
-    from grasp_deploy.report.bench_tables import kv_table
+    from grasp_deploy.bench.kv.run import KvSettings, bench_kv
+    from grasp_deploy.bench.tables import kv_table
+    from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.report.progress import stage_bars
 
     chosen = bench_models(models, random_weights, dtype)
     settings = KvSettings(memory_bytes, context, predict_only, dtype, seed)
-    with stage_bars(stderr) as watch:
-        record = bench_kv(chosen, settings, command_line(), watch)
+    with stage_bars(stderr) as on_progress:
+        record = bench_kv(chosen, settings, command_line(), on_progress)
     end(record, output, as_json, kv_table)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli.bench.ending import check_place, command_line, end
 from grasp_deploy.cli.bench.options import (
     Device,
     Dtype,
@@ -18,6 +17,7 @@ from grasp_deploy.cli.bench.options import (
     Seed,
     int_list,
 )
+from grasp_deploy.cli.bench.output import check_place, command_line, end
 from grasp_deploy.cli.console import stderr
 
 
@@ -39,13 +39,13 @@ def memory_command(
     """Measure what one prefill takes: weights, KV cache and peak, beside their prediction."""
     lengths = tuple(int_list(prompt_tokens, "--prompt-tokens"))
     check_place(output, "memory")
-    from grasp_deploy.bench.memory import MemorySettings, bench_memory
-    from grasp_deploy.bench.models import bench_models
-    from grasp_deploy.report.bench_tables import memory_table
+    from grasp_deploy.bench.memory.run import MemorySettings, bench_memory
+    from grasp_deploy.bench.tables import memory_table
+    from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.report.progress import stage_bars
 
     chosen = bench_models(models, random_weights, dtype)
     settings = MemorySettings(lengths, batch, repetitions, device, dtype, seed)
-    with stage_bars(stderr) as watch:
-        record = bench_memory(chosen, settings, command_line(), watch)
+    with stage_bars(stderr) as on_progress:
+        record = bench_memory(chosen, settings, command_line(), on_progress)
     end(record, output, as_json, memory_table)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli.bench.ending import check_place, command_line, end
 from grasp_deploy.cli.bench.options import Json, Output, Repetitions, Seed, int_list
+from grasp_deploy.cli.bench.output import check_place, command_line, end
 from grasp_deploy.cli.console import stderr
 from grasp_deploy.errors import InputError
 
@@ -67,10 +67,10 @@ def serve_bench_command(
     concurrencies = () if rates else tuple(int_list(concurrency or CONCURRENCIES, "--concurrency"))
     slo = {"ttft": slo_ttft_ms, "tpot": slo_tpot_ms, "e2el": slo_e2e_ms}
     check_place(output, "serve")
-    from grasp_deploy.bench.models import bench_models
-    from grasp_deploy.bench.serve import ServeSettings, bench_serve
+    from grasp_deploy.bench.serve.run import ServeSettings, bench_serve
+    from grasp_deploy.bench.throughput.table import serve_table
+    from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.report.progress import stage_bars
-    from grasp_deploy.report.throughput_tables import serve_table
 
     settings = ServeSettings(
         concurrencies=concurrencies,
@@ -83,8 +83,8 @@ def serve_bench_command(
         seed=seed,
     )
     chosen = bench_models(names)
-    with stage_bars(stderr) as watch:
-        record = bench_serve(chosen, settings, vllm_flags, command_line(), watch)
+    with stage_bars(stderr) as on_progress:
+        record = bench_serve(chosen, settings, vllm_flags, command_line(), on_progress)
     for cell in record["cells"]:
         for error in {e for sample in cell["samples"] for e in sample.get("errors", ())}:
             stderr.print(f"{cell['model']}: {error}", markup=False, highlight=False)

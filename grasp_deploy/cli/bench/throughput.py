@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli.bench.ending import check_place, command_line, end
 from grasp_deploy.cli.bench.options import (
     Device,
     Dtype,
@@ -18,8 +17,9 @@ from grasp_deploy.cli.bench.options import (
     Seed,
     int_list,
 )
+from grasp_deploy.cli.bench.output import check_place, command_line, end
 from grasp_deploy.cli.console import stderr
-from grasp_deploy.sizes import parse_bytes
+from grasp_deploy.files.sizes import parse_bytes
 
 ENOUGH_REPETITIONS = 3
 
@@ -56,11 +56,11 @@ def throughput_command(
     batches = tuple(int_list(batch, "--batch"))
     kv_memory_bytes = parse_bytes(kv_memory, "--kv-memory") if kv_memory else None
     check_place(output, "throughput")
-    from grasp_deploy.bench.models import bench_models
-    from grasp_deploy.bench.throughput import bench_throughput
-    from grasp_deploy.bench.throughput_engines import ThroughputSettings
+    from grasp_deploy.bench.throughput.engines import ThroughputSettings
+    from grasp_deploy.bench.throughput.run import bench_throughput
+    from grasp_deploy.bench.throughput.table import throughput_table
+    from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.report.progress import stage_bars
-    from grasp_deploy.report.throughput_tables import throughput_table
 
     chosen = bench_models(models, random_weights, dtype)
     settings = ThroughputSettings(
@@ -81,8 +81,8 @@ def throughput_command(
             f"{ENOUGH_REPETITIONS} or more are better",
             highlight=False,
         )
-    with stage_bars(stderr) as watch:
-        record = bench_throughput(chosen, settings, command_line(), watch)
+    with stage_bars(stderr) as on_progress:
+        record = bench_throughput(chosen, settings, command_line(), on_progress)
     for cell in record["cells"]:
         if "refused" in cell:
             stderr.print(f"{cell['model']}: {cell['refused']}", markup=False, highlight=False)

@@ -85,12 +85,12 @@ def _gradient_moments(
     def take(segment: int, gradient: Tensor) -> None:
         moments[segment] += _products(gradient, widths[segment])
 
-    def watch(segment: int, x: Tensor) -> Tensor:
+    def on_progress(segment: int, x: Tensor) -> Tensor:
         x = x if x.requires_grad else x.detach().requires_grad_()
         x.register_hook(lambda gradient: take(segment, gradient))
         return x
 
-    with at_inputs(linears, watch):
+    with at_inputs(linears, on_progress):
         for step, batch in enumerate(batches(model, blocks, batch_size, on_batch)):
             loss = language_loss(model, batch)
             finite(loss, "obs", step)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from grasp_deploy.report.plots.memory import kv_drawings, memory_drawings
-from grasp_deploy.report.plots.serving import serve_drawings
+from grasp_deploy.bench.memory.plot import kv_drawings, memory_drawings
+from grasp_deploy.bench.serve.plot import serve_drawings
+from grasp_deploy.bench.throughput.plot import throughput_drawings
+from grasp_deploy.report.figure_style import PNG_MARK as PNG_MARK
+from grasp_deploy.report.figure_style import Drawing as Drawing
+from grasp_deploy.report.figure_style import color_rules as color_rules
+from grasp_deploy.report.figure_style import our_style
+from grasp_deploy.report.figure_style import png as png
+from grasp_deploy.report.figure_style import svg as svg
 from grasp_deploy.report.plots.shapes import kept_drawings, quality_drawings
 from grasp_deploy.report.plots.startup import startup_drawings
 from grasp_deploy.report.plots.study import study_drawings
-from grasp_deploy.report.plots.style import PNG_MARK as PNG_MARK
-from grasp_deploy.report.plots.style import Drawing as Drawing
-from grasp_deploy.report.plots.style import color_rules as color_rules
-from grasp_deploy.report.plots.style import our_style
-from grasp_deploy.report.plots.style import png as png
-from grasp_deploy.report.plots.style import svg as svg
-from grasp_deploy.report.plots.throughput import throughput_drawings
 
 DRAWERS: dict[str, Callable[[dict[str, Any]], Iterator[Drawing]]] = {
     "throughput": throughput_drawings,

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from grasp_deploy.report.plots.style import (
+from grasp_deploy.report.figure_style import (
     DOTTED,
     MARKERS,
     MUTED,

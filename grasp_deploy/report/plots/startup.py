@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grasp_deploy.report.plots.style import (
+from grasp_deploy.report.figure_style import (
     INK,
     Drawing,
     color_of,

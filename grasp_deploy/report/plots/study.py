@@ -8,9 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from grasp_deploy.report.plots.shapes import UNITS, kept_drawing
-from grasp_deploy.report.plots.study_bars import loss_bars
-from grasp_deploy.report.plots.style import (
+from grasp_deploy.report.figure_style import (
     MARKERS,
     SERIES,
     Drawing,
@@ -19,8 +17,10 @@ from grasp_deploy.report.plots.style import (
     line_handle,
     new_axes,
 )
+from grasp_deploy.report.plots.shapes import UNITS, kept_drawing
+from grasp_deploy.report.plots.study_bars import loss_bars
 from grasp_deploy.report.study_tables import budgets, of_study, runs, seeds_in_words, variants
-from grasp_deploy.verdicts.wording import listed
+from grasp_deploy.stats.wording import listed
 
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from grasp_deploy.report.plots.style import (
+from grasp_deploy.report.figure_style import (
     INK,
     NOTE_SIZE,
     SERIES,

@@ -1,0 +1,179 @@
+"""The child that measures the memory of a prefill: loads one model, then runs nothing else.
+
+On a GPU the figures are the caching allocator's own. On the CPU the peak is that of the process's
+resident memory, above the model as it is after loading: the kernel keeps that mark, and forgets it
+when told to. For the growth to be the prefill's alone, beforehand all weights are read once (they
+may be pages of a file that nobody has touched yet) and one tiny prefill starts the thread pools and
+libraries of kernels; what it freed is given back. Small tensors must come from the kernel and go
+back to it too: see `memory.ALLOCATOR_SETTINGS`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import torch
+from transformers import PreTrainedModel
+
+from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.engine.child import answer_requests
+from grasp_deploy.errors import InputError
+
+RESET_PEAK = "5"  # to /proc/self/clear_refs, see proc(5)
+
+Load = Callable[[dict[str, Any]], PreTrainedModel]
+
+
+def load_model(request: dict[str, Any]) -> PreTrainedModel:
+    """The model of a request, with its own weights or random ones."""
+    path, device = Path(request["path"]), torch.device(request["device"])
+    if request["random_weights"]:
+        return random_model(path, device, request["dtype"], seed=request["seed"])
+    return load_checked(path, device, request["dtype"], "sdpa")
+
+
+def answer(request: dict[str, Any], load: Load = load_model) -> dict[str, Any]:
+    """Samples of `repetitions` prefills of `batch` random prompts of `prompt_tokens` each.
+
+    Raises InputError if the device's memory does not suffice, or this system cannot measure.
+    """
+    device = torch.device(request["device"])
+    used_before = _device_used_bytes(device) if device.type == "cuda" else 0
+    measure = measure_on_gpu if device.type == "cuda" else measure_on_cpu
+    generator = torch.Generator().manual_seed(request["seed"])
+    try:
+        model = load(request)
+        size = (request["batch"], request["prompt_tokens"])
+        warm_up(model, torch.zeros(size, dtype=torch.int64))
+        samples = []
+        for _ in range(request["repetitions"]):
+            token_ids = torch.randint(model.config.vocab_size, size, generator=generator)
+            samples.append(measure(model, token_ids))
+            if device.type == "cuda":
+                samples[-1]["device_bytes"] = _process_bytes(device, used_before)
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"{request['device']} is too small for {request['batch']} prompts of "
+            f"{request['prompt_tokens']} tokens ({str(error).splitlines()[0]}): ask for fewer"
+        ) from None
+    return {"samples": samples}
+
+
+def prefill(model: PreTrainedModel, token_ids: torch.Tensor) -> Any:
+    """One prefill as for serving: `(B, T)` tokens in, a KV cache and the last logits out.
+
+    Without a mask (all prompts are full), without gradients, and without the logits of positions
+    whose next token is known.
+    """
+    with torch.inference_mode():
+        return model(input_ids=token_ids.to(model.device), use_cache=True, logits_to_keep=1)
+
+
+def warm_up(model: PreTrainedModel, token_ids: torch.Tensor) -> None:
+    """Read all weights once and start whatever the first prefill of this size starts."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.detach().sum()
+    prefill(model, token_ids)
+
+
+def measure_on_gpu(model: PreTrainedModel, token_ids: torch.Tensor) -> dict[str, int]:
+    """Peaks of the caching allocator, which counts from an empty device on."""
+    device = model.device
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    output = prefill(model, token_ids)
+    torch.cuda.synchronize(device)
+    return {
+        "weight_bytes": weight_bytes(model),
+        "kv_bytes": kv_bytes(output),
+        "peak_bytes": torch.cuda.max_memory_allocated(device),
+        "reserved_bytes": torch.cuda.max_memory_reserved(device),
+    }
+
+
+def measure_on_cpu(model: PreTrainedModel, token_ids: torch.Tensor) -> dict[str, int]:
+    """The weights, and how far resident memory grew above the loaded model."""
+    gc.collect()
+    _give_back_freed_memory()
+    _reset_peak()
+    before = _status_bytes("VmRSS")
+    output = prefill(model, token_ids)
+    growth = _status_bytes("VmHWM") - before
+    weights = weight_bytes(model)
+    return {
+        "weight_bytes": weights,
+        "kv_bytes": kv_bytes(output),
+        "peak_bytes": weights + growth,
+    }
+
+
+def weight_bytes(model: PreTrainedModel) -> int:
+    """Bytes of all parameters; tied ones count once."""
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+def kv_bytes(output: Any) -> int:
+    """Bytes of the tensors that the KV cache holds on to."""
+    layers = output.past_key_values.layers
+    tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+
+def _give_back_freed_memory() -> None:
+    with suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def _reset_peak() -> None:
+    try:
+        Path("/proc/self/clear_refs").write_text(RESET_PEAK)
+    except OSError as error:
+        raise InputError(
+            f"the peak of resident memory cannot be measured here ({error}): it takes Linux with "
+            "/proc/self/clear_refs; use --device cuda, or grasp-deploy inspect to predict"
+        ) from None
+
+
+def _status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def _process_bytes(device: torch.device, used_before: int) -> int:
+    """Device memory of this process, context and kernels included.
+
+    In a container NVML may know this process by another number, or not list it. Then the only
+    process on the device is taken for this one, else what has been taken since it began.
+    """
+    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(_nvml_handle(device))
+    own = [process for process in processes if process.pid == os.getpid()]
+    if not own and len(processes) == 1:
+        own = processes
+    if own and own[0].usedGpuMemory is not None:
+        return int(own[0].usedGpuMemory)
+    return _device_used_bytes(device) - used_before
+
+
+def _device_used_bytes(device: torch.device) -> int:
+    return int(pynvml.nvmlDeviceGetMemoryInfo(_nvml_handle(device)).used)
+
+
+def _nvml_handle(device: torch.device) -> Any:
+    pynvml.nvmlInit()
+    # By its identity: CUDA may number the devices otherwise, or see only some of them.
+    identity = torch.cuda.get_device_properties(device).uuid
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{identity}")
+
+
+if __name__ == "__main__":
+    answer_requests(answer)

@@ -1,0 +1,153 @@
+"""One transformers model in a child, and the time that batches take it.
+
+Prefill with the logits of the last position only, then a greedy loop over a KV cache that was
+allocated before, as a server's is: transformers' own dynamic cache copies all of it at each step,
+and its static one attends to positions that are still empty.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from grasp_deploy.bench.throughput.energy import cuda_uuid
+from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, throughput_answers
+from grasp_deploy.checkpoint.read.loading import load as load_weights
+from grasp_deploy.checkpoint.read.loading import resolve_device
+from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.engine.child import answer_requests
+from grasp_deploy.errors import InputError
+
+# Freed memory that a child keeps from the others, as a share of the GPU's. Keeping some makes small
+# batches fast; large ones are slow enough for the few milliseconds that getting memory takes.
+KEPT_SHARE = 1 / 32
+
+
+def load(model: str, dtype: str, device: str, random_weights: bool, seed: int) -> LoadedModel:
+    """Load or build the model; InputError for what stands in the way."""
+    where = resolve_device(device)
+    if random_weights:
+        loaded = random_model(Path(model), where, dtype, seed=seed)
+    else:
+        loaded = load_weights(model, device=device, dtype=dtype)
+    return LoadedModel(
+        generate=partial(generate, loaded),
+        vocab_size=int(loaded.config.vocab_size),
+        gpu_uuid=cuda_uuid(where.index or 0) if where.type == "cuda" else None,
+    )
+
+
+def generate(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timing:
+    """Continue each prompt greedily by exactly `new_tokens` tokens; all requests go in step.
+
+    Raises InputError if memory runs out.
+    """
+    timing: Timing | None = None
+    try:
+        timing = _prefill_and_decode(model, prompts, new_tokens)
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
+    _give_back_memory(model.device)  # out of the handler: the error's frames hold the cache
+    if timing is None:
+        raise InputError(
+            f"{len(prompts)} prompts of {len(prompts[0])} tokens do not fit in the memory that the "
+            "weights leave: take smaller batches, shorter prompts, or fewer models at a time"
+        )
+    return timing
+
+
+@torch.inference_mode()
+def _prefill_and_decode(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timing:
+    """The timing of a batch whose requests go in step."""
+    tokens = torch.tensor(prompts, device=model.device)  # (B, T), then (B, 1)
+    cache = empty_cache(model, len(prompts), len(prompts[0]) + new_tokens)
+    began = _now(model.device)
+    tokens = _next_tokens(model, tokens, cache)
+    first = _now(model.device)
+    for _ in range(new_tokens - 1):
+        tokens = _next_tokens(model, tokens, cache)
+    first, last = first - began, _now(model.device) - began
+    return Timing(last, [first] * len(prompts), [last] * len(prompts))
+
+
+def _next_tokens(model: PreTrainedModel, tokens: Tensor, cache: Cache) -> Tensor:
+    """The likeliest continuation of each sequence, `(B, 1)`; the cache grows by `tokens`."""
+    output = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    likeliest: Tensor = output.logits.argmax(dim=-1)
+    return likeliest
+
+
+class PreallocatedLayer(DynamicLayer):
+    """A layer's keys and values in tensors with room for all; attention sees what is there."""
+
+    def __init__(self, attention: Any, batch: int, tokens: int) -> None:
+        super().__init__()
+        weight, width = attention.k_proj.weight, attention.head_dim
+        heads = attention.k_proj.out_features // width
+        self.all_keys, self.all_values = weight.new_zeros(2, batch, heads, tokens, width)
+        self.lazy_initialization(self.all_keys, self.all_values)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys, self.values = self.all_keys[:, :, :0], self.all_values[:, :, :0]
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new `(B, K, T, D)` behind those cached; gives all of them, without a copy."""
+        start = self.get_seq_length()
+        end = start + key_states.shape[2]
+        self.all_keys[:, :, start:end] = key_states
+        self.all_values[:, :, start:end] = value_states
+        self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
+        return self.keys, self.values
+
+
+def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
+    """A cache with room for `tokens` of each sequence.
+
+    Models with sliding windows get transformers' own, which forgets what has left the window.
+    """
+    dynamic = DynamicCache(config=model.config)
+    if any(dynamic.is_sliding):
+        return dynamic
+    decoder: Any = model.model
+    return Cache([PreallocatedLayer(layer.self_attn, batch, tokens) for layer in decoder.layers])
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _give_back_memory(device: torch.device) -> None:
+    """Let the other models' children have what this one holds and does not use."""
+    if device.type != "cuda":
+        return
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if unused > KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory:
+        torch.cuda.empty_cache()
+
+
+def free_memory_bytes(device: str) -> int | None:
+    """Free memory of the GPU that is meant; None if it is the CPU."""
+    where = resolve_device(device)
+    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else None
+
+
+if __name__ == "__main__":
+    answer_requests(throughput_answers(load, free_memory_bytes))

@@ -1,0 +1,115 @@
+"""One vLLM engine in a child, and the time that batches take it.
+
+The engine is in the child's own process and is driven step by step, so that what is timed is
+vLLM's scheduler and model without anything between processes.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from grasp_deploy.bench.throughput.energy import cuda_uuid
+from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, throughput_answers
+from grasp_deploy.engine.child import answer_requests
+from grasp_deploy.engine.vllm_process import engine_environment, installed_platform
+from grasp_deploy.errors import InputError
+
+
+def vllm_child_environment() -> dict[str, str]:
+    """What the child is to be started with."""
+    return {**engine_environment(installed_platform(), 1), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+
+def vllm_load_request(
+    model: str,
+    *,
+    dtype: str,
+    random_weights: bool,
+    kv_cache_bytes: int,
+    largest_batch: int,
+    prompt_tokens: int,
+    new_tokens: int,
+    enforce_eager: bool,
+) -> dict[str, Any]:
+    """The request that starts the engine, with room for whole batches.
+
+    One step may prefill the whole of the largest batch. With vLLM's own limit the first requests
+    would decode while the last ones wait for their prefill, and neither TTFT nor TPOT would be of
+    one phase alone.
+    """
+    engine = {
+        "model": model,
+        "dtype": dtype,
+        "load_format": "dummy" if random_weights else "auto",
+        "kv_cache_memory_bytes": kv_cache_bytes,
+        # Of no use beside the line above, but unless so much is free, vLLM does not start: and
+        # the other models' engines are there already.
+        "gpu_memory_utilization": 0.01,
+        "max_model_len": prompt_tokens + new_tokens,
+        "max_num_seqs": largest_batch,
+        "max_num_batched_tokens": largest_batch * prompt_tokens,
+        "enable_prefix_caching": False,
+        "enforce_eager": enforce_eager,
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+    }
+    return {"do": "load", "engine": engine}
+
+
+def load(engine: dict[str, Any]) -> LoadedModel:
+    """Start the engine with these arguments of vLLM's LLM; InputError for what vLLM refuses."""
+    import torch
+    from vllm import LLM
+
+    try:
+        llm = LLM(**engine)
+    except (ValueError, torch.OutOfMemoryError) as error:
+        raise InputError(f"vLLM cannot start: {' '.join(str(error).split())}") from error
+    return LoadedModel(
+        generate=partial(generate, llm.llm_engine),
+        vocab_size=llm.llm_engine.model_config.get_vocab_size(),
+        gpu_uuid=cuda_uuid(torch.cuda.current_device()) if torch.cuda.is_available() else None,
+    )
+
+
+def generate(engine: Any, prompts: Prompts, new_tokens: int) -> Timing:
+    """Continue each prompt greedily by exactly `new_tokens` tokens, with vLLM's LLMEngine."""
+    from vllm import SamplingParams, TokensPrompt
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=new_tokens,
+        ignore_eos=True,
+        detokenize=False,
+        # A request is heard of twice: at its first token and at its last.
+        output_kind=RequestOutputKind.DELTA,
+        stream_interval=max(2, new_tokens),
+    )
+    inputs = engine.renderer.render_cmpl([TokensPrompt(prompt_token_ids=ids) for ids in prompts])
+    first: dict[str, float] = {}
+    last: dict[str, float] = {}
+    began = time.perf_counter()
+    for index, prompt in enumerate(inputs):
+        engine.add_request(str(index), prompt, params)
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+        now = time.perf_counter() - began
+        for output in outputs:
+            first.setdefault(output.request_id, now)
+            if output.finished:
+                last[output.request_id] = now
+    return Timing(max(last.values()), list(first.values()), list(last.values()))
+
+
+def free_memory_bytes() -> int | None:
+    """Free memory of the GPU that vLLM will use; None if it will use the CPU."""
+    import torch
+
+    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+
+
+if __name__ == "__main__":
+    answer_requests(throughput_answers(load, free_memory_bytes))

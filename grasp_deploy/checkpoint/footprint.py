@@ -1,0 +1,76 @@
+"""What a model will take, predicted from its config.json alone: weights, KV cache, shapes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
+from grasp_deploy.checkpoint.limits import tensor_parallel_sizes
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Sizes that follow from a model's shape; the last two only if a memory size is given.
+
+    `cached_tokens_that_fit` is what the memory holds beside the weights, before activations and
+    the server's own needs.
+    """
+
+    pruned: bool
+    dtype: str
+    hidden_size: int
+    vocab_size: int
+    tied_embeddings: bool
+    head_dim: int
+    parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    layers: tuple[LayerShape, ...]
+    distinct_shapes: int
+    tensor_parallel_sizes: list[int]
+    memory_bytes: int | None = None
+    cached_tokens_that_fit: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as JSON has them, without those that were not asked for."""
+        figures = {key: value for key, value in asdict(self).items() if value is not None}
+        return {**figures, "layers": [vars(layer) for layer in self.layers]}
+
+
+def footprint(
+    shape: ModelShape, memory_bytes: int | None = None, kv_dtype_bytes: int | None = None
+) -> Footprint:
+    """The footprint of a model, as exported and served.
+
+    `kv_dtype_bytes` is the width of a cached value, by default that of a weight.
+    """
+    kv_bytes_per_token = shape.kv_bytes_per_token(kv_dtype_bytes)
+    tokens = None
+    if memory_bytes is not None:
+        tokens = max(0, memory_bytes - shape.weight_bytes) // kv_bytes_per_token
+    return Footprint(
+        pruned=shape.pruned,
+        dtype=shape.dtype,
+        hidden_size=shape.hidden_size,
+        vocab_size=shape.vocab_size,
+        tied_embeddings=shape.tied_embeddings,
+        head_dim=shape.head_dim,
+        parameters=shape.parameters,
+        weight_bytes=shape.weight_bytes,
+        kv_bytes_per_token=kv_bytes_per_token,
+        layers=shape.layers,
+        distinct_shapes=len(set(shape.layers)),
+        tensor_parallel_sizes=tensor_parallel_sizes(shape),
+        memory_bytes=memory_bytes,
+        cached_tokens_that_fit=tokens,
+    )
+
+
+def compare(dense: Footprint, pruned: Footprint) -> dict[str, float]:
+    """Pruned as a share of dense, for parameters, weight bytes and KV bytes per token."""
+    return {
+        "parameters_ratio": pruned.parameters / dense.parameters,
+        "weight_bytes_ratio": pruned.weight_bytes / dense.weight_bytes,
+        "kv_bytes_per_token_ratio": pruned.kv_bytes_per_token / dense.kv_bytes_per_token,
+    }

@@ -1,0 +1,204 @@
+"""What shape a model has, read from its config.json alone, dense or pruned."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.format.families import Family, family_of
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import read_text
+
+LARGEST_SIZE, MOST_LAYERS = 2**31 - 1, 10_000  # beyond any model, and short of endless loops
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The three sizes that pruning changes in a decoder layer."""
+
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """All that decides which weights a model has and how large they are."""
+
+    family: Family
+    pruned: bool
+    hidden_size: int
+    vocab_size: int
+    head_dim: int
+    layers: tuple[LayerShape, ...]
+    tied_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    dtype: str
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def query_heads_per_group(self) -> int:
+        """`G`: query heads that share one KV head; the same in every layer."""
+        first = self.layers[0]
+        return first.num_attention_heads // first.num_key_value_heads
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor of the checkpoint, in the order of the layers."""
+        d = self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, d)}
+        for index in range(len(self.layers)):
+            for tail, shape in self._layer_tensor_shapes(index).items():
+                shapes[f"model.layers.{index}.{tail}"] = shape
+        shapes["model.norm.weight"] = (d,)
+        if not self.tied_embeddings:
+            shapes["lm_head.weight"] = (self.vocab_size, d)
+        return shapes
+
+    def _layer_tensor_shapes(self, index: int) -> dict[str, tuple[int, ...]]:
+        layer, d = self.layers[index], self.hidden_size
+        query_rows = layer.num_attention_heads * self.head_dim
+        kv_rows = layer.num_key_value_heads * self.head_dim
+        linears = {  # name: (out features, in features, has a bias)
+            "self_attn.q_proj": (query_rows, d, self.qkv_bias),
+            "self_attn.k_proj": (kv_rows, d, self.qkv_bias),
+            "self_attn.v_proj": (kv_rows, d, self.qkv_bias),
+            "self_attn.o_proj": (d, query_rows, self.o_bias),
+            "mlp.gate_proj": (layer.intermediate_size, d, self.mlp_bias),
+            "mlp.up_proj": (layer.intermediate_size, d, self.mlp_bias),
+            "mlp.down_proj": (d, layer.intermediate_size, self.mlp_bias),
+        }
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, (rows, columns, bias) in linears.items():
+            shapes[f"{name}.weight"] = (rows, columns)
+            if bias:
+                shapes[f"{name}.bias"] = (rows,)
+        if self.family.qk_norm:
+            shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (self.head_dim,)
+        shapes["input_layernorm.weight"] = shapes["post_attention_layernorm.weight"] = (d,)
+        return shapes
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.tensor_shapes().values())
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.parameters * self.bytes_per_parameter
+
+    def kv_bytes_per_token(self, kv_bytes_per_value: int | None = None) -> int:
+        """Bytes that one cached token takes: `Σ 2·K·D·bytes` over the layers."""
+        width = kv_bytes_per_value or self.bytes_per_parameter
+        return sum(2 * layer.num_key_value_heads * self.head_dim * width for layer in self.layers)
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The parsed config.json of a model folder; InputError if it is missing or broken."""
+    path = directory / "config.json"
+    try:
+        config = json.loads(read_text(path))
+    except FileNotFoundError:
+        raise InputError(
+            f"{directory} holds no config.json: name a Hugging Face model folder or a hub id"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}): fetch the model again") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{path} is not a JSON object: fetch the model again")
+    return config
+
+
+def model_shape(config: dict[str, Any]) -> ModelShape:
+    """The shape that a parsed config.json describes.
+
+    Raises InputError for an unsupported architecture, a missing size, or sizes that do not fit.
+    """
+    family, pruned = family_of(config)
+    heads, hidden_size = _size(config, "num_attention_heads"), _size(config, "hidden_size")
+    kv_heads = _size(config, "num_key_value_heads", family.default_key_value_heads or heads)
+    head_dim = _size(config, "head_dim", family.default_head_dim or hidden_size // heads)
+    dense_layer = LayerShape(heads, kv_heads, _size(config, "intermediate_size"))
+    shape = ModelShape(
+        family=family,
+        pruned=pruned,
+        hidden_size=hidden_size,
+        vocab_size=_size(config, "vocab_size"),
+        head_dim=head_dim,
+        layers=_layers(config, dense_layer),
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=_flag(config, family.qkv_bias),
+        o_bias=_flag(config, family.o_bias),
+        mlp_bias=_flag(config, family.mlp_bias),
+        dtype=_dtype(config),
+    )
+    _check_heads(shape)
+    return shape
+
+
+def dense_shape(config: dict[str, Any]) -> ModelShape:
+    """The shape of the dense model that a pruned config.json came from (its global sizes)."""
+    dense = {key: value for key, value in config.items() if key != "per_layer_config"}
+    return replace(model_shape(dense), pruned=False)
+
+
+def _layers(config: dict[str, Any], dense_layer: LayerShape) -> tuple[LayerShape, ...]:
+    overrides = config.get("per_layer_config") or {}
+    if not isinstance(overrides, dict) or not all(isinstance(x, dict) for x in overrides.values()):
+        raise InputError(
+            "config.json gives per_layer_config as something else than the sizes of each layer by "
+            "its number: fetch the model again"
+        )
+    layers = []
+    count = _size(config, "num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise InputError(
+            f"config.json gives num_hidden_layers as {count}, more than any model has: fetch the "
+            "model again"
+        )
+    for index in range(count):
+        row = {**vars(dense_layer), **overrides.get(str(index), {})}
+        layers.append(LayerShape(**{name: _size(row, name) for name in vars(dense_layer)}))
+    return tuple(layers)
+
+
+def _size(config: dict[str, Any], key: str, default: int | None = None) -> int:
+    """A positive integer of a config; without a default it must be there."""
+    value = default if config.get(key) is None else config[key]
+    if type(value) is not int or not 1 <= value <= LARGEST_SIZE:
+        raise InputError(
+            f"config.json gives {key} as {value!r} where a positive integer belongs: "
+            "fetch the model again"
+        )
+    return value
+
+
+def _flag(config: dict[str, Any], rule: bool | str) -> bool:
+    return bool(config.get(rule, False)) if isinstance(rule, str) else rule
+
+
+def _dtype(config: dict[str, Any]) -> str:
+    name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
+    if name not in DTYPE_BYTES:
+        raise InputError(
+            f"the weights are {name}, which cannot be pruned: take a model in "
+            f"{', '.join(DTYPE_BYTES)}"
+        )
+    return name
+
+
+def _check_heads(shape: ModelShape) -> None:
+    for index, layer in enumerate(shape.layers):
+        if layer.num_attention_heads != layer.num_key_value_heads * shape.query_heads_per_group:
+            raise InputError(
+                f"layer {index} has {layer.num_attention_heads} query heads for "
+                f"{layer.num_key_value_heads} KV heads, not {shape.query_heads_per_group} each: "
+                "its config.json is damaged; fetch the model again"
+            )

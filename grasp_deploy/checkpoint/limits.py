@@ -1,0 +1,71 @@
+"""Who can serve a model of this shape: how many tensor-parallel workers, which platform."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.errors import InputError
+
+Platform = Literal["cpu", "cuda"]
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM 0.32
+LARGEST_TENSOR_PARALLEL_SIZE = 64
+
+
+def tensor_parallel_sizes(shape: ModelShape) -> list[int]:
+    """The tensor-parallel sizes, up to 64, that divide the heads and channels of every layer."""
+    sizes = range(1, LARGEST_TENSOR_PARALLEL_SIZE + 1)
+    return [size for size in sizes if not _undivided(shape, size)]
+
+
+def check_tensor_parallel(shape: ModelShape, size: int) -> None:
+    """InputError, naming the layers, if `size` workers cannot share every layer evenly.
+
+    vLLM itself compares the size with the widest layer only, and dies on a narrower one.
+    """
+    if size < 1:
+        raise InputError(f"the tensor-parallel size is {size}: it must be at least 1")
+    undivided = _undivided(shape, size)
+    if not undivided:
+        return
+    what = "; ".join(f"the {unit} of {_ranges(layers)}" for layers, unit in undivided.items())
+    fitting = ", ".join(map(str, tensor_parallel_sizes(shape)))
+    remedy = f"take a size that does ({fitting})"
+    if size <= max(layer.num_key_value_heads for layer in shape.layers):
+        remedy += f", or compress the dense model again with --tensor-parallel {size}"
+    raise InputError(f"the tensor-parallel size {size} does not divide {what}: {remedy}")
+
+
+def check_head_size(shape: ModelShape, platform: Platform) -> None:
+    """InputError if vLLM has no attention kernel for such heads; its CPU build has only some."""
+    if platform == "cpu" and shape.head_dim not in CPU_HEAD_SIZES:
+        sizes = ", ".join(map(str, CPU_HEAD_SIZES))
+        raise InputError(
+            f"the model's heads are {shape.head_dim} wide, and vLLM's CPU build takes only "
+            f"{sizes}: serve the model on a GPU, or run it with transformers"
+        )
+
+
+def _undivided(shape: ModelShape, size: int) -> dict[tuple[int, ...], str]:
+    """What `size` does not divide, by the layers in which it does not."""
+    counts = {
+        "query heads": [layer.num_attention_heads for layer in shape.layers],
+        "KV groups": [layer.num_key_value_heads for layer in shape.layers],
+        "FFN channels": [layer.intermediate_size for layer in shape.layers],
+    }
+    undivided: dict[tuple[int, ...], str] = {}
+    for unit, values in counts.items():
+        layers = tuple(index for index, value in enumerate(values) if value % size)
+        if layers:
+            undivided[layers] = f"{undivided[layers]}, {unit}" if layers in undivided else unit
+    return undivided
+
+
+def _ranges(layers: tuple[int, ...]) -> str:
+    """Layer numbers in words: (0, 2, 3, 4) -> "layers 0, 2-4"."""
+    breaks = [(a, b) for a, b in pairwise(layers) if b != a + 1]
+    starts = [layers[0], *(start for _, start in breaks)]
+    ends = [*(end for end, _ in breaks), layers[-1]]
+    spans = (f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    return f"{'layer' if len(layers) == 1 else 'layers'} {', '.join(spans)}"

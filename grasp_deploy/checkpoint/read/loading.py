@@ -1,0 +1,149 @@
+"""Loading models and tokenizers, with one clear line for what stands in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
+from transformers.utils import logging
+
+from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES, model_shape, read_config
+from grasp_deploy.checkpoint.read.source import resolve_model
+from grasp_deploy.checkpoint.read.validate import check_weights
+from grasp_deploy.errors import InputError
+
+
+def load(
+    model: str | Path, *, device: str = "auto", dtype: str = "auto", attention: str = "sdpa"
+) -> PreTrainedModel:
+    """Load a checkpoint or a dense model of a supported family, ready to evaluate.
+
+    `model` is a folder or a hub id; `dtype` "auto" is float32 on the CPU and the weights' own
+    elsewhere. Raises InputError if files are missing or damaged, or the device or the attention
+    implementation is not there.
+    """
+    if dtype not in ("auto", *DTYPE_BYTES):
+        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPE_BYTES)}")
+    directory = resolve_model(str(model)).directory
+    check_weights(directory, model_shape(read_config(directory)))
+    return load_checked(directory, resolve_device(device), dtype, attention)
+
+
+def load_checked(
+    directory: Path, device: torch.device, dtype: str, attention: str
+) -> PreTrainedModel:
+    """Load a folder whose weights have been checked; in eval mode, straight onto the device."""
+    logging.disable_progress_bar()  # a bar of its own for each of many loads says nothing
+    wanted = "float32" if dtype == "auto" and device.type == "cpu" else dtype
+    try:
+        with device:
+            model = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=wanted if wanted == "auto" else getattr(torch, wanted),
+                attn_implementation=attention,
+                local_files_only=True,
+                trust_remote_code=False,  # and never asked for: stdin is nobody's consent
+            )
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever transformers makes of an odd config.json
+        other = "" if attention == "sdpa" else f", or drop --attention {attention}"
+        raise _not_loadable(directory, error, other) from error
+    model.config.return_dict = True  # outputs are read by name, whatever the file asks for
+    return model.eval()
+
+
+def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
+    """The float32 model that a folder's config.json describes, with these weights; in eval mode.
+
+    Raises InputError if transformers can make none of that config.json.
+    """
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config.return_dict = True
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except Exception as error:  # as above
+        raise _not_loadable(directory, error) from error
+    tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
+    model.load_state_dict({**tied, **state})
+    return model.eval()
+
+
+def _not_loadable(directory: Path, error: Exception, other: str = "") -> InputError:
+    return InputError(
+        f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
+        f"its config.json, or fetch the model again{other}"
+    )
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a model folder; InputError if it has none that works."""
+    try:
+        return AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # whatever transformers makes of an odd file
+        _check_config(directory)
+        raise InputError(
+            f"the tokenizer of {directory} cannot be loaded: {first_line(error)}; add the "
+            "tokenizer files that belong to the model"
+        ) from None
+
+
+def _check_config(directory: Path) -> None:
+    """InputError if transformers cannot read a config.json, which its tokenizers read first."""
+    if not (directory / "config.json").is_file():
+        return
+    try:
+        AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever transformers makes of an odd file
+        raise InputError(
+            f"{directory / 'config.json'} cannot be read by transformers: {first_line(error)}; "
+            "mend it, or fetch the model again"
+        ) from None
+
+
+def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
+    """InputError if `(n, T)` blocks do not fit the model of a parsed config.json."""
+    longest, length = config.get("max_position_embeddings"), token_ids.shape[1]
+    if longest is not None and length > longest:
+        raise InputError(
+            f"blocks of {length} tokens are longer than the {longest} positions that the model was "
+            f"made for: use --sequence-length {longest} or less"
+        )
+    largest = int(token_ids.max())
+    if largest >= config["vocab_size"]:
+        raise InputError(
+            f"the tokenizer gave token {largest}, and the model's vocabulary has only "
+            f"{config['vocab_size']}: put the tokenizer that belongs to the model in its folder"
+        )
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that a name means; InputError if this machine lacks it."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"--device {name} is unknown: use auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
+        raise InputError(f"--device {name} is not supported: use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"--device {name}: PyTorch sees {torch.cuda.device_count()} GPUs here; use "
+            "--device cpu, or install a CUDA build of torch and a driver"
+        )
+    return device
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

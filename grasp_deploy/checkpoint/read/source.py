@@ -1,0 +1,152 @@
+"""Where a model comes from: a folder, or the Hugging Face hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import sha256
+
+CARRIED_OVER = (  # what a checkpoint has as it is in its base model
+    "tokenizer*",
+    "vocab.*",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+    "generation_config.json",
+    "LICENSE*",
+    "NOTICE*",
+    "USE_POLICY*",
+)
+# Never pickled weights, which can run code, and never Python files.
+WANTED = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "manifest.json",
+    *CARRIED_OVER,
+)
+UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy
+PATIENCE_SECONDS = 8.0
+
+
+def path_of(name: str) -> Path:
+    """The path that a name would be; `~` of a user who is not there stays as it is."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model as the user named it, the folder that holds it, and a hub model's commit."""
+
+    name: str
+    directory: Path
+    revision: str | None
+
+
+def resolve_model(name: str, revision: str | None = None, weights: bool = True) -> ModelSource:
+    """The folder of a model that is named by its path or its hub id, fetched if need be.
+
+    With `weights=False` only config.json is fetched. Without a network the hub's cache serves.
+    Raises InputError if there is no such folder or model, or the hub cannot give it.
+    """
+    directory = path_of(name)
+    try:
+        exists, is_folder = directory.exists(), directory.is_dir()
+    except (OSError, ValueError) as error:  # too long for a name, or a NUL in it
+        raise InputError(f"{name[:80]!r} is no name of a model ({error}): check it") from None
+    if is_folder:
+        if revision is not None:
+            raise InputError(
+                f"{name} is a folder, and only hub models have revisions: leave --revision out"
+            )
+        return ModelSource(name, directory, None)
+    if exists:
+        raise InputError(f"{name} is a file: name the model's folder, or a hub id")
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith("/"):
+        raise InputError(f"no such folder: {name}; name a model's folder, or a hub id")
+    snapshot = _fetch(name, revision, WANTED if weights else ("config.json",))
+    return ModelSource(name, snapshot, snapshot.name)
+
+
+def file_hashes(directory: Path) -> dict[str, str]:
+    """SHA-256 of each safetensors file of a folder, by file name."""
+    return {path.name: sha256(path) for path in sorted(directory.glob("*.safetensors"))}
+
+
+def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
+    """The snapshot's folder, which is named after the commit."""
+    from huggingface_hub import errors
+
+    try:
+        return Path(_snapshot(name, revision, wanted))
+    except errors.HFValidationError:
+        reason = "that is neither a folder here nor a hub id: name one of them"
+    except errors.GatedRepoError:
+        reason = (
+            f"the hub keeps it behind a form: accept its terms on https://huggingface.co/{name}, "
+            "then log in with `hf auth login`"
+        )
+    except errors.RevisionNotFoundError:
+        reason = "the hub has no such revision of it: look at its branches, tags and commits there"
+    except errors.RepositoryNotFoundError:
+        reason = (
+            "there is no such folder here and no such model on the hub: check the name, "
+            "or log in with `hf auth login` if it is private"
+        )
+    except errors.LocalEntryNotFoundError as error:
+        reason = _out_of_reach(error.__cause__ or error)
+        if "/" not in name:  # a folder's name with a typo, more often than a hub id
+            reason = f"there is no such folder here; as for a hub id, {reason}"
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+        reason = f"the download failed ({_first_line(error)}): try again"
+    version = f" at revision {revision}" if revision else ""
+    raise InputError(f"cannot get {name}{version}: {reason}")
+
+
+def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:
+    """Download from the hub if it answers in time, else take what the cache holds."""
+    from huggingface_hub import HfApi, errors, snapshot_download
+
+    silence: Exception | None = None
+    try:
+        # Asked only because `snapshot_download` would wait for a silent hub without end.
+        HfApi().model_info(name, revision=revision or "main", timeout=PATIENCE_SECONDS)
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        raise
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+        silence = error
+    try:
+        return snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=list(wanted),
+            ignore_patterns=list(UNWANTED),
+            local_files_only=silence is not None,
+        )
+    except errors.LocalEntryNotFoundError as error:
+        raise error from silence or error.__cause__
+
+
+def _out_of_reach(error: BaseException) -> str:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return (
+            "it is not in the hub's cache and HF_HUB_OFFLINE is set: unset it, "
+            "or name a folder that holds the model"
+        )
+    return (
+        f"the hub cannot be reached ({_first_line(error)}) and its cache does not hold the model: "
+        "check the network, or name a folder that holds the model"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0].rstrip(".: ") if text else type(error).__name__

@@ -1,0 +1,145 @@
+"""A compression whose input has been checked: what its stages work on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
+from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
+from grasp_deploy.checkpoint.read.validate import check_weights, stored_dtype
+from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import Blocks, places_of, read_calibration
+from grasp_deploy.data.overlap import fingerprint
+from grasp_deploy.data.sources import weighted_sources
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.record import versions
+from grasp_deploy.pruning.criteria import ADDITIVE
+from grasp_deploy.pruning.learning_state import CalibrationBlocks, Schedule
+from grasp_deploy.pruning.projection import Budget
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A compression whose input has been checked and whose model is not loaded yet."""
+
+    config: CompressConfig
+    source: ModelSource
+    shape: ModelShape  # of the dense model
+    device: torch.device
+    budget: Budget
+    text: Blocks
+    weight_hashes: dict[str, str]  # SHA-256 by file name
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What tells that the files behind the config's names have changed."""
+        return {
+            "weights": self.weight_hashes,
+            "calibration tokens": self.text.as_dict()["token_ids_sha256"],
+            "costs": hashlib.sha256(self.budget.costs.cpu().numpy().tobytes()).hexdigest(),
+        }
+
+    @property
+    def computed_by(self) -> dict[str, Any]:
+        """What else a resumed run must share with the one that it goes on with."""
+        releases = versions()
+        names = ("grasp_deploy", "torch", "transformers")
+        return {"device": self.device.type, **{name: releases[name] for name in names}}
+
+    @property
+    def blocks(self) -> CalibrationBlocks:
+        """What is learnt from and what is held out; of several sources a share of each is."""
+        token_ids, parts = self.text.token_ids, self.text.parts
+        if not parts:
+            return CalibrationBlocks.split(token_ids)
+        # Backwards, so that a source of few blocks holds out its last: its first one stands among
+        # the first blocks of all, which are all that criteria and compensation read.
+        places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
+        splits = [CalibrationBlocks.split(of_source) for of_source in places]
+        train = torch.cat([split.train for split in splits]).sort().values
+        heldout = torch.cat([split.heldout for split in splits]).sort().values
+        return CalibrationBlocks(token_ids[train], token_ids[heldout])
+
+    @property
+    def calibrated(self) -> Tensor | None:
+        """The fingerprint of the text, by which an evaluation on the same text is told."""
+        return fingerprint(self.text.token_ids)
+
+    @property
+    def group_width(self) -> int:
+        """`G·D`: attention outputs of one KV group."""
+        return self.shape.query_heads_per_group * self.shape.head_dim
+
+    @property
+    def criterion(self) -> str | None:
+        """The criterion that gates start from or units are chosen by; None: from equal scores."""
+        name = self.config.start if self.config.learns else self.config.method
+        return None if name == "equal" else name
+
+    @property
+    def ranks_per_cost(self) -> bool:
+        """Whether units are ranked by score per cost, and not by score."""
+        config = self.config
+        if config.ranking == "auto":
+            return config.method in (*ADDITIVE, "progressive")
+        return config.ranking == "score-per-cost"
+
+    @property
+    def gate_schedule(self) -> Schedule:
+        config = self.config
+        epochs = config.epochs if self.config.learns else 0
+        return replace(self._schedule(epochs), distil=config.objective == "distillation")
+
+    @property
+    def scale_schedule(self) -> Schedule:
+        return self._schedule(self.config.scale_epochs)
+
+    def _schedule(self, epochs: int) -> Schedule:
+        config = self.config
+        return Schedule(
+            epochs=epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            seed=config.seed,
+            select=config.select,
+            cosine=config.learning_rate_schedule == "cosine",
+        )
+
+
+def prepare(config: CompressConfig) -> PreparedRun:
+    """Check everything that can be checked before weights load."""
+    device = resolve_device(config.device)
+    weighted_sources(config.calibration)  # before anything is fetched
+    source = resolve_model(config.model, config.revision)
+    stated = read_config(source.directory)
+    shape = model_shape(stated)
+    if shape.pruned:
+        raise InputError(
+            f"{config.model} is already pruned: compress the model that it came from with a "
+            "smaller budget (its plan names it)"
+        )
+    shape = replace(shape, dtype=stored_dtype(check_weights(source.directory, shape)))
+    budget = budget_for(config, shape, device)
+    text = read_calibration(
+        load_tokenizer(source.directory),
+        config.calibration,
+        config.calibration_split,
+        config.calibration_column,
+        config.sequence_length,
+        config.sequences,
+    )
+    check_tokens(text.token_ids, stated)
+    job = PreparedRun(config, source, shape, device, budget, text, file_hashes(source.directory))
+    if config.swap_groups and not len(job.blocks.heldout):
+        raise InputError(
+            f"--swap-groups {config.swap_groups} measures masks on held-out blocks, and one block "
+            "of a text leaves none: give more text or shorter blocks, or drop --swap-groups"
+        )
+    return job

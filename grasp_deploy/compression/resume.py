@@ -1,0 +1,295 @@
+"""The folder beside the output that an unfinished compression lives in, so that it can go on.
+
+`OUTPUT.partial` holds the resolved config, hashes of what it works on, the metrics of every step so
+far and the learning state of each stage. It goes when the checkpoint is there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from grasp_deploy.checkpoint.plan import read_tensors, write_tensors
+from grasp_deploy.config.compress_config import CompressConfig, read_config_file
+from grasp_deploy.config.rules import flag
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import write_text
+from grasp_deploy.files.outputs import (
+    MANIFEST_FILE,
+    locked,
+    readable_disk_errors,
+    refuse_existing,
+)
+from grasp_deploy.pruning.learning_state import LearningState
+from grasp_deploy.pruning.training import StepRecord
+from grasp_deploy.pruning.units import UnitTable
+
+SAVE_EVERY_SECONDS = 5.0
+CONFIG_FILE = "compress_config.json"
+INPUTS_FILE = "inputs.json"
+HASHED = ("weights", "calibration tokens", "costs")
+METRICS_FILE = "metrics.jsonl"
+LOCK_FILE = "lock"
+
+
+class Workspace:
+    """Where one compression keeps what it has learnt so far."""
+
+    def __init__(self, directory: Path, lock: ExitStack) -> None:
+        self.directory = directory
+        self._lock = lock  # held until it is closed, so that no second run works here
+
+    @classmethod
+    def begun_with(cls, output: Path, config: CompressConfig) -> bool:
+        """Whether an unfinished run of this very config lies beside the output."""
+        path = _directory(output) / CONFIG_FILE
+        return path.exists() and not _changes(_begun_config(path), config)
+
+    @classmethod
+    def open(
+        cls,
+        output: Path,
+        config: CompressConfig,
+        inputs: dict[str, Any],
+        *,
+        resume: bool,
+        overwrite: bool,
+    ) -> Workspace:
+        """The workspace of an output: a new one, or with `resume` the one that was begun, if any.
+
+        `inputs` are those of the job, hashes among them. Raises InputError if the
+        output or an unfinished run is in the way, if config or inputs are not those that the run
+        began with, or if another run is at work.
+        """
+        refuse_existing(output, overwrite=overwrite)
+        directory = _directory(output)
+        with readable_disk_errors(directory):
+            begun = (directory / CONFIG_FILE).exists() and not (directory / MANIFEST_FILE).exists()
+            foreign = directory.is_dir() and _holds_others(directory, begun)
+        if foreign:
+            raise InputError(
+                f"{directory} is in the way, which no run of ours began: move it, or name another "
+                "output"
+            )
+        if resume and begun:
+            _refuse_other_config(_begun_config(directory / CONFIG_FILE), config, directory)
+            _refuse_other_inputs(directory, inputs)
+        elif begun and not overwrite:
+            raise InputError(
+                f"an unfinished run lies in {directory}: go on with --resume, or start anew with "
+                "--overwrite, unless it is still at work"
+            )
+        lock = ExitStack()
+        with readable_disk_errors(directory):
+            if directory.is_symlink():
+                raise InputError(f"{directory} is a link: remove it, or name another output")
+            lock.enter_context(locked(directory / LOCK_FILE, output))
+        workspace = cls(directory, lock)
+        try:
+            with readable_disk_errors(directory):
+                if not (resume and begun):
+                    workspace.clear()
+                write_text(directory / INPUTS_FILE, json.dumps(inputs))
+                write_text(directory / CONFIG_FILE, config.to_json())  # last: now it is begun
+        except InputError as error:
+            workspace.__exit__(InputError, error, None)
+            raise
+        return workspace
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, InputError):
+            self.remove_unless_learnt()
+        self._lock.close()
+
+    def restore(self, stage: str, state: LearningState) -> float | None:
+        """Put a stage back to where it was saved; returns the seconds it had taken until then.
+
+        None if the stage was never saved.
+        """
+        saved = self.restore_tensors(stage)
+        if saved is None:
+            return None
+        tensors, record = saved
+        try:
+            state.restore(tensors)
+        except (KeyError, RuntimeError):  # a tensor is missing, or of another shape
+            raise InputError(_damaged(self._state_path(stage))) from None
+        return float(record["seconds"])
+
+    def restore_tensors(
+        self, stage: str, shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Tensors and record that a stage saved; None if it was never saved.
+
+        Raises InputError if they are damaged, or lack what has the shapes given by name.
+        """
+        path = self._state_path(stage)
+        if not path.exists():
+            return None
+        try:
+            tensors, record = read_tensors(path)
+            float(record["seconds"])
+            if any(tensors[name].shape != shape for name, shape in (shapes or {}).items()):
+                raise ValueError("other shapes")
+        except (InputError, KeyError, TypeError, ValueError):
+            raise InputError(_damaged(path)) from None
+        return tensors, record
+
+    def save_tensors(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> Path:
+        """Save a stage's tensors and record; returns the file."""
+        path = self._state_path(stage)
+        write_tensors(path, tensors, {"seconds": 0.0, **record})
+        return path
+
+    def save(self, stage: str, state: LearningState, seconds: float) -> None:
+        self.save_tensors(stage, state.tensors(), {"seconds": seconds})
+
+    def follow(
+        self,
+        stage: str,
+        steps: Iterable[StepRecord],
+        state: LearningState,
+        units: UnitTable,
+        seconds_before: float,
+    ) -> Iterator[dict[str, Any]]:
+        """Write each step's metrics, save the state every few seconds; yields the metrics."""
+        self._forget_metrics_after(stage, state.step)
+        seconds = seconds_before
+        saved_at = time.monotonic()
+        with readable_disk_errors(self.directory), self._metrics_path.open("a") as metrics:
+            for record in steps:
+                seconds += record.seconds
+                row = _metrics_row(record, units, seconds)
+                metrics.write(json.dumps(row) + "\n")
+                if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
+                    metrics.flush()
+                    self.save(stage, state, seconds)
+                    saved_at = time.monotonic()
+                yield row
+            metrics.flush()
+            self.save(stage, state, seconds)
+
+    def metrics(self) -> str:
+        """All metrics so far, as JSON lines."""
+        path = self._metrics_path
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def clear(self) -> None:
+        """Remove what an earlier run left."""
+        for path in self.directory.iterdir():
+            if path.name != LOCK_FILE:
+                path.unlink()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.directory)
+
+    def remove_unless_learnt(self) -> None:
+        """Leave nothing behind of a run that failed before it had saved any state."""
+        if not any(self.directory.glob("*.safetensors")):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def _metrics_path(self) -> Path:
+        return self.directory / METRICS_FILE
+
+    def _state_path(self, stage: str) -> Path:
+        return self.directory / f"{stage}.safetensors"
+
+    def _forget_metrics_after(self, stage: str, step: int) -> None:
+        """Drop the metrics of steps that a killed run took after its last save."""
+        kept = []
+        for line in self.metrics().splitlines():
+            try:
+                row = json.loads(line)
+                if row["stage"] == stage and row["step"] > step:
+                    break
+            except (ValueError, KeyError, TypeError):  # the line that the kill cut off
+                break
+            kept.append(line + "\n")
+        write_text(self._metrics_path, "".join(kept))
+
+
+def _metrics_row(record: StepRecord, units: UnitTable, seconds: float) -> dict[str, Any]:
+    ffn_share, kv_share = units.kept_shares(record.mask)
+    return {
+        "stage": record.stage,
+        "step": record.step,
+        "steps": record.steps,
+        "loss": record.loss,
+        "heldout_loss": record.heldout_loss,
+        "kept_ffn_share": ffn_share,
+        "kept_kv_share": kv_share,
+        "seconds": seconds,
+    }
+
+
+def _begun_config(path: Path) -> dict[str, Any]:
+    """The options that a run began with; InputError if they cannot be read."""
+    try:
+        return read_config_file(path)
+    except InputError:
+        raise InputError(_damaged(path)) from None
+
+
+def _damaged(path: Path) -> str:
+    return f"{path}, which an unfinished run left, is damaged: start anew with --overwrite"
+
+
+def _directory(output: Path) -> Path:
+    return output.with_name(f"{output.name}.partial")
+
+
+def _holds_others(directory: Path, begun: bool) -> bool:
+    """Whether there is more in it than what a run of ours leaves, begun or killed as it began."""
+    ours = {LOCK_FILE, INPUTS_FILE, *((CONFIG_FILE, METRICS_FILE) if begun else ())}
+    suffixes = (".incomplete", ".safetensors") if begun else (".incomplete",)
+    return any(
+        path.is_dir() or not (path.name in ours or path.name.endswith(suffixes))
+        for path in directory.iterdir()
+    )
+
+
+def _changes(begun: dict[str, Any], config: CompressConfig) -> list[str]:
+    """Options that are no longer what the run began with."""
+    now = asdict(config)
+    changed = [name for name in now if begun.get(name) != now[name]]
+    return [f"{flag(name)} {begun.get(name)} -> {now[name]}" for name in changed]
+
+
+def _refuse_other_config(begun: dict[str, Any], config: CompressConfig, directory: Path) -> None:
+    changes = _changes(begun, config)
+    if changes:
+        raise InputError(
+            f"the run in {directory} began with other options ({', '.join(changes)}): resume it "
+            "with the same ones, or start anew with --overwrite"
+        )
+
+
+def _refuse_other_inputs(directory: Path, inputs: dict[str, Any]) -> None:
+    try:
+        began = dict(json.loads((directory / INPUTS_FILE).read_text()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise InputError(_damaged(directory / INPUTS_FILE)) from None
+    changed = [
+        f"{name} under the same name (their SHA-256 differs)"
+        if name in HASHED
+        else f"{name} ({began.get(name)} -> {value})"
+        for name, value in inputs.items()
+        if began.get(name) != value
+    ]
+    if changed:
+        raise InputError(
+            f"the run in {directory} began with other {' and '.join(changed)}: put the old ones "
+            "back, or start anew with --overwrite"
+        )

@@ -1,0 +1,109 @@
+"""A pruned config.json without a model: a random mask under the same budget rules as `compress`.
+
+For measuring what a size and speed would be, where the weights are not at hand: a bench fills the
+config with random weights. What such a model says is noise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.checkpoint.read.config_file import read_config_at, resolve_config
+from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
+from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import staged_directory
+from grasp_deploy.pruning.projection import Budget, BudgetError, make_budget, project
+
+
+def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = None) -> ModelShape:
+    """Write the config.json of `config.model` pruned by a random mask; returns its shape.
+
+    `config.model` is a config.json, a model folder or a hub id. Of `config` only budget, shapes and
+    seed matter; the same ones give the same bytes. `kv_keep` is the share of all KV groups that is
+    kept, by count, and the FFN channels then take the rest of the budget. The folder `output`
+    appears whole or not at all.
+
+    Raises InputError for anything wrong with the input, such as an output that exists.
+    """
+    if output.exists():
+        raise InputError(f"the output {output} exists: name another folder")
+    stated = read_config_at(resolve_config(config.model, config.revision))
+    dense = model_shape(stated)
+    if dense.pruned:
+        raise InputError(
+            f"{config.model} is already pruned: name the model that it came from, with a smaller "
+            "budget"
+        )
+    budget = budget_for(config, dense, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(config.seed)
+    scores = torch.rand(budget.units.size, generator=generator)
+    mask = project(scores, budget)
+    if kv_keep is not None:
+        mask = _mask_with_kv_share(config, budget, scores, kv_keep)
+    kept = budget.units.kept_per_layer(mask)
+    pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
+    text = json.dumps(pruned_config(stated, pruned), indent=2, ensure_ascii=False) + "\n"
+    with staged_directory(output) as staging:
+        (staging / "config.json").write_text(text, encoding="utf-8")
+    return pruned
+
+
+def _mask_with_kv_share(
+    config: CompressConfig, budget: Budget, scores: Tensor, kv_keep: float
+) -> Tensor:
+    """The `(N,)` mask that keeps a share of the KV groups, and the FFN channels that still fit."""
+    _check_kv_keep(config, budget, kv_keep)
+    units, is_kv = budget.units, budget.units.is_kv
+    ffn_multiple, kv_multiple = config.effective_multiples
+    groups = int(is_kv.sum())
+    asked = round(kv_keep * groups)
+    try:
+        # Each kind has a budget of its own, in which units of the other kind cost nothing.
+        kv_budget = make_budget(
+            units, is_kv.double(), asked, kv_multiple=kv_multiple, seed=config.seed
+        )
+    except BudgetError as error:
+        assert error.smallest_limit is not None, "the multiples have been checked"
+        least = math.ceil(10_000 * error.smallest_limit / groups) / 10_000
+        raise InputError(
+            f"--kv-keep {kv_keep:g} is under what every layer keeps (KV groups: {kv_multiple}): "
+            f"the smallest possible is {least:g}"
+        ) from None
+    kv_mask = project(scores, kv_budget)
+    left = budget.limit - budget.cost_of(kv_mask & is_kv)
+    costs = torch.where(is_kv, 0.0, budget.costs)
+    together = f"--keep {config.keep} and --kv-keep {kv_keep:g} do not go together"
+    if left > float(costs.sum()):
+        raise InputError(f"{together}: even all FFN channels do not use up the budget; change one")
+    try:
+        ffn_budget = make_budget(units, costs, left, ffn_multiple=ffn_multiple, seed=config.seed)
+    except BudgetError:
+        raise InputError(
+            f"{together}: the rest of the budget does not pay for the FFN channels that every "
+            "layer keeps; change one"
+        ) from None
+    return kv_mask & project(scores, ffn_budget)
+
+
+def _check_kv_keep(config: CompressConfig, budget: Budget, kv_keep: float) -> None:
+    if not 0 < kv_keep <= 1:
+        raise InputError(f"--kv-keep {kv_keep:g} is not above 0 and at most 1: give a share")
+    if config.targets != "both":
+        raise InputError(
+            f"--kv-keep and --targets {config.targets} say two things of the same units: drop one"
+        )
+    if not budget.costs[~budget.units.is_kv].any():
+        raise InputError(
+            f"--kv-keep leaves nothing to --cost {config.cost_model}, which counts no FFN "
+            "channels: use --keep alone"
+        )

@@ -1,0 +1,101 @@
+"""Measuring in a child: a module run as a process of its own, asked and answering in JSON.
+
+A child's memory, caches and threads are its own, and gone when it ends. Requests go in on its
+stdin and answers come out of a pipe beside stdout, because vLLM prints to that: a line each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.engine.process import log_tail, start, stop
+from grasp_deploy.errors import ChildError, InputError
+
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+LOOK_SECONDS = 0.5
+
+
+@contextmanager
+def child(
+    module: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    name: str,
+    timeout_seconds: float = 1800.0,
+) -> Iterator[Ask]:
+    """Run a module that calls `answer_requests`; gives the function that asks it.
+
+    Asking raises InputError if the child did, and ChildError with the end of its log if it fails
+    or is silent for `timeout_seconds`. The child is gone when the block ends, however it ends.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        answers, writing = os.pipe()
+        command = [sys.executable, "-P", "-m", module, str(writing)]
+        process = start(command, environment or os.environ, log, pass_fds=(writing,))
+        os.close(writing)
+
+        def ask(request: dict[str, Any]) -> dict[str, Any]:
+            _send(process, request)
+            reply = _receive(process, answers, timeout_seconds)
+            if isinstance(reply, str):
+                raise ChildError(f"{name} {reply}; its log ends:\n{log_tail(log)}")
+            if "input_error" in reply:
+                raise InputError(reply["input_error"])
+            answer: dict[str, Any] = reply["answer"]
+            return answer
+
+        try:
+            yield ask
+        finally:
+            os.close(answers)
+            stop(process)
+
+
+def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """The child's side: answer each request until there are no more."""
+    with os.fdopen(int(sys.argv[1]), "w") as answers:
+        for line in sys.stdin:
+            try:
+                reply: dict[str, Any] = {"answer": answer(json.loads(line))}
+            except InputError as error:
+                reply = {"input_error": str(error)}
+            print(json.dumps(reply), file=answers, flush=True)
+
+
+def _send(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
+    assert process.stdin is not None, "started with a pipe"
+    with suppress(BrokenPipeError):  # it has ended: waiting for its answer says so
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+
+
+def _receive(
+    process: subprocess.Popen[bytes], answers: int, timeout_seconds: float
+) -> dict[str, Any] | str:
+    """The next answer, or what went wrong."""
+    line, deadline = b"", time.monotonic() + timeout_seconds
+    while not line.endswith(b"\n"):
+        if time.monotonic() > deadline:
+            return f"gave no answer within {timeout_seconds:g} s"
+        if select.select([answers], [], [], LOOK_SECONDS)[0]:
+            part = os.read(answers, 2**16)
+            line += part
+            if part:
+                continue
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_SECONDS)
+        if process.poll() is not None:  # its own children may hold the pipe open after it
+            return f"failed with exit status {process.returncode}"
+    reply: dict[str, Any] = json.loads(line)
+    return reply

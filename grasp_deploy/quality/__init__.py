@@ -1,1 +1,0 @@
-"""The quality card: what a checkpoint lost, measured and judged, and put into its model card."""

@@ -1,0 +1,146 @@
+"""`bench serve`: every model under the same loads, from vLLM's own load generator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_deploy.bench.serve import run as serve
+from grasp_deploy.bench.serve.run import ServeSettings, bench_serve, server_flags
+from grasp_deploy.cli.bench.serve import rate_list, split_flags
+from grasp_deploy.engine import vllm_process
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import bench_models
+from tests.bench.commands import bench
+from tests.cli.command import assert_refused
+from tests.tiny import save_tiny
+
+GIB = 2**30
+SHORT: dict[str, Any] = {"requests": 5, "prompt_tokens": 64, "new_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("dense", "pruned"):
+        save_tiny("llama", folder / name)
+    return [folder / "dense", folder / "pruned"]
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """What servers and the load generator were asked for, with neither of them there."""
+    events: list[tuple[str, Any]] = []
+
+    @contextmanager
+    def running_server(path: Path, flags: Sequence[str], *_: object) -> Iterator[str]:
+        events.append(("start", (path.name, list(flags))))
+        yield f"http://{path.name}"
+        events.append(("stop", path.name))
+
+    @contextmanager
+    def child(*_: object, **__: object) -> Iterator[Any]:
+        def ask(request: dict[str, list[str]]) -> dict[str, Any]:
+            asked = request["arguments"]
+            values = {flag: asked[asked.index(flag) + 1] for flag in ("--base-url", "--seed")}
+            events.append(("load", values))
+            return {"failed": 0, **values}
+
+        yield ask
+
+    monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
+    monkeypatch.setattr(serve, "available_memory_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(serve, "running_server", running_server)
+    monkeypatch.setattr(serve, "child", child)
+    return events
+
+
+def test_every_server_gets_the_same_loads_and_rounds_alternate(
+    models: list[Path], events: list[tuple[str, Any]]
+) -> None:
+    seen: list[dict[str, Any]] = []
+    settings = ServeSettings(concurrencies=(1, 8), repetitions=2, seed=7, **SHORT)
+    chosen = bench_models([str(path) for path in models])
+    record = bench_serve(chosen, settings, ["--max-model-len", "512"], ["bench"], seen.append)
+
+    turns = [what[0] for event, what in events if event == "start"]
+    assert turns == ["dense", "pruned", "pruned", "dense"]
+    kinds = [event for event, _ in events]
+    assert kinds == ["start", "load", "load", "stop"] * 4, "one server at a time"
+    flags = [what[1] for event, what in events if event == "start"]
+    assert all(one == flags[0] for one in flags)
+    assert flags[0] == [
+        *("--no-enable-prefix-caching", "--kv-cache-memory-bytes", str(4 * GIB)),
+        *("--max-model-len", "512"),
+    ]
+    assert record["settings"]["server_flags"] == flags[0]
+
+    cells = record["cells"]
+    points = [(cell["model"], cell["load"]["max_concurrency"]) for cell in cells]
+    assert points == [("dense", 1), ("dense", 8), ("pruned", 1), ("pruned", 8)]
+    for cell, partner in zip(cells[:2], cells[2:], strict=True):
+        assert cell["load"]["request_rate"] is None and cell["requests"] == 5
+        seeds = [sample["--seed"] for sample in cell["samples"]]
+        assert seeds == [sample["--seed"] for sample in partner["samples"]]
+        assert len(set(seeds)) == 2, "a repetition has requests of its own"
+        assert all(sample["--base-url"] == "http://dense" for sample in cell["samples"])
+    assert [row["step"] for row in seen] == list(range(9)) and seen[-1]["steps"] == 8
+    json.dumps(record)
+
+
+def test_loads_at_a_rate(models: list[Path], events: list[tuple[str, Any]]) -> None:
+    settings = ServeSettings(concurrencies=(), request_rates=(0.5, 2.0), **SHORT)
+    record = bench_serve(bench_models([str(models[0])]), settings, [], ["bench"])
+    loads = [cell["load"] for cell in record["cells"]]
+    assert loads == [{"max_concurrency": None, "request_rate": rate} for rate in (0.5, 2.0)]
+
+
+def test_the_users_cache_size_stays(models: list[Path], events: list[tuple[str, Any]]) -> None:
+    first = bench_models([str(models[0])])[0]
+    flags = server_flags(first, ["--kv-cache-memory-bytes", "1000"])
+    assert flags == ["--no-enable-prefix-caching", "--kv-cache-memory-bytes", "1000"]
+
+
+def test_all_models_are_checked_before_the_first_server(
+    models: list[Path], tmp_path: Path, events: list[tuple[str, Any]]
+) -> None:
+    save_tiny("llama", tmp_path / "odd", head_dim=8)
+    chosen = bench_models([str(models[0]), str(tmp_path / "odd")])
+    with pytest.raises(InputError, match="the model's heads are 8 wide"):
+        bench_serve(chosen, ServeSettings(**SHORT), [], ["bench"])
+    assert events == []
+
+
+def test_flags_for_vllm_begin_with_the_first_dash() -> None:
+    assert split_flags(["a", "b"]) == (["a", "b"], [])
+    assert split_flags(["a", "b", "--max-model-len", "512"]) == (
+        ["a", "b"],
+        ["--max-model-len", "512"],
+    )
+
+
+def test_rates_are_positive_numbers() -> None:
+    assert rate_list("0.5, 2,8", "--request-rate") == [0.5, 2.0, 8.0]
+    for text in ("", "1,,2", "0", "-1", "inf", "nan", "many"):
+        with pytest.raises(InputError, match="where a positive number belongs"):
+            rate_list(text, "--request-rate")
+    with pytest.raises(InputError, match="names a number twice"):
+        rate_list("1,1.0", "--request-rate")
+
+
+def test_bad_options_are_refused_in_one_line(
+    models: list[Path], events: list[tuple[str, Any]], tmp_path: Path
+) -> None:
+    both = ("--concurrency", "1", "--request-rate", "1")
+    assert_refused(bench("serve", models[0], *both), "two kinds of load", "give one of them")
+    refused = bench("serve", models[0], "--prompt-tokens", "500", "--new-tokens", "13")
+    assert_refused(refused, "exceed the 512 positions", "lower --prompt-tokens")
+    assert_refused(bench("serve", models[0], "--concurrency", "0"), "--concurrency '0'")
+    assert_refused(bench("serve", tmp_path / "none"), "no such folder")
+    assert_refused(bench("serve", "--", "--enforce-eager"), "no model is named")
+    assert events == []

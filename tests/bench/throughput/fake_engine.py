@@ -1,0 +1,29 @@
+"""A throughput child without a model: it notes when it was asked, and refuses large batches."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.engine.child import answer_requests
+from grasp_deploy.errors import InputError
+
+loaded: list[str] = []
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    match request["do"]:
+        case "free_memory":
+            return {"free_memory_bytes": json.loads(os.environ.get("FAKE_FREE_MEMORY", "null"))}
+        case "load":
+            loaded.append(Path(request.get("model") or request["engine"]["model"]).name)
+            return {}
+    if request["batch"] > int(os.environ.get("FAKE_LARGEST_BATCH", "1000000")):
+        raise InputError(f"{request['batch']} prompts do not fit: take smaller batches")
+    asked = {"seconds": 2.0, "ttft_seconds": 1.0, "tpot_seconds": 0.1, "joules": None}
+    return {**asked, "loaded": loaded, "at": time.monotonic(), "seed": request["seed"]}
+
+
+if __name__ == "__main__":
+    answer_requests(answer)

@@ -1,0 +1,145 @@
+"""Batches through transformers: the same tokens as generate(), times that say what they claim."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from grasp_deploy.bench.throughput import transformers_child as transformers_throughput
+from grasp_deploy.bench.throughput.timing import random_prompts
+from grasp_deploy.bench.throughput.transformers_child import (
+    PreallocatedLayer,
+    empty_cache,
+    generate,
+    load,
+)
+from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.errors import InputError
+from tests.bench.throughput.planted import ROOT, assert_idle_afterwards, assert_sleeps_show, sample
+from tests.retry_timing import undisturbed
+from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand, tiny_model
+
+FULL_ATTENTION = ("llama", "qwen2-tied", "qwen3")
+SLIDING = ("mistral-sliding", "qwen2-sliding")
+PROMPTS = random_prompts(3, 11, 256, seed=0)
+
+
+def greedy(model: PreTrainedModel, new_tokens: int) -> torch.Tensor:
+    """The tokens that a measured batch is continued by."""
+    tokens = torch.tensor(PROMPTS)
+    cache = empty_cache(model, len(PROMPTS), 11 + new_tokens)
+    parts = []
+    with torch.inference_mode():
+        for _ in range(new_tokens):
+            tokens = transformers_throughput._next_tokens(model, tokens, cache)
+            parts.append(tokens)
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("variant", [*FULL_ATTENTION, *SLIDING])
+def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
+    model = tiny_model(**VARIANTS[variant])
+    if pruned:
+        model = slice_by_hand(model, random_kept(model.config))
+    wanted = model.generate(
+        torch.tensor(PROMPTS),
+        max_new_tokens=7,
+        min_new_tokens=7,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    assert torch.equal(greedy(model, 7), wanted[:, 11:])
+
+
+def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
+    dense = tiny_model("llama")
+    model = slice_by_hand(dense, random_kept(dense.config))
+    cache = empty_cache(model, batch=2, tokens=9)
+    layers = [layer for layer in cache.layers if isinstance(layer, PreallocatedLayer)]
+    heads = [layer.num_key_value_heads for layer in model.config.per_layer_config]
+    assert len(set(heads)) > 1
+    assert [layer.all_keys.shape for layer in layers] == [(2, k, 9, 32) for k in heads]
+    first = layers[0]
+    one = torch.ones(2, heads[0], 4, 32)
+    keys, values = first.update(one, 2 * one)
+    assert first.get_seq_length() == 4 and keys.data_ptr() == first.all_keys.data_ptr()
+    keys, values = first.update(3 * one[:, :, :1], one[:, :, :1])
+    assert keys.shape[2] == values.shape[2] == 5 and keys.data_ptr() == first.all_keys.data_ptr()
+    assert keys[0, 0, :, 0].tolist() == [1, 1, 1, 1, 3]
+    assert values[0, 0, :, 0].tolist() == [2, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("variant", SLIDING)
+def test_sliding_windows_keep_the_cache_that_forgets(variant: str) -> None:
+    assert isinstance(empty_cache(tiny_model(**VARIANTS[variant]), 1, 9), DynamicCache)
+
+
+def test_random_weights_need_a_config_only(tmp_path: Path) -> None:
+    tiny_model("qwen3").config.save_pretrained(tmp_path)
+    arguments = {"dtype": "bfloat16", "device": "cpu", "seed": 0}
+    model = load(str(tmp_path), random_weights=True, **arguments)  # type: ignore[arg-type]
+    assert model.vocab_size == 256 and model.gpu_uuid is None
+    timing = model.generate(PROMPTS, 3)
+    assert 0 < timing.first_seconds[0] < timing.seconds == timing.last_seconds[2]
+    with pytest.raises(InputError, match="weights"):
+        load(str(tmp_path), random_weights=False, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+    ],
+)
+def test_memory_that_runs_out_is_told_in_one_line(
+    error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(transformers_throughput, "_next_tokens", fail)
+    with pytest.raises(InputError, match=r"^3 prompts of 11 tokens do not fit .* smaller batches"):
+        generate(tiny_model("llama"), PROMPTS, 2)
+
+
+def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(transformers_throughput, "_next_tokens", fail)
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        generate(tiny_model("llama"), PROMPTS, 2)
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """A child with a model in it, and two threads that might spin."""
+    folder = tmp_path_factory.mktemp("model")
+    save_tiny("llama", folder)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
+    with child(
+        "tests.bench.throughput.planted_transformers", environment, name="transformers"
+    ) as ask:
+        assert ask({"do": "free_memory", "device": "cpu"}) == {"free_memory_bytes": None}
+        arguments = {"dtype": "float32", "device": "cpu", "random_weights": False, "seed": 0}
+        ask({"do": "load", "model": str(folder), **arguments})
+        yield ask
+
+
+@pytest.mark.slow
+def test_planted_sleeps_show_where_they_were_planted(ask: Ask) -> None:
+    sample(ask)  # the first is slow
+    undisturbed(lambda: assert_sleeps_show(ask))
+
+
+@pytest.mark.slow
+def test_an_idle_child_leaves_the_processor_to_the_others(ask: Ask) -> None:
+    undisturbed(lambda: assert_idle_afterwards(ask))

@@ -1,0 +1,163 @@
+"""Putting a record into a checkpoint: whatever the moment of a kill, the model is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.card.model_card import model_card
+from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
+from grasp_deploy.checkpoint.card.update import CARD_FILE, QUALITY_FILE, intact_plan, renew_card
+from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
+from grasp_deploy.checkpoint.plan import load_plan
+from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import manifest_of, refuse_existing
+from tests.cli.command import tree
+from tests.evaluate.quality.rows import corpus
+
+RENEWED = {QUALITY_FILE, CARD_FILE, "manifest.json"}
+
+
+@pytest.fixture
+def folder(demo_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(demo_checkpoint, tmp_path / "pruned"))
+
+
+def record(excess: float = 0.02) -> dict[str, Any]:
+    corpora = [corpus("c4", excess)]
+    return {"verdict": quality_verdict(corpora, []), "corpora": corpora, "tasks": []}
+
+
+def renew(folder: Path, quality: dict[str, Any]) -> None:
+    renew_card(folder, intact_plan(folder), quality)
+
+
+def check_files(folder: Path) -> tuple[bool, str]:
+    first = next(verify(folder, without_base=True))
+    return first.ok, first.detail
+
+
+def test_the_card_of_an_export_is_the_one_without_a_record(demo_checkpoint: Path) -> None:
+    plan, config = load_plan(demo_checkpoint / "plan.safetensors"), read_config(demo_checkpoint)
+    text = (demo_checkpoint / CARD_FILE).read_text()
+    assert text == model_card(plan, dense_shape(config), model_shape(config))
+    assert "## Quality\n\nNot measured: run `grasp-deploy evaluate card DIR`." in text
+    assert "held out to judge the solved columns" in " ".join(text.split())
+
+
+def test_only_card_record_and_manifest_change(folder: Path) -> None:
+    before = tree(folder)
+    renew(folder, record())
+    after = tree(folder)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == RENEWED and after.keys() - before.keys() == {QUALITY_FILE}
+    assert json.loads((folder / QUALITY_FILE).read_text()) == record()
+    assert "**Usable as a drop-in**: on c4" in (folder / CARD_FILE).read_text()
+    assert manifest_of(folder).keys() == after.keys() - {"manifest.json"}
+    assert check_files(folder)[0]
+    renew(folder, record())
+    assert tree(folder) == after, "the same figures give the same bytes"
+    assert [path.name for path in folder.parent.iterdir()] == ["pruned"], "no lock is left"
+    refuse_existing(folder, overwrite=True)  # what a card adds may be replaced with the rest
+
+
+def test_another_record_takes_the_place_of_the_first(folder: Path) -> None:
+    renew(folder, record(0.02))
+    renew(folder, record(0.9))
+    text = (folder / CARD_FILE).read_text()
+    assert "**Broken**" in text and "drop-in**" not in text
+    assert check_files(folder)[0]
+
+
+def killed_before_replacement(folder: Path, number: int) -> None:
+    """Renew the card in a fork that kills itself when it is about to replace so many-th a file."""
+    plan = intact_plan(folder)
+    child = os.fork()
+    if child == 0:
+        replace, seen = Path.replace, []
+
+        def counted(self: Path, target: Path) -> Path:
+            if len(seen) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen.append(self)
+            return replace(self, target)
+
+        Path.replace = counted
+        try:
+            renew_card(folder, plan, record())
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_kill_between_two_files_leaves_the_model_and_is_mended(folder: Path, number: int) -> None:
+    before = tree(folder)
+    killed_before_replacement(folder, number)
+    left = tree(folder)
+    new = {name for name in left if not name.startswith(".") and left[name] != before.get(name)}
+    assert new == set((QUALITY_FILE, CARD_FILE)[:number])
+    assert all((folder / name).is_file() for name in manifest_of(folder)), "none it names is lost"
+    ok, detail = check_files(folder)
+    assert ok == (number == 0), "until the manifest is there, verify says what is not in it"
+    assert ok or QUALITY_FILE in detail
+    model = load_checked(folder, torch.device("cpu"), "float32", "sdpa")
+    assert type(model).__name__ == "GraspLlamaForCausalLM"
+    renew(folder, record())
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    assert [check.ok for check in verify(folder)] == [True] * 6
+
+
+def test_an_interrupt_while_files_are_written_leaves_the_folder_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(folder)
+
+    def interrupt(path: Path) -> None:
+        if "manifest" in path.name:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("grasp_deploy.checkpoint.card.update.sync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        renew(folder, record())
+    assert tree(folder) == before
+
+
+def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:
+    stated = manifest_of(folder)["generation_config.json"]
+    (folder / CARD_FILE).write_text("changed")  # is written anew
+    renew(folder, record())
+    assert check_files(folder)[0]
+    plan = intact_plan(folder)
+    (folder / "generation_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"generation_config.json is not the file that manifest"):
+        intact_plan(folder)
+    renew_card(folder, plan, record())
+    assert manifest_of(folder)["generation_config.json"] == stated
+    assert not check_files(folder)[0]
+
+
+def test_a_folder_without_a_plan(demo_model: Path, tmp_path: Path) -> None:
+    for directory in (demo_model, tmp_path / "none"):
+        with pytest.raises(InputError, match=r"holds no pruned checkpoint: name a folder"):
+            intact_plan(directory)
+
+
+@pytest.mark.parametrize("name", [CARD_FILE, QUALITY_FILE])
+def test_a_folder_in_a_files_place_is_refused_before_anything_is_measured(
+    folder: Path, name: str
+) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    with pytest.raises(InputError, match=f"{name} is a folder.*move it away"):
+        intact_plan(folder)

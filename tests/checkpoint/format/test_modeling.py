@@ -1,0 +1,241 @@
+"""The classes that travel with a checkpoint: narrow layers, caches, saving, loading anywhere."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
+
+from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
+from grasp_deploy.checkpoint.format.families import FAMILIES
+from tests.tiny import (
+    VARIANTS,
+    mask_by_hand,
+    pruned_config,
+    random_kept,
+    slice_by_hand,
+    tiny_config,
+    tiny_model,
+)
+
+IDS = torch.randint(1, 256, (2, 20), generator=torch.Generator().manual_seed(7))
+STEMS = {family.model_type: family.stem for family in FAMILIES}
+OTHERS_LAYERS = [(2, 96), (1, 63), (1, 30)]
+
+
+def pruned_variant(name: str) -> PreTrainedModel:
+    dense = tiny_model(**VARIANTS[name])
+    return slice_by_hand(dense, random_kept(dense.config))
+
+
+@torch.no_grad()
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    return model(IDS).logits
+
+
+def greedy(model: PreTrainedModel, **options: object) -> list[list[int]]:
+    with_all = torch.ones_like(IDS)
+    settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return model.generate(IDS, attention_mask=with_all, **settings, **options).tolist()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_sliced_model_equals_dense_model_with_masked_units(name: str) -> None:
+    dense = tiny_model(**VARIANTS[name])
+    kept = random_kept(dense.config)
+    expected = logits(mask_by_hand(dense, kept))
+    assert (logits(slice_by_hand(dense, kept)) - expected).abs().max() <= 1e-4
+    assert (logits(dense) - expected).abs().max() > 1, "the removed units must matter here"
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral-sliding", "qwen2-sliding", "qwen3"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation_with_a_cache_equals_generation_without(name: str, cache: str) -> None:
+    model = pruned_variant(name)
+    without = greedy(model, use_cache=False)
+    assert greedy(model, cache_implementation=cache) == without
+    assert len({token for row in without for token in row[IDS.shape[1] :]}) > 10
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_saved_model_loads_through_every_auto_class(name: str, tmp_path: Path) -> None:
+    model = pruned_variant(name)
+    model.save_pretrained(tmp_path)
+    stem = STEMS[VARIANTS[name]["family"]]
+    loaded, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(loaded) is getattr(modeling_grasp, f"Grasp{stem}ForCausalLM")
+    assert not any(report.values()), report
+    assert torch.equal(logits(loaded), logits(model))
+    assert type(AutoModel.from_pretrained(tmp_path)) is type(model.model)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert type(config) is getattr(configuration_grasp, f"Grasp{stem}Config")
+    assert config.to_dict()["per_layer_config"] == model.config.to_dict()["per_layer_config"]
+    tied = VARIANTS[name].get("tie_word_embeddings", False)
+    assert ("lm_head.weight" in load_file(tmp_path / "model.safetensors")) is not tied
+
+
+@pytest.mark.parametrize("family", STEMS)
+def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: Path) -> None:
+    config = pruned_config(tiny_config(family), OTHERS_LAYERS)
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    source = Path(modeling_grasp.__file__).parent
+    for name in ("configuration_grasp.py", "modeling_grasp.py"):
+        assert (tmp_path / name).read_bytes() == (source / name).read_bytes()
+    written = json.loads((tmp_path / "config.json").read_text())
+    stem = STEMS[family]
+    assert written["auto_map"] == {
+        "AutoConfig": f"configuration_grasp.Grasp{stem}Config",
+        "AutoModel": f"modeling_grasp.Grasp{stem}Model",
+        "AutoModelForCausalLM": f"modeling_grasp.Grasp{stem}ForCausalLM",
+    }
+    assert written["model_type"] == f"grasp_{family}"
+    assert written["head_dim"] == 32
+    assert (written["num_key_value_heads"], written["intermediate_size"]) == (2, 96)
+    assert written["per_layer_config"]["1"] == {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 63,
+    }
+    known = {*AutoConfig.for_model(family).to_dict(), "head_dim", "auto_map", "per_layer_config"}
+    assert set(written) <= known, "nothing of our own may end up in config.json"
+
+
+# Runs where importing the package fails, as on a machine that does not have it.
+WITHOUT_THE_PACKAGE = """
+import json, sys
+sys.modules["grasp_deploy"] = None
+import torch
+torch.set_num_threads(1)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+ids, results = torch.tensor(json.loads(sys.argv[1])), {}
+for folder in sys.argv[2:]:
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    assert isinstance(AutoModel.from_pretrained(folder, trust_remote_code=True), type(model.model))
+    assert type(AutoConfig.from_pretrained(folder, trust_remote_code=True)) is type(model.config)
+    with torch.no_grad():
+        results[folder] = model(ids).logits.tolist()
+    model.save_pretrained(folder + "-again")
+    try:
+        AutoModelForCausalLM.from_pretrained(folder)
+    except (ValueError, EOFError, OSError) as error:
+        assert "trust_remote_code" in str(error), error
+    else:
+        raise AssertionError("loaded without the package and without trust_remote_code")
+print()  # transformers asked on stdout whether to trust the code
+print(json.dumps(results))
+"""
+
+
+def test_checkpoints_load_without_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["llama-biases", "mistral", "qwen2-tied", "qwen3"]
+    models = {str(tmp_path / name): pruned_variant(name) for name in names}
+    for folder, model in models.items():
+        model.save_pretrained(folder)
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, json.dumps(IDS.tolist()), *models]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])
+    for folder, model in models.items():
+        assert (torch.tensor(results[folder]) - logits(model)).abs().max() <= 1e-4
+        again = AutoModelForCausalLM.from_pretrained(folder + "-again")
+        assert torch.equal(logits(again), logits(model)), "saved there, loaded here"
+
+
+@pytest.mark.parametrize("family", STEMS)
+def test_layers_of_full_width_need_no_overrides(family: str, tmp_path: Path) -> None:
+    dense = tiny_model(family)
+    everything = [(range(2), range(96))] * 3
+    pruned = slice_by_hand(dense, everything)
+    assert pruned.config.to_dict()["per_layer_config"] == {}
+    pruned.save_pretrained(tmp_path)
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path)), logits(dense))
+
+
+@pytest.mark.parametrize("family", STEMS)
+def test_global_sizes_are_the_dense_ones_and_reading_them_is_quiet(
+    family: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.enable_propagation()
+    dense = tiny_config(family)
+    config = pruned_config(dense, OTHERS_LAYERS)
+    for each in (config, copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert each.num_attention_heads == 4
+        assert getattr(each, "num_key_value_heads", None) == 2
+        assert each.intermediate_size == 96
+        assert each.head_dim == 32
+        sizes = [(c.num_key_value_heads, c.intermediate_size) for c in each.per_layer_config]
+        assert sizes == OTHERS_LAYERS
+    logging.disable_propagation()
+    assert not caplog.records
+    assert config.base_model_tp_plan == dense.base_model_tp_plan
+    assert config.base_model_pp_plan == dense.base_model_pp_plan
+
+
+def test_no_layer_is_built_wide_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    original = torch.nn.Linear.__init__
+
+    def spy(
+        self: torch.nn.Linear, rows: int, columns: int, *args: object, **kwargs: object
+    ) -> None:
+        built.append((rows, columns))
+        original(self, rows, columns, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Linear, "__init__", spy)
+    config = pruned_config(tiny_config("llama"), [(1, 30), (1, 31), (1, 32)])
+    AutoModelForCausalLM.from_config(config)
+    assert len(built) == 3 * 7 + 1
+    assert max(max(pair) for pair in built[:-1]) == 64, "the hidden size, and nothing wider"
+
+
+def test_attention_implementation_set_later_reaches_every_layer() -> None:
+    model = pruned_variant("qwen3")
+    before = logits(model)
+    model.set_attn_implementation("eager")
+    outputs = model(IDS, output_attentions=True, output_hidden_states=True)
+    assert [weights.shape[1] for weights in outputs.attentions] == [4, 2, 2]
+    assert len(outputs.hidden_states) == 4
+    assert (outputs.logits - before).abs().max() <= 1e-4
+
+
+def test_gradients_flow_with_checkpointing() -> None:
+    model = pruned_variant("llama").train()
+    model.gradient_checkpointing_enable()
+    model(IDS, labels=IDS).loss.backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+def test_heads_that_cannot_share_evenly_are_refused() -> None:
+    config = tiny_config("llama", num_key_value_heads=4)
+    config = pruned_config(config, OTHERS_LAYERS)
+    config.per_layer_config = {"1": {"num_attention_heads": 3, "num_key_value_heads": 2}}
+    with pytest.raises(AssertionError, match="layer 1: 3 query heads cannot share 2 KV heads"):
+        AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize("module", [configuration_grasp, modeling_grasp])
+def test_travelling_files_import_only_torch_transformers_and_each_other(module: object) -> None:
+    tree = ast.parse(Path(module.__file__).read_text())
+    roots = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            roots.add("." * node.level + (node.module or "").split(".")[0])
+    assert roots <= {"typing", "torch", "transformers", ".configuration_grasp"}

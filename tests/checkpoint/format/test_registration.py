@@ -1,0 +1,122 @@
+"""`import grasp_deploy` teaches transformers the pruned families, in any order of imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import random_kept, slice_by_hand, tiny_model
+
+
+def run(code: str, *arguments: object) -> None:
+    """Run code in a fresh interpreter; it fails if the code does."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pruned")
+    dense = tiny_model("qwen3")
+    slice_by_hand(dense, random_kept(dense.config)).save_pretrained(path)
+    return path
+
+
+def test_importing_the_package_loads_neither_torch_nor_transformers() -> None:
+    run("import sys, grasp_deploy; assert not {'torch', 'transformers'} & {*sys.modules}")
+
+
+LOAD = """
+import sys
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+assert AutoConfig.from_pretrained(sys.argv[1]).model_type == "grasp_qwen3"
+for auto, name in ((AutoModel, "GraspQwen3Model"), (AutoModelForCausalLM, "GraspQwen3ForCausalLM")):
+    model = type(auto.from_pretrained(sys.argv[1]))
+    assert (model.__module__, model.__name__) == ("grasp_deploy.checkpoint.format.modeling_grasp", name)
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import grasp_deploy; import transformers",
+        # This one loads the Auto modules while the module of Qwen3 is half loaded.
+        "import grasp_deploy; from transformers import Qwen3ForCausalLM",
+        "import grasp_deploy.checkpoint.format.modeling_grasp",
+        "from transformers import AutoModelForCausalLM; import grasp_deploy",
+        "from transformers.models.auto import configuration_auto; import grasp_deploy",
+    ],
+)
+def test_checkpoints_load_in_any_order_of_imports(imports: str, folder: Path) -> None:
+    run(imports + LOAD, folder)
+
+
+def test_reloaded_auto_modules_are_registered_in_again(folder: Path) -> None:
+    run(
+        """
+import importlib, grasp_deploy, sys
+from transformers.models.auto import configuration_auto, modeling_auto
+assert type(modeling_auto.__spec__.loader).__name__ == "SourceFileLoader", "ours stays in sight"
+assert modeling_auto.__loader__ is modeling_auto.__spec__.loader
+old = modeling_auto.AutoModel
+for module in (configuration_auto, modeling_auto):
+    importlib.reload(module)
+assert modeling_auto.AutoModel is not old
+config = configuration_auto.AutoConfig.from_pretrained(sys.argv[1])
+assert type(modeling_auto.AutoModel.from_config(config)).__name__ == "GraspQwen3Model"
+""",
+        folder,
+    )
+
+
+def test_other_import_hooks_and_spawned_processes_go_on_working(folder: Path) -> None:
+    script = folder.parent / "spawn.py"
+    script.write_text(
+        """
+import multiprocessing, sys
+from importlib.abc import MetaPathFinder
+
+
+class Asking(MetaPathFinder):
+    '''A hook that, like ours, asks the other finders, ours among them.'''
+
+    busy = False
+
+    def find_spec(self, name, path, target=None):
+        if self.busy:
+            return None
+        self.busy = True
+        try:
+            for finder in sys.meta_path:
+                if finder is not self and (spec := finder.find_spec(name, path, target)):
+                    return spec
+        finally:
+            self.busy = False
+
+
+def load(config):
+    from transformers import AutoModel
+    return type(AutoModel.from_config(config)).__name__
+
+
+if __name__ == "__main__":
+    import grasp_deploy
+    sys.meta_path.insert(0, Asking())
+    grasp_deploy.register_with_transformers()
+    from transformers import AutoConfig
+    config = AutoConfig.from_pretrained(sys.argv[1])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(load, [config]) == ["GraspQwen3Model"] == [load(config)]
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr

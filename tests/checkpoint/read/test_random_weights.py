@@ -1,0 +1,102 @@
+"""Random weights have a config's shapes, come from a seed, and are made where they stay."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.read.config_file import read_config_at, resolve_config
+from grasp_deploy.checkpoint.read.random_weights import STANDARD_DEVIATION, random_model
+from grasp_deploy.errors import InputError
+from tests.bench.memory.live_tensors import LiveTensors
+from tests.tiny import VARIANTS, pruned_config, tiny_config
+
+
+def write_config(folder: Path, variant: str, *, pruned: bool = False) -> ModelShape:
+    """Put a config.json in a folder; returns the shape that it describes."""
+    config: Any = tiny_config(**VARIANTS[variant], dtype="bfloat16")
+    if pruned:
+        layers = [(1, 96), (config.num_key_value_heads, 40), (1, 1)]
+        config = pruned_config(config, layers)
+        config.architectures = [f"Grasp{name}" for name in config.architectures]
+    config.save_pretrained(folder)
+    return model_shape(read_config_at(folder))
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_family_has_the_tensors_of_its_config(
+    variant: str, pruned: bool, tmp_path: Path
+) -> None:
+    shape = write_config(tmp_path, variant, pruned=pruned)
+    model = random_model(tmp_path, "cpu")
+    assert {n: tuple(p.shape) for n, p in model.named_parameters()} == shape.tensor_shapes()
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert not model.training
+    with torch.inference_mode():
+        logits = model(torch.arange(32).reshape(2, 16)).logits
+    assert bool(torch.isfinite(logits).all()) and float(logits.float().std()) > 0
+    weight = model.model.layers[0].mlp.up_proj.weight.detach().float()
+    assert float(weight.std()) == pytest.approx(STANDARD_DEVIATION, rel=0.05)
+
+
+def test_the_seed_decides_and_nobody_elses_numbers_do(tmp_path: Path) -> None:
+    write_config(tmp_path, "qwen3")
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    first = list(random_model(tmp_path, "cpu", seed=1).parameters())
+    assert torch.equal(torch.rand(3), expected), "the caller's random state has moved"
+    again = random_model(tmp_path / "config.json", "cpu", seed=1).parameters()
+    other = random_model(tmp_path, "cpu", seed=2).parameters()
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], next(iter(other)))
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("auto", 2), ("float16", 2), ("float32", 4)])
+def test_no_copy_is_made_in_another_dtype(dtype: str, width: int, tmp_path: Path) -> None:
+    shape = write_config(tmp_path, "llama")
+    with LiveTensors() as tensors:
+        model = random_model(tmp_path, "cpu", dtype)
+    assert sum(p.nbytes for p in model.parameters()) == shape.parameters * width
+    tables = 4 * 32 * 4  # the rotary frequencies, and what they are made of
+    assert tensors.peak_bytes <= shape.parameters * width + tables
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("absent.json", None, "there is no file"),
+        ("broken.json", "{", "cannot be read"),
+        ("list.json", "[]", "is not a JSON object"),
+        ("other.json", '{"architectures": ["GPT2LMHeadModel"]}', "GPT2LMHeadModel"),
+    ],
+)
+def test_what_is_no_config_is_refused(
+    name: str, content: str | None, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=words):
+        random_model(path, "cpu")
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no config\.json"):
+        random_model(tmp_path, "cpu")
+
+
+def test_names_are_files_folders_or_hub_models(tmp_path: Path) -> None:
+    write_config(tmp_path, "llama")
+    file = tmp_path / "config.json"
+    assert resolve_config(str(file)) == file
+    assert resolve_config(str(tmp_path)) == tmp_path
+    assert json.loads(file.read_text()) == read_config_at(file) == read_config_at(tmp_path)
+    with pytest.raises(InputError, match="there is no file"):
+        resolve_config(str(tmp_path / "typo.json"))
+    with pytest.raises(InputError, match="no such folder"):
+        resolve_config(str(tmp_path / "typo"))

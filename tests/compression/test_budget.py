@@ -1,0 +1,205 @@
+"""From the options of a budget to costs and a limit, and what the user is told if none fits."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.compression.budget import budget_for, budget_record, unit_costs, unit_table
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.projection import Budget, project
+from tests.tiny import VARIANTS, tiny_config
+
+SHAPE = model_shape(tiny_config("llama").to_dict())  # 3 layers, 96 channels and 2 groups each
+CHANNEL, GROUP = 3 * 64, 6 * 32 * 64  # parameters
+
+
+def budget(shape: ModelShape = SHAPE, **options: Any) -> Budget:
+    return budget_for(CompressConfig(model="m", **options), shape, torch.device("cpu"))
+
+
+def pruned_shape(budget: Budget, shape: ModelShape, seed: int = 0) -> ModelShape:
+    """What is left under a random ranking."""
+    p = torch.rand(budget.units.size, generator=torch.Generator().manual_seed(seed))
+    kept = budget.units.kept_per_layer(project(p, budget))
+    return replace(shape, layers=pruned_layers(shape, kept), pruned=True)
+
+
+def test_keep_is_a_share_of_the_prunable_cost() -> None:
+    total = 3 * (96 * CHANNEL + 2 * GROUP)
+    assert budget(keep=0.6).total_cost == total
+    assert budget(keep=0.6).limit == pytest.approx(0.6 * total)
+
+
+@pytest.mark.parametrize("keep", [0.565, 0.575, 0.58])
+def test_keep_means_the_decimal_that_was_written(keep: float) -> None:
+    shape = replace(SHAPE, layers=SHAPE.layers[:1] * 25)
+    exact = round(1000 * keep) * 25 * 512 // 1000
+    assert keep * 25 * 512 < exact  # the product of floats is a hair under it
+    assert budget(shape, keep=keep, cost="kv-bytes").limit == exact
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3, 0.37])
+def test_keeping_everything_keeps_every_unit(factor: float) -> None:
+    whole = budget(keep=1.0, kv_cost_factor=factor)
+    assert bool(project(torch.rand(whole.units.size), whole).all())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_weights_fit_the_bytes_that_were_asked_for(name: str) -> None:
+    variant = dict(VARIANTS[name])
+    shape = model_shape(tiny_config(variant.pop("family"), **variant).to_dict())
+    asked = int(0.8 * shape.weight_bytes)
+    left = asked - pruned_shape(budget(shape, weights=str(asked)), shape).weight_bytes
+    group = 4 * shape.head_dim * 10 * (shape.hidden_size + 1)  # no unit is larger
+    assert 0 <= left < group
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_kv_cache_fits_the_bytes_that_were_asked_for(dtype: str) -> None:
+    shape = replace(SHAPE, dtype=dtype)
+    head_bytes = 2 * 32 * shape.bytes_per_parameter
+    asked = budget(shape, kv_per_token=str(4 * head_bytes + 1))
+    assert pruned_shape(asked, shape).kv_bytes_per_token() == 4 * head_bytes
+    assert all(layer.intermediate_size == 96 for layer in pruned_shape(asked, shape).layers)
+
+
+def test_units_that_are_no_target_cost_nothing_and_stay() -> None:
+    shape = pruned_shape(budget(keep=0.5, targets="ffn"), SHAPE)
+    assert all(layer.num_key_value_heads == 2 for layer in shape.layers)
+    assert sum(layer.intermediate_size for layer in shape.layers) == 3 * 96 // 2
+    shape = pruned_shape(budget(keep=0.5, targets="kv"), SHAPE)
+    assert [layer.num_key_value_heads for layer in shape.layers] == [1, 1, 1]
+    assert all(layer.intermediate_size == 96 for layer in shape.layers)
+
+
+def test_memory_counts_weights_and_cached_tokens() -> None:
+    costs = unit_costs(
+        CompressConfig(model="m", keep=0.5, cost="memory", cached_tokens=100, kv_cost_factor=2),
+        SHAPE,
+        unit_table(SHAPE),
+    )
+    kv = GROUP * 4 + 100 * 2 * 32 * 4
+    assert costs.tolist() == ([CHANNEL * 4.0] * 96 + [2.0 * kv] * 2) * 3
+
+
+def test_multiples_of_the_tensor_parallel_size_join_the_others() -> None:
+    both = budget(keep=0.9, tensor_parallel=2, ffn_multiple=3)
+    assert (both.ffn_multiple, both.kv_multiple) == (6, 2)
+
+
+def as_option(message: str) -> dict[str, Any]:
+    """The options that an error names as the smallest possible ones."""
+    flag, value = message.split("the smallest possible is --")[1].split()[:2]
+    name = flag.replace("-", "_")
+    return {name: float(value) if name == "keep" else value}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keep": 0.001},
+        {"keep": 0.001, "ffn_multiple": 7, "tensor_parallel": 2},
+        {"keep": 0.001, "targets": "kv"},
+        {"keep": 0.001, "cost": "kv-bytes"},
+        {"weights": "1KiB"},
+        {"weights": "1KiB", "targets": "ffn"},
+        {"kv_per_token": "700"},
+    ],
+)
+def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="under the floor") as error:
+        budget(**options)
+    smallest = as_option(str(error.value))
+    assert smallest.keys() < options.keys() or smallest.keys() == options.keys()
+    budget(**{**options, **smallest})
+    name, value = next(iter(smallest.items()))
+    less: float | str = value - 1e-4 if name == "keep" else str(int(value) - 1)
+    with pytest.raises(InputError, match="under the floor"):
+        budget(**{**options, name: less})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": 0.5, "cost": "kv-bytes", "targets": "ffn"}, "nothing to prune"),
+        ({"keep": 0.5, "ffn_multiple": 97}, "96 FFN channels, fewer than the multiple 97"),
+        ({"keep": 0.5, "targets": "kv", "ffn_multiple": 5}, "96 FFN channels, no multiple of 5"),
+        ({"weights": "1GiB"}, "--weights 1GiB is more than the dense model's .* KiB: ask for less"),
+        ({"kv_per_token": "1MiB"}, "--kv-per-token 1MiB is more than the dense model's 1.50 KiB"),
+    ],
+)
+def test_budgets_that_no_mask_can_meet(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        budget(**options)
+
+
+@pytest.fixture
+def costs_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's in the working folder."""
+    text = """
+import torch
+def by_depth(units, shape):
+    depth = range(1, units.layers + 1)
+    return units.spread(depth, [10 * layer for layer in depth])
+def as_list(units, shape): return [1] * units.size
+def short(units, shape): return torch.ones(3)
+def negative(units, shape): return torch.ones(units.size).index_fill(0, torch.tensor([5]), -1)
+def undefined(units, shape): return torch.full((units.size,), float("nan"))
+def failing(units, shape): raise KeyError("depth")
+"""
+    (tmp_path / "my_costs.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_costs", raising=False)
+
+
+def test_costs_of_ones_own(costs_module: None) -> None:
+    def costs(function: str) -> Tensor:
+        config = CompressConfig(model="m", keep=0.5, cost=f"my_costs:{function}")
+        return unit_costs(config, SHAPE, unit_table(SHAPE))
+
+    first_layer = torch.tensor([1.0] * 96 + [10.0] * 2)
+    assert costs("by_depth").tolist() == torch.cat([first_layer * d for d in (1, 2, 3)]).tolist()
+    assert costs("as_list").tolist() == [1.0] * 294
+    assert str(Path.cwd()) not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("my_costs:short", r"returned shape \(3,\): .* 294 units is needed, shape \(294,\)"),
+        ("my_costs:negative", "returned -1.0 for unit 5: costs are finite and not negative"),
+        ("my_costs:undefined", "returned nan for unit 0"),
+        ("my_costs:failing", "failed with KeyError: 'depth'; it is called as function"),
+        ("my_costs:absent", "cannot be imported .AttributeError"),
+        ("no_such_module:costs", "cannot be imported .ModuleNotFoundError"),
+    ],
+)
+def test_costs_of_ones_own_that_do_not_work(
+    costs_module: None, reference: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        budget(keep=0.5, cost=reference)
+
+
+def test_the_record_of_a_budget_says_what_was_spent() -> None:
+    half = budget(keep=0.5)
+    mask = project(torch.rand(half.units.size), half)
+    record = budget_record(half, mask)
+    assert record == {
+        "limit": half.limit,
+        "kept_cost": half.cost_of(mask),
+        "total_cost": half.total_cost,
+    }
+    assert record["kept_cost"] <= record["limit"] < record["total_cost"]
+    with pytest.raises(AssertionError, match="over the budget"):
+        budget_record(half, torch.ones_like(mask))

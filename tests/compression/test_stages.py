@@ -1,0 +1,307 @@
+"""Methods, warm starts and compensation through a whole compression."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.config.compress_config import CRITERIA, CompressConfig
+from grasp_deploy.config.rules import PER_COST_MEANS_NOTHING
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning import criteria
+from grasp_deploy.pruning.allocation import by_rank, per_cost
+from grasp_deploy.pruning.criteria import criterion_scores
+from grasp_deploy.pruning.projection import project
+from grasp_deploy.pruning.units import UnitTable
+
+COMPENSATED = {  # more tokens than a layer has columns
+    "method": "taylor-element",
+    "scale_epochs": 1,
+    "sequences": 32,
+    "sequence_length": 128,
+    "criterion_sequences": 24,
+    "compensation_sequences": 24,
+}
+
+
+@pytest.fixture(scope="module")
+def quick(short_config: CompressConfig) -> CompressConfig:
+    return replace(
+        short_config,
+        sequences=8,
+        sequence_length=64,
+        scale_epochs=0,
+        compensation=False,
+        rounds=CompressConfig.rounds,
+    )
+
+
+def compressed(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    plan = compress(config, output, on_progress=rows.append).plan
+    return plan, rows
+
+
+def test_the_config_knows_every_criterion() -> None:
+    assert CRITERIA == criteria.CRITERIA
+    assert set(PER_COST_MEANS_NOTHING) == set(CRITERIA) - set(criteria.ADDITIVE)
+
+
+@pytest.mark.parametrize("method", ["random", "flap", "obs"])
+def test_a_criterion_alone_decides_the_mask(
+    method: str, quick: CompressConfig, tmp_path: Path
+) -> None:
+    config = replace(quick, method=method)
+    plan, rows = compressed(config, tmp_path / "out")
+    job = prepare(config)
+    scores = criterion_scores(
+        method,
+        load(job.source.directory, device="cpu"),
+        job.budget.units,
+        job.group_width,
+        job.blocks.train,
+        batch_size=config.batch_size,
+        seed=0,
+    )
+    if method == "obs":  # losses are compared by the weight that they save
+        scores = per_cost(scores, job.budget.costs)
+    assert torch.equal(plan.mask, project(scores, job.budget))
+    assert {row["stage"] for row in rows} <= {"criterion", "export"}
+    assert torch.equal(plan.scales, torch.ones(len(plan.mask)))
+    assert all(check.ok for check in verify(tmp_path / "out"))
+
+
+def test_learning_starts_at_the_criterions_own_mask(quick: CompressConfig, tmp_path: Path) -> None:
+    one_shot, _ = compressed(replace(quick, method="taylor-element"), tmp_path / "one-shot")
+    learnt = replace(quick, method="grasp", start="taylor-element")
+    _, rows = compressed(learnt, tmp_path / "learnt")
+    first = next(row for row in rows if row["stage"] == "gates")
+    units = UnitTable.of_layers(one_shot.dense_layers)
+    assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(one_shot.mask)
+
+
+def test_a_cut_in_rounds_scores_what_is_left(quick: CompressConfig, tmp_path: Path) -> None:
+    enough = replace(quick, **COMPENSATED, compensation=True)
+    config = replace(enough, method="progressive", rounds=3)
+    rounds, rows = compressed(config, tmp_path / "rounds")
+    at_once, _ = compressed(replace(config, rounds=1), tmp_path / "at-once")
+    one_shot, _ = compressed(replace(config, method="obs", rounds=5), tmp_path / "one-shot")
+    assert torch.equal(at_once.mask, one_shot.mask)
+    assert not torch.equal(rounds.mask, at_once.mask)
+    steps = [row["step"] for row in rows if row["stage"] == "rounds"]
+    assert steps == sorted(steps) and steps[-1] == rows[0]["steps"]
+    assert all(check.ok for check in verify(tmp_path / "rounds"))
+
+
+def test_the_better_of_start_and_learnt_mask_wins(quick: CompressConfig, tmp_path: Path) -> None:
+    """A learning rate that wrecks the scores, and the last mask asked for."""
+    rounds = {**COMPENSATED, "method": "progressive", "compensation": True, "rounds": 2}
+    config = replace(quick, **rounds, learning_rate=5.0, select="last")
+    start, _ = compressed(config, tmp_path / "start")
+    learnt, rows = compressed(replace(config, method="grasp"), tmp_path / "learnt")
+    assert torch.equal(learnt.mask, start.mask)
+    assert not torch.equal(learnt.scores.sort().values, start.scores.sort().values)
+    first = next(row for row in rows if row["stage"] == "gates")
+    units = UnitTable.of_layers(start.dense_layers)
+    assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(start.mask)
+
+
+def test_scores_by_rank_project_to_the_same_mask(quick: CompressConfig) -> None:
+    budget = prepare(quick).budget
+    scores = torch.rand(budget.units.size, generator=torch.Generator().manual_seed(0))
+    scores[::3] = 0.5  # equals, which the tie order decides
+    assert torch.equal(project(scores, budget), project(by_rank(scores, budget), budget))
+    assert by_rank(scores, budget).sort().values.tolist() == pytest.approx(
+        torch.linspace(-1, 1, budget.units.size).tolist()
+    )
+
+
+def test_an_equal_start_and_gumbel_noise_give_other_masks(
+    quick: CompressConfig, tmp_path: Path
+) -> None:
+    masks = {}
+    for method, start in (("grasp", "equal"), ("gumbel-topk", "equal"), ("grasp", "magnitude")):
+        config = replace(quick, method=method, start=start, learning_rate=0.1)
+        masks[method, start] = compressed(config, tmp_path / f"{method}-{start}")[0].mask
+    different = {tuple(mask.tolist()) for mask in masks.values()}
+    assert len(different) == 3
+
+
+@pytest.fixture(scope="module")
+def learnt(quick: CompressConfig) -> CompressConfig:
+    return replace(quick, method="grasp", start="equal", learning_rate=0.1)
+
+
+def test_where_gates_stand_and_what_is_kept_of_the_scores_decide_the_mask(
+    learnt: CompressConfig, tmp_path: Path
+) -> None:
+    ways: dict[str, dict[str, Any]] = {
+        "best": {},
+        "keys-values": {"gate_site": "keys-values"},
+        "average": {"select": "average"},
+    }
+    plans = {
+        name: compressed(replace(learnt, epochs=4, **options), tmp_path / name)[0]
+        for name, options in ways.items()
+    }
+    for name, plan in plans.items():
+        assert all(check.ok for check in verify(tmp_path / name))
+        assert torch.equal(plan.mask, project(plan.scores, prepare(learnt).budget))
+    assert len({tuple(plan.mask.tolist()) for plan in plans.values()}) == len(ways)
+
+
+def test_swaps_at_the_cut_lower_the_heldout_loss(learnt: CompressConfig, tmp_path: Path) -> None:
+    plain, rows = compressed(learnt, tmp_path / "plain")
+    assert "swaps" not in {row["stage"] for row in rows} and "swaps" not in plain.provenance
+    config = replace(learnt, swap_groups=3)
+    swapped, rows = compressed(config, tmp_path / "swapped")
+    assert torch.equal(swapped.scores, plain.scores)
+    accepted = swapped.provenance["swaps"]
+    assert accepted, "this seed has a swap that helps"
+    losses = [plan.provenance["losses"]["heldout_pruned"] for plan in (plain, swapped)]
+    assert losses[1] < losses[0]
+    assert losses[1] == pytest.approx(accepted[-1]["heldout_loss"], rel=1e-6)
+    budget = prepare(config).budget
+    assert budget.cost_of(swapped.mask) <= budget.limit
+    for swap in accepted:
+        assert budget.units.is_kv[swap["unit"]] and plain.mask[swap["unit"]] != swap["keeps"]
+    tried = [(row["step"], row["steps"]) for row in rows if row["stage"] == "swaps"]
+    assert tried == [(step, len(tried)) for step in range(1, len(tried) + 1)]
+    assert all(check.ok for check in verify(tmp_path / "swapped"))
+
+
+def test_swaps_that_are_done_are_not_tried_again(learnt: CompressConfig, tmp_path: Path) -> None:
+    config = replace(learnt, swap_groups=3, scale_epochs=1)
+    whole, _ = compressed(config, tmp_path / "whole")
+
+    def die(row: dict[str, Any]) -> None:
+        if row["stage"] == "scales":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress(config, tmp_path / "killed", on_progress=die)
+    rows: list[dict[str, Any]] = []
+    resumed = compress(config, tmp_path / "killed", resume=True, on_progress=rows.append).plan
+    assert {row["stage"] for row in rows} == {"scales", "export"}
+    assert torch.equal(resumed.mask, whole.mask) and torch.equal(resumed.scales, whole.scales)
+    assert resumed.provenance["swaps"] == whole.provenance["swaps"]
+    assert resumed.provenance["seconds"]["swaps"] > 0
+
+
+def test_swaps_need_held_out_text(learnt: CompressConfig) -> None:
+    with pytest.raises(InputError, match="--swap-groups 2 measures masks on held-out blocks"):
+        prepare(replace(learnt, swap_groups=2, sequences=1))
+
+
+@pytest.mark.parametrize("allocation", ["layerwise", "owl"])
+def test_allocations_bend_a_criterions_ranking(
+    allocation: str, quick: CompressConfig, tmp_path: Path
+) -> None:
+    config = replace(quick, method="magnitude")
+    shared, _ = compressed(replace(config, allocation=allocation), tmp_path / allocation)
+    ranked, _ = compressed(config, tmp_path / "global")
+    units = UnitTable.of_layers(shared.dense_layers)
+
+    def range_of_ffn_widths(plan: Plan) -> int:
+        widths = [ffn for ffn, _ in units.kept_per_layer(plan.mask)]
+        return max(widths) - min(widths)
+
+    assert range_of_ffn_widths(shared) < range_of_ffn_widths(ranked)
+    if allocation == "layerwise":
+        assert range_of_ffn_widths(shared) <= 1
+
+
+@pytest.fixture(scope="module")
+def compensated(
+    quick: CompressConfig, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, Plan, list[dict[str, Any]]]]:
+    output = tmp_path_factory.mktemp("compensated") / "out"
+    config = replace(quick, **COMPENSATED, compensation=True)
+    yield output, *compressed(config, output)
+
+
+def test_compensation_lowers_the_heldout_loss(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], quick: CompressConfig, tmp_path: Path
+) -> None:
+    """On text that it has not seen, on a really trained model."""
+    _, plan, rows = compensated
+    assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
+        range(1, 2 * len(plan.dense_layers) + 1)
+    )
+    default = {"compensation_sequences": CompressConfig.compensation_sequences}
+    config = replace(quick, **{**COMPENSATED, **default})
+    without, _ = compressed(config, tmp_path / "without")
+    assert torch.equal(without.mask, plan.mask)
+    losses = [one.provenance["losses"]["heldout_pruned"] for one in (plan, without)]
+    assert losses[0] < losses[1]
+    for fit in plan.provenance["compensation"]:
+        assert fit["after"] <= fit["before"]
+
+
+def test_a_compensated_checkpoint_verifies_and_computes_what_was_learnt(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]],
+) -> None:
+    output, plan, _ = compensated
+    checks = list(verify(output))
+    assert [check.name for check in checks] == [
+        *("files", "shapes", "weights", "gated", "reloaded", "companions")
+    ]
+    assert all(check.ok for check in checks), checks
+    assert f"{2 * len(plan.dense_layers)} more were fitted" in checks[2].detail
+
+
+def test_the_plan_in_its_checkpoint_makes_it_again(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    output, _, _ = compensated
+    plan = load_plan(output / PLAN_FILE)
+    export(plan, plan.provenance["model"], tmp_path / "again")
+    for name in ("model.safetensors", "config.json", PLAN_FILE, "README.md"):
+        assert (tmp_path / "again" / name).read_bytes() == (output / name).read_bytes(), name
+
+
+def test_a_plan_alone_cannot_make_fitted_tensors(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    output, plan, _ = compensated
+    shutil.copyfile(output / PLAN_FILE, tmp_path / PLAN_FILE)
+    base = plan.provenance["model"]
+    with pytest.raises(InputError, match="fitted to the calibration text"):
+        export(load_plan(tmp_path / PLAN_FILE), base, tmp_path / "again")
+    shutil.copytree(output, tmp_path / "changed")
+    with (tmp_path / "changed" / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    with pytest.raises(InputError, match="another SHA-256"):
+        export(load_plan(tmp_path / "changed" / PLAN_FILE), base, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_too_little_text_leaves_the_weights_as_they_were(
+    quick: CompressConfig, tmp_path: Path
+) -> None:
+    """Four blocks of 16 tokens fit hundreds of columns perfectly, and mean nothing."""
+    config = replace(
+        quick,
+        method="taylor-element",
+        sequence_length=16,
+        compensation=True,
+        compensation_sequences=4,
+        ridge=1e-6,
+    )
+    plan, rows = compressed(config, tmp_path / "out")
+    assert "compensation" in {row["stage"] for row in rows}
+    assert plan.fitted == [] and plan.provenance["compensation"] == []
+    assert all(check.ok for check in verify(tmp_path / "out"))

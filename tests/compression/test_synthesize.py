@@ -1,0 +1,160 @@
+"""A synthesized config keeps what the budget allows, and comes from its seed alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.read.config_file import read_config_at
+from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.synthesize import synthesize
+from grasp_deploy.config.compress_config import CompressConfig
+from tests.cli.command import assert_refused, grasp_deploy, tree
+from tests.tiny import VARIANTS, tiny_config
+
+LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
+LLAMA: dict[str, Any] = {"family": "llama", "num_key_value_heads": 4, "intermediate_size": 192}
+
+
+@pytest.fixture
+def dense(tmp_path: Path) -> Path:
+    """The config of a model of 3 layers, each of 192 channels and 4 KV groups."""
+    tiny_config(**LLAMA).to_json_file(tmp_path / "dense.json")
+    return tmp_path / "dense.json"
+
+
+def prunable_parameters(shape: ModelShape) -> int:
+    sizes = shape.tensor_shapes().items()
+    prunable = [size for name, size in sizes if "_proj.weight" in name]
+    return sum(rows * columns for rows, columns in prunable)
+
+
+def groups_and_channels(shape: ModelShape) -> tuple[list[int], list[int]]:
+    groups = [layer.num_key_value_heads for layer in shape.layers]
+    return groups, [layer.intermediate_size for layer in shape.layers]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_family_gives_a_config_that_a_model_can_be_built_from(
+    variant: str, tmp_path: Path
+) -> None:
+    tiny_config(**VARIANTS[variant], dtype="bfloat16").save_pretrained(tmp_path / "dense")
+    config = CompressConfig(model=str(tmp_path / "dense"), keep=0.6)
+    shape = synthesize(config, tmp_path / "pruned")
+    assert [path.name for path in (tmp_path / "pruned").iterdir()] == ["config.json"]
+    assert model_shape(read_config_at(tmp_path / "pruned")) == shape
+    assert shape.pruned and shape.dtype == "bfloat16"
+    model = random_model(tmp_path / "pruned", "cpu")
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.6, 0.8, 1.0])
+@pytest.mark.parametrize("kv_keep", [None, 0.75])
+def test_the_budget_holds_and_is_used_up(
+    keep: float, kv_keep: float | None, dense: Path, tmp_path: Path
+) -> None:
+    if kv_keep is not None and keep == 1.0:
+        return  # that asks for more channels than there are
+    config = CompressConfig(model=str(dense), keep=keep)
+    shape = synthesize(config, tmp_path / "pruned", kv_keep=kv_keep)
+    all_dense = model_shape(read_config_at(dense))
+    budget = budget_for(config, all_dense, torch.device("cpu"))
+    kept = prunable_parameters(shape)
+    assert kept <= budget.limit == pytest.approx(keep * prunable_parameters(all_dense))
+    # The prefix ends at the first unit that does not fit: less than the dearest unit is left.
+    assert budget.limit - kept < float(budget.costs.max())
+    if kv_keep is not None:
+        assert sum(groups_and_channels(shape)[0]) == 9
+        assert budget.limit - kept < float(budget.costs.min())
+
+
+def test_the_seed_decides_and_the_same_seed_gives_the_same_bytes(
+    dense: Path, tmp_path: Path
+) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        synthesize(CompressConfig(model=str(dense), keep=0.5, seed=seed), tmp_path / name)
+    a, b, c = (tree(tmp_path / name) for name in "abc")
+    assert a == b != c
+
+
+@pytest.mark.parametrize("kv_keep", [None, 0.5])
+def test_multiples_hold_in_every_layer(kv_keep: float | None, dense: Path, tmp_path: Path) -> None:
+    config = CompressConfig(model=str(dense), keep=0.6, ffn_multiple=16, tensor_parallel=2)
+    shape = synthesize(config, tmp_path / "pruned", kv_keep=kv_keep)
+    groups, channels = groups_and_channels(shape)
+    assert all(count % 2 == 0 for count in groups) and all(count % 16 == 0 for count in channels)
+
+
+@pytest.mark.parametrize(("targets", "whole"), [("ffn", 0), ("kv", 1)])
+def test_only_the_targets_are_pruned(targets: Any, whole: int, dense: Path, tmp_path: Path) -> None:
+    config = CompressConfig(model=str(dense), keep=0.5, targets=targets)
+    kept = groups_and_channels(synthesize(config, tmp_path / "pruned"))
+    full = groups_and_channels(model_shape(read_config_at(dense)))
+    assert kept[whole] == full[whole] and sum(kept[1 - whole]) <= 0.5 * sum(full[1 - whole])
+
+
+@pytest.mark.parametrize(("keep", "groups", "mib"), [(0.8, 837, 10382.1), (0.6, 606, 7910.7)])
+def test_the_papers_models_can_be_rebuilt(
+    keep: float, groups: int, mib: float, tmp_path: Path
+) -> None:
+    config = CompressConfig(model=str(LLAMA_2_7B), keep=keep)
+    shape = synthesize(config, tmp_path / "pruned", kv_keep=groups / 1024)
+    assert sum(groups_and_channels(shape)[0]) == groups
+    assert shape.weight_bytes / 2**20 == pytest.approx(mib, rel=0.005)
+
+
+def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path) -> None:
+    output = tmp_path / "pruned"
+    budget = ("--keep", "0.6", "--kv-keep", "0.5", "--cost", "memory", "--cached-tokens", "64")
+    ended = grasp_deploy("synthesize", dense, "-o", output, *budget, "--json")
+    record = json.loads(ended.stdout)
+    assert record["pruned"] and record["ratios"]["kv_bytes_per_token"] == 0.5
+    assert record["parameters"] == model_shape(read_config_at(output)).parameters
+    ended = grasp_deploy("synthesize", dense, "-o", tmp_path / "again", *budget)
+    assert f"{record['parameters']:,}" in ended.stdout and "wrote" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--keep", "60"), ("--keep 60", "for 60 % write 0.6")),
+        (("--keep", "0.01"), ("under the floor", "the smallest possible is --keep")),
+        (("--keep", "0.6", "--seed", "-1"), ("--seed -1 is under 0",)),
+        (("--keep", "0.6", "--targets", "x"), ("--targets 'x'",)),
+        (("--keep", "0.6", "--ffn-multiple", "193"), ("fewer than the multiple 193",)),
+        (("--keep", "0.6", "--tensor-parallel", "5"), ("--tensor-parallel 5",)),
+        (("--keep", "0.6", "--kv-keep", "0"), ("--kv-keep 0 is not above 0",)),
+        (("--keep", "0.6", "--kv-keep", "1.1"), ("--kv-keep 1.1", "at most 1")),
+        (("--keep", "0.6", "--kv-keep", "0.1"), ("--kv-keep 0.1", "smallest possible is 0.25")),
+        (("--keep", "0.3", "--kv-keep", "1"), ("do not go together", "does not pay")),
+        (("--keep", "0.9", "--kv-keep", "0.3"), ("do not go together", "even all FFN")),
+        (("--keep", "0.6", "--kv-keep", "1", "--targets", "kv"), ("--targets kv", "drop one")),
+        (("--keep", "0.6", "--kv-keep", "1", "--cost", "kv-bytes"), ("use --keep alone",)),
+    ],
+)
+def test_bad_options_are_refused(
+    options: tuple[str, ...], words: tuple[str, ...], dense: Path, tmp_path: Path
+) -> None:
+    before = tree(tmp_path)
+    assert_refused(grasp_deploy("synthesize", dense, "-o", tmp_path / "pruned", *options), *words)
+    assert tree(tmp_path) == before
+
+
+def test_bad_models_and_outputs_are_refused(dense: Path, tmp_path: Path) -> None:
+    keep, output = ("--keep", "0.6"), tmp_path / "pruned"
+    assert grasp_deploy("synthesize", dense, "-o", output, *keep).code == 0
+    assert_refused(
+        grasp_deploy("synthesize", dense, "-o", output, *keep), "exists", "name another folder"
+    )
+    new = ("-o", tmp_path / "new", *keep)
+    assert_refused(grasp_deploy("synthesize", output, *new), "is already pruned")
+    assert_refused(grasp_deploy("synthesize", tmp_path / "x.json", *new), "there is no file")
+    assert_refused(grasp_deploy("synthesize", tmp_path / "x", *new), "no such folder")
+    (tmp_path / "broken.json").write_text("{")
+    assert_refused(grasp_deploy("synthesize", tmp_path / "broken.json", *new), "cannot be read")
+    under = ("-o", dense / "new", *keep)
+    assert_refused(grasp_deploy("synthesize", dense, *under), "a part of that path is a file")

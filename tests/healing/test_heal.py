@@ -1,0 +1,217 @@
+"""Healing: the held-out loss falls, shapes stay, and the result is a checkpoint like any other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import read_blocks
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.evaluate.quality.corpora import healing_sources
+from grasp_deploy.healing.heal import heal
+from grasp_deploy.healing.lora import LINEARS, HealConfig
+from tests.cli.command import assert_refused, grasp_deploy
+
+pytest.importorskip("peft", reason="healing needs the extra 'heal'")
+
+
+@pytest.fixture(scope="module")
+def quick(demo_text: tuple[Path, Path]) -> HealConfig:
+    return HealConfig(
+        calibration=str(demo_text[0]),
+        sequences=64,
+        sequence_length=64,
+        steps=40,
+        rank=8,
+        batch_size=8,
+    )
+
+
+@pytest.fixture(scope="module")
+def cut(short_config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that lost much: a random mask, and nothing that makes up for it."""
+    output = tmp_path_factory.mktemp("cut") / "out"
+    bare = {"method": "random", "rounds": 5, "compensation": False, "scale_epochs": 0}
+    compress(replace(short_config, **bare), output)
+    return output
+
+
+@pytest.fixture(scope="module")
+def healed(quick: HealConfig, cut: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("healed") / "out"
+    rows: list[dict[str, Any]] = []
+    result = heal(cut, quick, output, on_progress=rows.append)
+    assert result.loss_after < result.loss_before
+    assert 0 < result.steps == len(rows) <= quick.steps  # fewer where the loss falls no more
+    assert {row["stage"] for row in rows} == {"healing"}
+    return output
+
+
+def test_it_does_better_on_text_that_it_has_not_seen(
+    healed: Path, cut: Path, demo_text: tuple[Path, Path]
+) -> None:
+    models = {folder: load(folder, device="cpu") for folder in (cut, healed)}
+    blocks = read_blocks(load_tokenizer(healed), str(demo_text[1]), None, None, 64, 40)
+    found = {folder: perplexity(model, blocks).perplexity for folder, model in models.items()}
+    assert found[healed] < found[cut]
+
+
+def test_the_plan_knows_the_text_of_calibration_and_of_healing(
+    healed: Path, cut: Path, demo_text: tuple[Path, Path], quick: HealConfig
+) -> None:
+    before, after = (load_plan(d / PLAN_FILE).calibrated for d in (cut, healed))
+    assert before is not None and after is not None
+    assert set(before.tolist()) < set(after.tolist())
+    assert bool((after.diff() > 0).all()), "ascending, each hash once"
+    tokenizer = load_tokenizer(healed)
+    healed_on = read_blocks(tokenizer, quick.calibration, None, None, 64, 64).token_ids.flatten()
+    later = healed_on[16 * 128 :]  # behind the calibration text
+    heldout = read_blocks(tokenizer, str(demo_text[1]), None, None, 64, 64).token_ids.flatten()
+    assert calibrated_share([later], after) == 1.0
+    assert calibrated_share([later], before) < 0.1
+    assert calibrated_share([heldout], after) < NOTEWORTHY_SHARE
+
+
+def test_shapes_stay_and_the_checkpoint_verifies(healed: Path, cut: Path) -> None:
+    shapes = [model_shape(read_config(folder)) for folder in (healed, cut)]
+    assert shapes[0] == shapes[1]
+    checks = list(verify(healed))
+    assert len(checks) == 6 and all(check.ok for check in checks), checks
+    assert "more were fitted or healed, and only manifest.json vouches for them" in checks[2].detail
+    plan = load_plan(healed / PLAN_FILE)
+    assert len(plan.fitted) == len(LINEARS) * len(plan.dense_layers)
+    (healing,) = plan.provenance["healing"]
+    assert healing["loss_after"] < healing["loss_before"]
+
+
+def test_the_card_names_the_healing_and_its_text_does_not_count(
+    healed: Path, demo_text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(healed, tmp_path / "healed"))
+    text = ("--data", demo_text[0], "--sequences", "4", "--sequence-length", "64")
+    ended = grasp_deploy("evaluate", "card", folder, *text, "--json")
+    assert ended.code == 0, ended.stderr
+    quality = json.loads(ended.stdout)
+    assert quality["healed_on"] == ["calibration.jsonl"]
+    assert quality["corpora"][0]["calibrated_on"]
+    assert "no text was measured that the model was not calibrated or healed on" in ended.stdout
+    card = " ".join((folder / "README.md").read_text().split())
+    assert "† The model was calibrated or healed on this corpus" in card
+    assert "Healed on 64 blocks of 64 tokens of `calibration.jsonl`" in card
+
+
+def test_a_healed_checkpoint_heals_again(
+    quick: HealConfig, healed: Path, demo_text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """From the loss that the first healing stated, and with both texts in the plan and the card."""
+    (first,) = load_plan(healed / PLAN_FILE).provenance["healing"]
+    other = Path(shutil.copy(demo_text[0], tmp_path / "other.jsonl"))
+    gentle = replace(quick, calibration=str(other), learning_rate=quick.learning_rate / 10, seed=1)
+    twice = heal(healed, gentle, tmp_path / "twice")
+    assert twice.loss_before == pytest.approx(first["loss_after"], abs=1e-6)
+    provenance = load_plan(tmp_path / "twice" / PLAN_FILE).provenance
+    assert provenance["healing"][0] == first
+    assert [Path(source).name for source in healing_sources(provenance)] == [
+        "calibration.jsonl",
+        "other.jsonl",
+    ]
+    card = (tmp_path / "twice" / "README.md").read_text()
+    assert card.count("Healed on") == 2 and "`other.jsonl`" in card
+
+
+def test_what_rounding_takes_back_is_not_won(cut: Path, quick: HealConfig, tmp_path: Path) -> None:
+    """Steps so short that the checkpoint's bfloat16 hardly has a number in between."""
+    short = replace(quick, learning_rate=1e-9)
+    with pytest.raises(InputError, match="no lower with the best weights in bfloat16"):
+        heal(cut, short, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_steps_that_lead_astray_are_taken_back(
+    cut: Path, quick: HealConfig, tmp_path: Path
+) -> None:
+    """The first checks find a much worse model; shorter steps from the best one then win."""
+    rows: list[dict[str, Any]] = []
+    healed = heal(cut, replace(quick, learning_rate=0.1), tmp_path / "out", on_progress=rows.append)
+    checked = [row["heldout_loss"] for row in rows if row["heldout_loss"] is not None]
+    assert checked[0] > healed.loss_before + 0.5
+    assert healed.loss_after == pytest.approx(min(checked), abs=1e-3)  # but for rounding
+    assert healed.loss_after < healed.loss_before
+
+
+def test_nothing_is_written_where_nothing_is_won(
+    cut: Path, demo_text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Steps so large that every check finds a worse model."""
+    config = HealConfig(
+        calibration=str(demo_text[0]),
+        sequences=16,
+        sequence_length=64,
+        steps=12,
+        learning_rate=100.0,
+    )
+    with pytest.raises(InputError, match="nothing was written"):
+        heal(cut, config, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_and_its_bad_input(
+    cut: Path,
+    demo_model: Path,
+    demo_text: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = ("--data", demo_text[0], "--sequences", "16", "--sequence-length", "64")
+    assert_refused(grasp_deploy("heal", "none", *text, "-o", "out"), "no folder none")
+    refused = grasp_deploy("heal", demo_model, *text, "-o", "out")
+    assert_refused(refused, "model")
+    refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "0")
+    assert_refused(refused, "--minutes 0")
+    refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "1", "--steps", "1")
+    assert_refused(refused, "--minutes and --steps", "give one")
+    odd = {"--minutes": "inf", "--seed": "99999999999", "--rank": "1000000", "--dtype": "x"}
+    for option, value in odd.items():
+        refused = grasp_deploy("heal", cut, *text, "-o", "out", option, value)
+        assert_refused(refused, f"{option} {value}")
+    refused = grasp_deploy("heal", cut, *text, "-o", "/proc/x/out")
+    assert_refused(refused, "/proc/x")
+    assert not list(tmp_path.iterdir())
+    other = Path(shutil.copytree(demo_model, tmp_path / "other"))
+    with (other / "model.safetensors").open("r+b") as weights:
+        weights.seek(-1, 2)
+        weights.write(b"\x01")
+    changed = Path(shutil.copytree(cut, tmp_path / "changed"))
+    (changed / "tokenizer.json").write_text((changed / "tokenizer.json").read_text() + "\n")
+    with monkeypatch.context() as patch:  # refused before the lessons
+        patch.delattr("grasp_deploy.healing.heal.LoraDistiller")
+        with monkeypatch.context() as full:
+            full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+            refused = grasp_deploy("heal", cut, *text, "-o", "out")
+            assert_refused(refused, "disk of out has 0.00 GiB left", "free some space")
+        refused = grasp_deploy("heal", cut, *text, "-o", "out", "--model", other)
+        assert_refused(refused, "with other weights than this model", "name the same model")
+        refused = grasp_deploy("heal", changed, *text, "-o", "out")
+        assert_refused(refused, "tokenizer.json is not the file that manifest.json states")
+    shutil.rmtree(other)
+    shutil.rmtree(changed)
+    assert not list(tmp_path.iterdir())
+    ended = grasp_deploy("heal", cut, *text, "-o", "out", "--steps", "30", "--json")
+    assert ended.code == 0, ended.stderr
+    record = json.loads(ended.stdout)
+    assert record["loss_dense"] < record["loss_after"] < record["loss_before"]
