@@ -34,7 +34,7 @@ from variants import Bench, options_of
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.cli.bench.output import check_place
-from grasp_deploy.compression.budget import budget_record
+from grasp_deploy.compression.provenance import budget_record
 from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.compression.compress import is_result_of
 from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.provenance import is_result_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.serve import HOST, PORT, check_port

@@ -1,9 +1,10 @@
-"""A compression whose input has been checked: what its stages work on."""
+"""A checked compression: everything that can be refused is refused before weights load."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,9 +38,9 @@ class PreparedRun:
     text: Blocks
     weight_hashes: dict[str, str]  # SHA-256 by file name
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, Any]:
-        """What tells that the files behind the config's names have changed."""
+        """Fingerprints of the files behind the config's names."""
         return {
             "weights": self.weight_hashes,
             "calibration tokens": self.text.as_dict()["token_ids_sha256"],
@@ -47,20 +48,21 @@ class PreparedRun:
         }
 
     @property
-    def computed_by(self) -> dict[str, Any]:
-        """What else a resumed run must share with the one that it goes on with."""
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must share with the run that it continues: inputs and software."""
         releases = versions()
         names = ("grasp_deploy", "torch", "transformers")
-        return {"device": self.device.type, **{name: releases[name] for name in names}}
+        software = {name: releases[name] for name in names}
+        return {**self.inputs, "device": self.device.type, **software}
 
-    @property
+    @cached_property
     def blocks(self) -> CalibrationBlocks:
-        """What is learnt from and what is held out; of several sources a share of each is."""
+        """Sequences to learn from and to hold out; of several sources a share of each."""
         token_ids, parts = self.text.token_ids, self.text.parts
         if not parts:
             return CalibrationBlocks.split(token_ids)
-        # Backwards, so that a source of few blocks holds out its last: its first one stands among
-        # the first blocks of all, which are all that criteria and compensation read.
+        # Backwards, so that a source of few sequences holds out its last: its first is among the
+        # first of all, which are all that criteria and refitting read.
         places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
         splits = [CalibrationBlocks.split(of_source) for of_source in places]
         train = torch.cat([split.train for split in splits]).sort().values
@@ -68,8 +70,18 @@ class PreparedRun:
         return CalibrationBlocks(token_ids[train], token_ids[heldout])
 
     @property
-    def calibrated(self) -> Tensor | None:
-        """The fingerprint of the text, by which an evaluation on the same text is told."""
+    def gate_blocks(self) -> CalibrationBlocks:
+        """The sequences that gates are learnt from: the first of those to learn from."""
+        return replace(self.blocks, train=self.blocks.train[: self.config.gate_sequences])
+
+    @property
+    def criterion_sequences(self) -> Tensor:
+        """`(n, T)` ids that criteria read."""
+        return self.blocks.train[: self.config.criterion_sequences]
+
+    @property
+    def fingerprint(self) -> Tensor | None:
+        """Fingerprint of the text, by which an evaluation on the same text is recognised."""
         return fingerprint(self.text.token_ids)
 
     @property
@@ -79,13 +91,13 @@ class PreparedRun:
 
     @property
     def criterion(self) -> str | None:
-        """The criterion that gates start from or units are chosen by; None: from equal scores."""
+        """Criterion that gates start from or units are chosen by; None for equal scores."""
         name = self.config.start if self.config.learns else self.config.method
         return None if name == "equal" else name
 
     @property
     def ranks_per_cost(self) -> bool:
-        """Whether units are ranked by score per cost, and not by score."""
+        """True if units are ranked by score per cost, False by score."""
         config = self.config
         if config.ranking == "auto":
             return config.method in (*ADDITIVE, "progressive")

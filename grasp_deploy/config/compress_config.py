@@ -93,9 +93,9 @@ class CompressConfig:
 
     method: Literal["progressive", "grasp", "gumbel-topk", Criterion] = option(
         "Method",
-        f"How units are chosen: progressive (a cut in rounds), grasp (gates learnt from --start), "
-        f"gumbel-topk, or at once by a criterion: {', '.join(CRITERIA)}.",
-        "progressive",
+        "How units are chosen: grasp (gates learnt under the budget, from --start), progressive "
+        f"(rounds alone), gumbel-topk, or at once by a criterion: {', '.join(CRITERIA)}.",
+        "grasp",
     )
     start: Literal["progressive", "equal", Criterion] = option(
         "Method",
@@ -122,7 +122,8 @@ class CompressConfig:
     compensation_sequences: int = option("Calibration", "Blocks that compensation reads.", 128)
     ridge: float = option("Compensation", "Its pull towards the weights as they were.", 0.01)
 
-    epochs: int = option("Learning", "Passes over the blocks to learn the gates.", 1)
+    epochs: int = option("Learning", "Passes over the sequences that gates are learnt from.", 1)
+    gate_sequences: int = option("Calibration", "Sequences that gates are learnt from.", 256)
     learning_rate: float = option("Learning", "Of AdamW, for scores and scales.", 0.01)
     learning_rate_schedule: Literal["constant", "cosine"] = option(
         "Learning", "constant, or falling to 0 along half a cosine.", "cosine"

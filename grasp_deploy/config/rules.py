@@ -18,7 +18,10 @@ BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 LEARNT_METHODS = ("grasp", "gumbel-topk")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test holds it to ADDITIVE
-OF_LEARNT_GATES = ("start", "epochs", "objective", "gate_site", "temperature", "swap_groups")
+OF_LEARNT_GATES = (
+    *("start", "epochs", "gate_sequences", "objective"),
+    *("gate_site", "temperature", "swap_groups"),
+)
 OF_LEARNING = ("learning_rate", "learning_rate_schedule", "select")
 OF_ROUNDS = ("rounds", "round_criterion")
 OF_CRITERIA = ("criterion_sequences",)
@@ -114,7 +117,8 @@ def range_problems(config: CompressConfig, wrong_types: Container[str]) -> list[
     at_least = dict.fromkeys(
         (
             *("ffn_multiple", "kv_multiple", "tensor_parallel", "sequences", "epochs"),
-            *("batch_size", "criterion_sequences", "compensation_sequences", "rounds"),
+            *("batch_size", "criterion_sequences", "compensation_sequences", "gate_sequences"),
+            "rounds",
         ),
         1,
     ) | dict.fromkeys(("scale_epochs", "swap_groups", "seed", "cached_tokens"), 0)
