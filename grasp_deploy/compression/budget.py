@@ -17,16 +17,16 @@ from grasp_deploy.pruning.units import UnitTable
 
 
 def unit_table(shape: ModelShape) -> UnitTable:
-    """The flat axis of a dense model."""
+    """Flat axis of a dense model's units."""
     return UnitTable.of_layers(
         [(layer.intermediate_size, layer.num_key_value_heads) for layer in shape.layers]
     )
 
 
 def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
-    """The checked budget of a config for a model's shape.
+    """Checked budget of a config for a model's shape.
 
-    Raises InputError that names the smallest or the largest budget that this model allows.
+    Raises InputError that names the smallest or the largest budget that the model allows.
     """
     units = unit_table(shape)
     costs = unit_costs(config, shape, units)
@@ -51,7 +51,7 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
 
 
 def _limit(config: CompressConfig, shape: ModelShape, total: float) -> float:
-    """`B` in the unit of the costs."""
+    """Limit `B`, in the unit of the costs."""
     if config.keep is not None:
         # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
         return float(Fraction(str(config.keep)) * Fraction(total))
@@ -66,7 +66,7 @@ def _limit(config: CompressConfig, shape: ModelShape, total: float) -> float:
 
 
 def _fixed_bytes(shape: ModelShape, total: float) -> float:
-    """Weight bytes that no mask removes: embeddings, norms, and units that are no target."""
+    """Weight bytes that no mask removes: embeddings, norms and units outside the targets."""
     return shape.weight_bytes - total * shape.bytes_per_parameter
 
 
@@ -79,7 +79,7 @@ def _refuse_over_dense(option: str, text: str, asked: int, dense: int) -> None:
 
 
 def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: float) -> str:
-    """A limit as the option that would set it, rounded up."""
+    """A limit written as the option that sets it, rounded up."""
     if config.keep is not None:
         steps = math.ceil(10_000 * Fraction(limit) / Fraction(total))
         return f"--keep {steps / 10_000:g}"

@@ -126,9 +126,12 @@ class PreparedRun:
 
 
 def prepare(config: CompressConfig) -> PreparedRun:
-    """Check everything that can be checked before weights load."""
+    """Check everything that can be checked before weights load.
+
+    Raises InputError for a model, budget or text that cannot be used.
+    """
     device = resolve_device(config.device)
-    weighted_sources(config.calibration)  # before anything is fetched
+    weighted_sources(config.calibration)  # before anything is downloaded
     source = resolve_model(config.model, config.revision)
     stated = read_config(source.directory)
     shape = model_shape(stated)
@@ -151,7 +154,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
     job = PreparedRun(config, source, shape, device, budget, text, file_hashes(source.directory))
     if config.swap_groups and not len(job.blocks.heldout):
         raise InputError(
-            f"--swap-groups {config.swap_groups} measures masks on held-out blocks, and one block "
-            "of a text leaves none: give more text or shorter blocks, or drop --swap-groups"
+            f"swap_groups={config.swap_groups} measures masks on held-out sequences, and one "
+            "sequence leaves none: give more text or a shorter --sequence-length, or drop it"
         )
     return job

@@ -1,4 +1,4 @@
-"""What each unit costs under the cost model of a config, the user's own functions included."""
+"""Costs of all units under the cost model of a config, including the user's own functions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from grasp_deploy.pruning.units import UnitTable
 
 
 def unit_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> Tensor:
-    """`(N,)` float64 costs; units that are no target cost nothing, so that they stay.
+    """`(N,)` float64 costs; units outside the targets cost nothing and are always kept.
 
-    They are on the grid on which the budget adds them up, so that their sum is the budget's total.
+    They lie on the grid on which the budget adds them up, so their sum is the budget's total.
     """
     costs = _raw_costs(config, shape, units)
     costs = torch.where(units.is_kv, costs * config.kv_cost_factor, costs)
@@ -52,7 +52,7 @@ def _raw_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> T
 
 
 def _custom_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
-    """Costs from the user's own `function(units, shape)`, looked up from the working folder on."""
+    """`(N,)` costs of the user's own `function(units, shape)`, imported from the working folder."""
     module_name, _, function_name = reference.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -63,10 +63,10 @@ def _custom_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor
             "give package.module:function, importable from here"
         ) from None
     finally:
-        with suppress(ValueError):  # its own affair, if it took that out
+        with suppress(ValueError):
             sys.path.remove(str(Path.cwd()))
     try:
-        with redirect_stdout(sys.stderr):  # stdout is for our own results
+        with redirect_stdout(sys.stderr):  # stdout is reserved for results
             values = function(units, shape)
         costs = torch.as_tensor(values, dtype=torch.float64).to_dense().detach().cpu()
     except (Exception, SystemExit) as error:  # whatever the user's function raises

@@ -201,7 +201,7 @@ def test_swaps_that_are_done_are_not_tried_again(learnt: CompressConfig, tmp_pat
 
 
 def test_swaps_need_held_out_text(learnt: CompressConfig) -> None:
-    with pytest.raises(InputError, match="--swap-groups 2 measures masks on held-out blocks"):
+    with pytest.raises(InputError, match="swap_groups=2 measures masks on held-out sequences"):
         prepare(replace(learnt, swap_groups=2, sequences=1))
 
 
