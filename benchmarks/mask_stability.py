@@ -58,7 +58,7 @@ def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) 
 
         def look(step: int, scores: Tensor) -> None:
             if step % every == 0:
-                masks.append(stages.mask(scores).cpu())
+                masks.append(stages.ranking(scores).mask.cpu())
 
         stages.scores(look)
     return masks

@@ -17,8 +17,8 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
+from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
 from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
-from grasp_deploy.pruning.projection import Budget, BudgetError, exactly_summable, make_budget
 from grasp_deploy.pruning.units import UnitTable
 
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.pruning.compensation import Fit, OutputLayers, compensate
+from grasp_deploy.pruning.compensation import Fit, compensate
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
+from grasp_deploy.pruning.output_projections import OutputProjections
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -25,8 +26,8 @@ class FrozenModel:
         self, job: PreparedRun, model: nn.Module, workspace: Workspace, on_progress: OnProgress
     ) -> None:
         self.job, self.model, self.workspace, self.on_progress = job, model, workspace, on_progress
-        self.outputs = OutputLayers(
-            model, job.budget.units, job.group_width, remember=job.config.compensation
+        self.outputs = OutputProjections(
+            model, job.budget.units, job.group_width, resettable=job.config.compensation
         )
 
     @contextmanager
@@ -53,7 +54,7 @@ class FrozenModel:
 
     def compensate(self, mask: Tensor, blocks: Tensor) -> Iterator[Fit]:
         """Solve the columns of a `(N,)` mask on `(n, T)` blocks, from the dense weights."""
-        self.outputs.restore()
+        self.outputs.reset()
         job = self.job
         return compensate(
             self.model,
@@ -87,6 +88,6 @@ class FrozenModel:
         tensors, record = saved
         vectors = {name: tensors.pop(name).to(self.job.device) for name in names}
         if tensors:
-            self.outputs.restore()
-            self.outputs.put(vectors["mask"], tensors)
+            self.outputs.reset()
+            self.outputs.load(vectors["mask"], tensors)
         return list(vectors.values()), record

@@ -104,7 +104,7 @@ class _Rounds:
         self.scores, self.mask = scores, mask
         self.done += 1
         self.say(0)
-        columns = self.subject.outputs.kept(mask) if self.repairs(self.done) else {}
+        columns = self.subject.outputs.extract(mask) if self.repairs(self.done) else {}
         record = {"round": self.done, "seconds": self.seconds()}
         self.subject.remember("rounds", {"scores": scores, "mask": mask}, columns, record)
 

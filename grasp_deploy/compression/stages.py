@@ -17,10 +17,9 @@ from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.initial_scores import start_of
 from grasp_deploy.pruning.compensation import Fit
 from grasp_deploy.pruning.learning_state import LearningState
-from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.scales import learn_scales
+from grasp_deploy.pruning.ranking import Ranking
 from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
-from grasp_deploy.pruning.training import keep_mask, learn_scores, ranking_of
+from grasp_deploy.pruning.training import learn_scales, learn_scores
 
 Look = Callable[[int, Tensor], None]
 
@@ -75,16 +74,17 @@ class Stages:
             seconds = row["seconds"]
         self.seconds["gates"] = seconds
         scores = state.chosen(schedule.select)
-        own = self.mask(scores) if job.config.learns or start.mask is None else None
-        swapped = self._swapped(scores) if job.config.swap_groups else None
+        ranking = self.ranking(scores)
+        own = ranking.mask if job.config.learns or start.mask is None else None
+        swapped = self._swapped(ranking) if job.config.swap_groups else None
         return scores, _distinct([swapped, own, start.mask])
 
-    def mask(self, scores: Tensor) -> Tensor:
-        """`(N,)` mask that scores keep under the budget."""
+    def ranking(self, scores: Tensor) -> Ranking:
+        """The ranking of `(N,)` scores, with the mask that they keep under the budget."""
         job = self.subject.job
         if not job.config.learns:  # a criterion's scores have any size: a sigmoid would saturate
-            return project(scores, job.budget)
-        return keep_mask(scores, job.budget, job.config.temperature, job.ranks_per_cost)
+            return Ranking.of_values(scores, job.budget)
+        return Ranking.of_scores(scores, job.budget, job.config.temperature, job.ranks_per_cost)
 
     def compensation(self, masks: list[Tensor]) -> tuple[Tensor, list[Fit]]:
         """The mask that does best on held-out text, its output columns solved for; and the fits.
@@ -104,8 +104,8 @@ class Stages:
             masks = masks[:1]
         ways = (way for number in range(len(masks)) for way in self._ways(masks, number))
         best = min(ways, key=lambda way: way.loss)
-        subject.outputs.restore()
-        subject.outputs.put(best.mask, best.columns)
+        subject.outputs.reset()
+        subject.outputs.load(best.mask, best.columns)
         seconds = self.seconds["compensation"] = time.perf_counter() - began
         record = {"fits": [asdict(fit) for fit in best.fits], "seconds": seconds}
         subject.remember("compensation", {"mask": best.mask}, best.columns, record)
@@ -139,7 +139,7 @@ class Stages:
         tensors = {
             name: kept.float() * column_scales[columns[name]]
             for (name, kept), column_scales in zip(
-                outputs.kept(mask).items(), of_column, strict=True
+                outputs.extract(mask).items(), of_column, strict=True
             )
         }
         path = self.subject.workspace.save_tensors("fitted", tensors, {})
@@ -147,18 +147,17 @@ class Stages:
             name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in tensors.items()
         }
 
-    def _swapped(self, scores: Tensor) -> Tensor:
-        """The mask of learnt scores, and of the swaps at its cut that lower the held-out loss."""
+    def _swapped(self, ranking: Ranking) -> Tensor:
+        """The mask of a ranking after the swaps at its cut that lower the held-out loss."""
         subject, job = self.subject, self.subject.job
         if (saved := subject.recall("swaps", "mask")) is not None:
             (mask,), record = saved
             self.swaps, self.seconds["swaps"] = record["accepted"], float(record["seconds"])
             return mask
         began = time.perf_counter()
-        mask = self.mask(scores)
-        ranking = ranking_of(scores, job.budget, job.config.temperature, job.ranks_per_cost)
-        groups = groups_near_the_cut(ranking, job.budget, job.config.swap_groups)
-        swaps = try_swaps(ranking, job.budget, groups, self._loss)
+        mask = ranking.mask
+        groups = groups_near_the_cut(ranking, job.config.swap_groups)
+        swaps = try_swaps(ranking, groups, self._loss)
         for step, swap in enumerate(swaps, start=1):
             mask = swap.mask
             if swap.accepted:
@@ -183,12 +182,12 @@ class Stages:
             )
         yield self._way(mask, fits)
         if len(subject.job.blocks.heldout):
-            subject.outputs.restore()
+            subject.outputs.reset()
             yield self._way(mask, [])
 
     def _way(self, mask: Tensor, fits: list[Fit]) -> _Candidate:
         """The mask on the model as it is."""
-        return _Candidate(self._loss(mask), mask, fits, self.subject.outputs.kept(mask))
+        return _Candidate(self._loss(mask), mask, fits, self.subject.outputs.extract(mask))
 
     def _loss(self, mask: Tensor) -> float:
         """On the held-out blocks; infinite if it is no number, or unknown."""

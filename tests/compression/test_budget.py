@@ -16,7 +16,8 @@ from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.compression.budget import budget_for, budget_record, unit_costs, unit_table
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.projection import Budget, project
+from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.projection import project
 from tests.tiny import VARIANTS, tiny_config
 
 SHAPE = model_shape(tiny_config("llama").to_dict())  # 3 layers, 96 channels and 2 groups each
