@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ending import run, write
+from grasp_deploy.compression.stages import Stages
 from quality import PAPER
 from rich.console import Console
 from study_options import add_options, corpora_of, keeps_and_seeds, parsed, settings_of
@@ -34,11 +35,10 @@ from variants import Bench, options_of
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.cli.bench.output import check_place
-from grasp_deploy.compression.provenance import budget_record
 from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
 from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.provenance import budget_record
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.quality.corpora import Corpus

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ending import run, write
+from grasp_deploy.compression.stages import Stages
 from quality import PAPER
 from rich.console import Console
 from study_options import add_options, keeps_and_seeds, settings_of
@@ -29,7 +30,6 @@ from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import new_record
@@ -58,7 +58,7 @@ def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) 
 
         def look(step: int, scores: Tensor) -> None:
             if step % every == 0:
-                masks.append(stages.mask(scores).cpu())
+                masks.append(stages.ranking(scores).mask.cpu())
 
         stages.scores(look)
     return masks

@@ -33,7 +33,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.engine.serve import running_server
 from grasp_deploy.files.record import new_record, spread
-from grasp_deploy.pruning.projection import Budget
+from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.units import UnitTable
 
 SMALL = ["--max-model-len", "256", "--max-num-seqs", "8"]

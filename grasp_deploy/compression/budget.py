@@ -12,7 +12,7 @@ from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
-from grasp_deploy.pruning.projection import Budget, BudgetError, make_budget
+from grasp_deploy.pruning.budget import Budget, BudgetError, make_budget
 from grasp_deploy.pruning.units import UnitTable
 
 

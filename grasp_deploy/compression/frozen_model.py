@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.pruning.compensation import Fit, OutputLayers, compensate
+from grasp_deploy.pruning.compensation import Fit, compensate
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.learning_state import LearningState, Schedule
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
+from grasp_deploy.pruning.output_projections import OutputProjections
 from grasp_deploy.pruning.training import StepRecord, freeze
 
 OnProgress = Callable[[dict[str, Any]], None]
@@ -45,8 +46,8 @@ class FrozenModel:
         self.run, self.model, self.workspace = run, model, workspace
         self.on_progress = on_progress
         self.seconds = dict.fromkeys(("start", "gates", "scales"), 0.0)  # of each stage that ran
-        self.outputs = OutputLayers(
-            model, run.budget.units, run.group_width, remember=run.config.compensation
+        self.outputs = OutputProjections(
+            model, run.budget.units, run.group_width, resettable=run.config.compensation
         )
 
     @classmethod
@@ -86,7 +87,7 @@ class FrozenModel:
 
     def refit(self, mask: Tensor, sequences: Tensor) -> Iterator[Fit]:
         """Solve the output columns that a `(N,)` mask keeps, starting from the dense weights."""
-        self.outputs.restore()
+        self.outputs.reset()
         run = self.run
         return compensate(
             self.model,
@@ -147,6 +148,6 @@ class FrozenModel:
         tensors, record = saved
         vectors = {name: tensors.pop(name).to(self.run.device) for name in names}
         if tensors:
-            self.outputs.restore()
-            self.outputs.put(vectors["mask"], tensors)
+            self.outputs.reset()
+            self.outputs.load(vectors["mask"], tensors)
         return StageResult(vectors, tensors, record)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.compression.frozen_model import FrozenModel, OnStep, StageResult
-from grasp_deploy.pruning.projection import project
+from grasp_deploy.pruning.ranking import Ranking
 from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
-from grasp_deploy.pruning.training import keep_mask, learn_scores, ranking_of
+from grasp_deploy.pruning.training import learn_scores
 
 
 def learn_gates(
@@ -41,12 +41,12 @@ def learn_gates(
     )
 
 
-def mask_of(frozen: FrozenModel, scores: Tensor) -> Tensor:
-    """`(N,)` mask that scores keep under the budget."""
+def ranking_of(frozen: FrozenModel, scores: Tensor) -> Ranking:
+    """Ranking of `(N,)` scores, with the mask that they keep under the budget."""
     run = frozen.run
     if not run.config.learns:  # a criterion's scores have any size: a sigmoid would saturate
-        return project(scores, run.budget)
-    return keep_mask(scores, run.budget, run.config.temperature, run.ranks_per_cost)
+        return Ranking.of_values(scores, run.budget)
+    return Ranking.of_scores(scores, run.budget, run.config.temperature, run.ranks_per_cost)
 
 
 def candidate_masks(
@@ -59,28 +59,24 @@ def candidate_masks(
     """
     if reached is not None and not frozen.run.config.learns:
         return [reached], []
-    own = mask_of(frozen, scores)
-    swapped, swaps = (
-        _swap_groups(frozen, scores, own) if frozen.run.config.swap_groups else (own, [])
-    )
+    ranking = ranking_of(frozen, scores)
+    swapped, swaps = ranking.mask, []
+    if frozen.run.config.swap_groups:
+        swapped, swaps = _swap_groups(frozen, ranking)
     distinct: list[Tensor] = []
-    for mask in (swapped, own, reached):
+    for mask in (swapped, ranking.mask, reached):
         if mask is not None and not any(torch.equal(mask, other) for other in distinct):
             distinct.append(mask)
     return distinct, swaps
 
 
-def _swap_groups(
-    frozen: FrozenModel, scores: Tensor, own: Tensor
-) -> tuple[Tensor, list[dict[str, Any]]]:
+def _swap_groups(frozen: FrozenModel, ranking: Ranking) -> tuple[Tensor, list[dict[str, Any]]]:
     """`(N,)` mask after the swaps of KV groups that lower the held-out loss, and those swaps."""
-    run, config = frozen.run, frozen.run.config
 
     def compute() -> StageResult:
-        mask, accepted = own, []
-        ranking = ranking_of(scores, run.budget, config.temperature, run.ranks_per_cost)
-        groups = groups_near_the_cut(ranking, run.budget, config.swap_groups)
-        swaps = try_swaps(ranking, run.budget, groups, frozen.mask_loss)
+        mask, accepted = ranking.mask, []
+        groups = groups_near_the_cut(ranking, frozen.run.config.swap_groups)
+        swaps = try_swaps(ranking, groups, frozen.mask_loss)
         for step, swap in enumerate(swaps, start=1):
             mask = swap.mask
             if swap.accepted:

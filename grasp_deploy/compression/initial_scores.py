@@ -99,7 +99,7 @@ def prune_in_rounds(frozen: FrozenModel) -> InitialScores:
     for scores, mask in cut_in_rounds(
         run.budget, config.rounds, score, refit, done=done, mask=reached
     ):
-        columns = frozen.outputs.kept(mask) if refits() else {}
+        columns = frozen.outputs.extract(mask) if refits() else {}
         done += 1
         report(0)
         saved = StageResult({"scores": scores, "mask": mask}, columns, {"round": done})

@@ -21,9 +21,9 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.data.sources import weighted_sources
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
+from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria import ADDITIVE
-from grasp_deploy.pruning.learning_state import CalibrationBlocks, Schedule
-from grasp_deploy.pruning.projection import Budget
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 
 @dataclass(frozen=True)

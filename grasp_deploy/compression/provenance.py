@@ -10,7 +10,7 @@ from torch import Tensor
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.files.record import versions
-from grasp_deploy.pruning.projection import Budget
+from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.version import __version__
 
 

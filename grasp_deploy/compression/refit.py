@@ -40,8 +40,8 @@ def refit_best(frozen: FrozenModel, masks: list[Tensor]) -> tuple[Tensor, list[F
 
 def _best_of(frozen: FrozenModel, masks: list[Tensor]) -> StageResult:
     best = min(_candidates(frozen, masks), key=lambda candidate: candidate.loss)
-    frozen.outputs.restore()
-    frozen.outputs.put(best.mask, best.columns)
+    frozen.outputs.reset()
+    frozen.outputs.load(best.mask, best.columns)
     fits = {"fits": [asdict(fit) for fit in best.fits]}
     return StageResult({"mask": best.mask}, best.columns, fits)
 
@@ -58,10 +58,10 @@ def _candidates(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[Candidate]
             frozen.on_progress(
                 {"stage": "compensation", "step": step, "steps": len(masks) * layers}
             )
-        yield Candidate(frozen.mask_loss(mask), mask, fits, frozen.outputs.kept(mask))
+        yield Candidate(frozen.mask_loss(mask), mask, fits, frozen.outputs.extract(mask))
         if len(frozen.run.blocks.heldout):
-            frozen.outputs.restore()
-            yield Candidate(frozen.mask_loss(mask), mask, [], frozen.outputs.kept(mask))
+            frozen.outputs.reset()
+            yield Candidate(frozen.mask_loss(mask), mask, [], frozen.outputs.extract(mask))
 
 
 def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, TensorEntry]:
@@ -73,7 +73,7 @@ def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, 
     columns = outputs.columns(mask.cpu())
     tensors = {
         name: kept.float() * scale[columns[name]]
-        for (name, kept), scale in zip(outputs.kept(mask).items(), of_layer, strict=True)
+        for (name, kept), scale in zip(outputs.extract(mask).items(), of_layer, strict=True)
     }
     path = frozen.workspace.save_tensors("fitted", tensors, {})
     return {name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in tensors.items()}

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import unit_scales
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.pruning import scales
+from grasp_deploy.pruning import training
 
 
 def learn_scales(frozen: FrozenModel, mask: Tensor) -> Tensor:
@@ -16,7 +16,7 @@ def learn_scales(frozen: FrozenModel, mask: Tensor) -> Tensor:
         "scales",
         unit_scales(mask).to(run.device),
         schedule,
-        lambda state: scales.learn_scales(
+        lambda state: training.learn_scales(
             frozen.model, run.budget.units, run.group_width, mask, run.blocks, schedule, state
         ),
     )

@@ -22,7 +22,8 @@ from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import staged_directory
-from grasp_deploy.pruning.projection import Budget, BudgetError, make_budget, project
+from grasp_deploy.pruning.budget import Budget, BudgetError, make_budget
+from grasp_deploy.pruning.projection import project
 
 
 def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = None) -> ModelShape:

@@ -13,8 +13,8 @@ from torch import Tensor
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.budget import exactly_summable
 from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
-from grasp_deploy.pruning.projection import exactly_summable
 from grasp_deploy.pruning.units import UnitTable
 
 

@@ -18,7 +18,8 @@ from grasp_deploy.compression.provenance import budget_record
 from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.projection import Budget, project
+from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.projection import project
 from tests.tiny import VARIANTS, tiny_config
 
 SHAPE = model_shape(tiny_config("llama").to_dict())  # 3 layers, 96 channels and 2 groups each

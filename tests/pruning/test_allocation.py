@@ -18,8 +18,9 @@ from grasp_deploy.pruning.allocation import (
     owl_offsets,
     per_cost,
 )
+from grasp_deploy.pruning.budget import Budget, make_budget
 from grasp_deploy.pruning.costs import Widths, parameters_cost
-from grasp_deploy.pruning.projection import Budget, make_budget, project
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.budget_cases import Case, cases
 

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.compensation import (
-    Fit,
-    NormalEquations,
-    OutputLayers,
-    compensate,
-)
+from grasp_deploy.pruning.compensation import Fit, compensate
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.least_squares import NormalEquations
+from grasp_deploy.pruning.output_projections import OutputProjections
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import VARIANTS, tiny_model
@@ -77,12 +74,13 @@ def test_inputs_that_are_always_zero_leave_the_weights_alone() -> None:
     assert torch.equal(solved, weight.double())
 
 
-def fitted(name: str, blocks: Tensor, **options: float) -> tuple[PreTrainedModel, list[Fit]]:
+def fitted(name: str, blocks: Tensor, batch_size: int = 3) -> tuple[PreTrainedModel, list[Fit]]:
     model = tiny_model(**VARIANTS[name])
     freeze(model)
     units, width = units_of(model)
-    arguments = {"batch_size": 3, **options}
-    return model, list(compensate(model, units, width, random_mask(units), blocks, **arguments))
+    mask = random_mask(units)
+    fits = compensate(model, units, width, mask, blocks, batch_size=batch_size, ridge=0.01)
+    return model, list(fits)
 
 
 def units_of(model: PreTrainedModel) -> tuple[UnitTable, int]:
@@ -125,7 +123,7 @@ def test_only_kept_columns_of_the_output_layers_change() -> None:
     model, _ = fitted("llama-biases", blocks)
     units, width = units_of(model)
     before = tiny_model(**VARIANTS["llama-biases"]).state_dict()
-    columns = OutputLayers(model, units, width).columns(random_mask(units))
+    columns = OutputProjections(model, units, width).columns(random_mask(units))
     for name, after in model.state_dict().items():
         if name not in columns:
             assert torch.equal(after, before[name]), name
@@ -140,13 +138,13 @@ def test_output_layers_go_back_and_forth() -> None:
     model = tiny_model("llama")
     freeze(model)
     dense = copy.deepcopy(model.state_dict())
-    outputs = OutputLayers(model, UNITS, 64)
+    outputs = OutputProjections(model, UNITS, 64)
     mask = random_mask(UNITS)
-    list(compensate(model, UNITS, 64, mask, torch.randint(256, (4, 24)), batch_size=2))
-    solved, kept = copy.deepcopy(model.state_dict()), outputs.kept(mask)
-    outputs.restore()
+    list(compensate(model, UNITS, 64, mask, torch.randint(256, (4, 24)), batch_size=2, ridge=0.01))
+    solved, kept = copy.deepcopy(model.state_dict()), outputs.extract(mask)
+    outputs.reset()
     assert all(torch.equal(tensor, dense[name]) for name, tensor in model.state_dict().items())
-    outputs.put(mask, kept)
+    outputs.load(mask, kept)
     assert all(torch.equal(tensor, solved[name]) for name, tensor in model.state_dict().items())
 
 
@@ -156,8 +154,8 @@ def test_a_mask_that_keeps_everything_changes_next_to_nothing() -> None:
     freeze(model)
     dense = copy.deepcopy(model)
     everything = torch.ones(UNITS.size, dtype=torch.bool)
-    fits = list(compensate(model, UNITS, 64, everything, blocks, batch_size=2))
-    assert all(fit.after <= 1e-6 * fit.power for fit in fits)
+    fits = list(compensate(model, UNITS, 64, everything, blocks, batch_size=2, ridge=0.01))
+    assert all(fit.after <= 1e-6 * fit.target_energy for fit in fits)
     with torch.no_grad():
         difference = (model(input_ids=blocks).logits - dense(input_ids=blocks).logits).abs().max()
     assert difference < 1e-3

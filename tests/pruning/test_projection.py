@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grasp_deploy.pruning.projection import (
+from grasp_deploy.pruning.budget import (
     Budget,
     BudgetError,
     exactly_summable,
     make_budget,
-    project,
     smallest_limit,
 )
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.budget_cases import Case, cases
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.learning_state import (
-    CalibrationBlocks,
-    LearningState,
-    Schedule,
-)
+from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.objective import mean_loss
-from grasp_deploy.pruning.scales import learn_scales
-from grasp_deploy.pruning.training import freeze
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
+from grasp_deploy.pruning.training import freeze, learn_scales
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import tiny_model
 

@@ -20,21 +20,18 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.budget import unit_table
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.costs import Widths, parameters_cost
 from grasp_deploy.pruning.gates import gated, straight_through
-from grasp_deploy.pruning.learning_state import (
-    CalibrationBlocks,
-    LearningState,
-    Schedule,
-)
+from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.objective import LossError, distillation_loss, language_loss, mean_loss
-from grasp_deploy.pruning.projection import make_budget
-from grasp_deploy.pruning.scales import learn_scales
+from grasp_deploy.pruning.ranking import Ranking
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import (
     StepRecord,
     freeze,
     gumbel_noise,
-    keep_mask,
+    learn_scales,
     learn_scores,
 )
 from grasp_deploy.pruning.units import UnitTable
@@ -63,12 +60,16 @@ def fresh(stage: str, schedule: Schedule = SCHEDULE) -> LearningState:
     return LearningState(start, schedule.learning_rate)
 
 
+def mask_of(scores: Tensor) -> Tensor:
+    return Ranking.of_scores(scores, BUDGET, 1.5, per_cost=False).mask
+
+
 def learn(
     stage: str, model: PreTrainedModel, state: LearningState, schedule: Schedule = SCHEDULE
 ) -> Iterator[StepRecord]:
     if stage == "gates":
         return learn_scores(model, BUDGET, GROUP_WIDTH, BLOCKS, schedule, state, temperature=1.5)
-    mask = keep_mask(torch.zeros(UNITS.size), BUDGET, 1.5, per_cost=False)
+    mask = mask_of(torch.zeros(UNITS.size))
     return learn_scales(model, UNITS, GROUP_WIDTH, mask, BLOCKS, schedule, state)
 
 
@@ -179,7 +180,7 @@ def test_a_saved_average_that_is_damaged_is_refused(mean: Tensor | None, tmp_pat
     workspace.save("gates", state, 1.0)
     assert workspace.restore("gates", fresh("gates")) == 1
     workspace.save_tensors("gates", damaged, {})
-    with pytest.raises(InputError, match=r"gates.safetensors, .* is damaged: start anew"):
+    with pytest.raises(InputError, match=r"gates.safetensors, .* is damaged: start over"):
         workspace.restore("gates", fresh("gates"))
 
 
@@ -195,7 +196,7 @@ def test_the_last_values_are_measured_too(model: PreTrainedModel) -> None:
 
 def heldout_loss(stage: str, model: PreTrainedModel, values: Tensor) -> float:
     scores = values if stage == "gates" else torch.zeros(UNITS.size)
-    gate = keep_mask(scores, BUDGET, 1.5, per_cost=False) * (1 if stage == "gates" else values)
+    gate = mask_of(scores) * (1 if stage == "gates" else values)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(gate.float())
         return mean_loss(model, BLOCKS.heldout, SCHEDULE.batch_size)
@@ -315,8 +316,8 @@ def test_ranking_by_cost_divides_the_probability_by_the_cost() -> None:
     units = UnitTable.of_layers([(3, 2)])
     budget = make_budget(units, torch.tensor([2.0, 2, 2, 1, 4]), 7)
     scores = torch.tensor([0.0, 3, 2, -1, 1])  # p: 0.5, 0.95, 0.88, 0.27, 0.73 at temperature 1
-    assert keep_mask(scores, budget, 1.0, per_cost=False).tolist() == [0, 1, 0, 0, 1]
-    assert keep_mask(scores, budget, 1.0, per_cost=True).tolist() == [1, 1, 1, 1, 0]
+    assert Ranking.of_scores(scores, budget, 1.0, per_cost=False).mask.tolist() == [0, 1, 0, 0, 1]
+    assert Ranking.of_scores(scores, budget, 1.0, per_cost=True).mask.tolist() == [1, 1, 1, 1, 0]
 
 
 def test_the_loss_is_that_of_transformers(model: PreTrainedModel) -> None:
@@ -346,7 +347,7 @@ def test_a_distilled_step_follows_the_divergence_from_open_gates(model: PreTrain
     record = next(learn("gates", model, state, schedule))
     ids = schedule.batch(BLOCKS, 0)
     scores = torch.zeros(UNITS.size, requires_grad=True)
-    mask = keep_mask(scores.detach(), BUDGET, 1.5, per_cost=False)
+    mask = mask_of(scores.detach())
     dense = model(input_ids=ids).logits.detach()
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(straight_through(torch.sigmoid(scores / 1.5), mask))

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grasp_deploy.pruning.criteria import ADDITIVE, CRITERIA, criterion_scores
-from grasp_deploy.pruning.criteria.coupled import coupled_linears, gated_linears
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.flap import flap_scores
-from grasp_deploy.pruning.criteria.magnitude import magnitude_scores
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
-from grasp_deploy.pruning.criteria.random_order import random_scores
 from grasp_deploy.pruning.criteria.wanda import wanda_structured_scores
+from grasp_deploy.pruning.criteria.without_text import magnitude_scores, random_scores
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.layout import coupled_linears, output_projections
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.criteria.cases import (
@@ -77,7 +77,7 @@ def test_a_units_weights_are_all_that_slicing_takes() -> None:
 
 def test_flap_is_the_standardised_fluctuation_times_the_columns_norms() -> None:
     model = frozen()
-    linears = gated_linears(model)
+    linears = list(output_projections(model).values())
     expected = []
     for segment, (linear, x) in enumerate(
         zip(linears, inputs_by_hand(model, linears), strict=True)
@@ -87,7 +87,7 @@ def test_flap_is_the_standardised_fluctuation_times_the_columns_norms() -> None:
         standard = (wifv - wifv.mean()) / (wifv - wifv.mean()).square().mean().sqrt()
         standard *= ((len(wifv) - 1) / len(wifv)) ** 0.5
         expected.append(per_unit(standard, segment).mean(1))
-    got = flap_scores(model, UNITS, BLOCKS, 2)
+    got = flap_scores(model, UNITS, CalibrationText(BLOCKS, 2))
     torch.testing.assert_close(got, torch.cat(expected), rtol=1e-4, atol=1e-5)
 
 
@@ -104,15 +104,15 @@ def test_removed_units_do_not_bend_the_scores_of_those_left(name: str) -> None:
     mask = torch.cat(masks)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(mask)
-        behind = scores(model, UNITS, BLOCKS, 2)
+        behind = scores(model, UNITS, CalibrationText(BLOCKS, 2))
     left = UnitTable.of_layers([(len(channels), len(groups)) for groups, channels in kept])
-    cut = scores(slice_by_hand(model, kept), left, BLOCKS, 2)
+    cut = scores(slice_by_hand(model, kept), left, CalibrationText(BLOCKS, 2))
     torch.testing.assert_close(behind[mask.bool()], cut, rtol=1e-4, atol=1e-5)
 
 
 def test_wanda_sums_weights_times_input_norms_over_a_units_columns() -> None:
     model = frozen()
-    linears = gated_linears(model)
+    linears = list(output_projections(model).values())
     expected = []
     for segment, (linear, x) in enumerate(
         zip(linears, inputs_by_hand(model, linears), strict=True)
@@ -120,7 +120,7 @@ def test_wanda_sums_weights_times_input_norms_over_a_units_columns() -> None:
         sizes = linear.weight.double().abs() * x.square().sum(0).sqrt()
         sums = per_unit(sizes.sum(0), segment).sum(1)
         expected.append(sums / sums.mean())
-    got = wanda_structured_scores(model, UNITS, BLOCKS, 2)
+    got = wanda_structured_scores(model, UNITS, CalibrationText(BLOCKS, 2))
     torch.testing.assert_close(got, torch.cat(expected), rtol=1e-5, atol=0)
 
 

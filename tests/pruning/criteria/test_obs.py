@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.criteria.coupled import gated_linears
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.elimination import losses_one_by_one
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.layout import output_projections
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import VARIANTS, tiny_model
@@ -38,7 +39,7 @@ def test_the_scores_are_the_losses_of_both_factors(name: str, mask: Tensor) -> N
     model = frozen(name)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(mask)
-        found = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+        found = obs_scores(model, UNITS, CalibrationText(BLOCKS, 2))
         ys, gs = seen_inputs_and_gradients(model, BLOCKS)
     expected = []
     for y, g, size in zip(ys, gs, UNITS.segment_sizes, strict=True):
@@ -51,29 +52,29 @@ def test_the_scores_are_the_losses_of_both_factors(name: str, mask: Tensor) -> N
 def test_layers_whose_units_all_stay_are_left_out() -> None:
     model = frozen("llama")
     is_kv = UNITS.is_kv
-    every = obs_scores(model, UNITS, BLOCKS, batch_size=2)
-    found = obs_scores(model, UNITS, BLOCKS, batch_size=2, removable=is_kv)
+    every = obs_scores(model, UNITS, CalibrationText(BLOCKS, 2))
+    found = obs_scores(model, UNITS, CalibrationText(BLOCKS, 2), removable=is_kv)
     assert torch.equal(found[is_kv], every[is_kv]) and every[~is_kv].any()
     assert not found[~is_kv].any()
 
 
 def test_checkpointed_activations_give_the_same_scores() -> None:
     model = frozen("llama")
-    plain = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+    plain = obs_scores(model, UNITS, CalibrationText(BLOCKS, 2))
     freeze(model, gradient_checkpointing=True)
-    torch.testing.assert_close(obs_scores(model, UNITS, BLOCKS, batch_size=2), plain)
+    torch.testing.assert_close(obs_scores(model, UNITS, CalibrationText(BLOCKS, 2)), plain)
 
 
 def test_how_a_channel_is_scaled_makes_no_difference() -> None:
     """As real models have it: one input thousands of times as large as the others of its layer."""
     model = frozen("llama")
-    before = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+    before = obs_scores(model, UNITS, CalibrationText(BLOCKS, 2))
     mlp = model.model.layers[1].mlp
     with torch.no_grad():
         mlp.up_proj.weight[7] *= 1000
         mlp.down_proj.weight[:, 7] /= 1000
     torch.testing.assert_close(
-        obs_scores(model, UNITS, BLOCKS, batch_size=2), before, rtol=0.1, atol=1e-12
+        obs_scores(model, UNITS, CalibrationText(BLOCKS, 2)), before, rtol=0.1, atol=1e-12
     )
 
 
@@ -81,7 +82,7 @@ def test_a_channel_that_is_always_zero_is_worth_nothing() -> None:
     model = frozen("llama")
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[7] = 0
-    scores = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+    scores = obs_scores(model, UNITS, CalibrationText(BLOCKS, 2))
     assert scores.argmin() == UNITS.ffn(1).start + 7
     assert scores.min() < 1e-6 * scores.median()
 
@@ -104,7 +105,10 @@ def seen_inputs_and_gradients(
         inputs.append(x)
         return (x,)
 
-    handles = [linear.register_forward_pre_hook(keep) for linear in gated_linears(model)]
+    handles = [
+        linear.register_forward_pre_hook(keep)
+        for linear in list(output_projections(model).values())
+    ]
     logits = model(input_ids=blocks).logits[:, :-1]
     loss = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), blocks[:, 1:].flatten(), reduction="sum"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.taylor import taylor_element_scores, taylor_vector_scores
 from grasp_deploy.pruning.criteria.taylor_gate import taylor_gate_scores
 from grasp_deploy.pruning.gates import gated
@@ -47,8 +48,8 @@ def test_weight_importance_is_the_papers_whatever_the_batch(name: str, batch_siz
     values = saliency(model)
     vector = score_by_hand(model, values, lambda part: part.sum().abs())
     element = score_by_hand(model, values, lambda part: part.abs().sum())
-    got_vector = taylor_vector_scores(model, UNITS, BLOCKS, batch_size)
-    got_element = taylor_element_scores(model, UNITS, BLOCKS, batch_size)
+    got_vector = taylor_vector_scores(model, UNITS, CalibrationText(BLOCKS, batch_size))
+    got_element = taylor_element_scores(model, UNITS, CalibrationText(BLOCKS, batch_size))
     torch.testing.assert_close(got_vector.float(), vector, rtol=1e-3, atol=2e-6)
     torch.testing.assert_close(got_element.float(), element, rtol=1e-4, atol=1e-7)
     assert bool((got_element >= got_vector).all())
@@ -64,13 +65,13 @@ def test_gate_importance_is_the_mean_of_each_sequences_absolute_gradient(batch_s
             gates.assign(z)
             language_loss(model, block[None]).backward()
             expected += z.grad.abs() / len(BLOCKS)  # type: ignore[union-attr]
-    got = taylor_gate_scores(model, UNITS, BLOCKS, batch_size)
+    got = taylor_gate_scores(model, UNITS, CalibrationText(BLOCKS, batch_size))
     torch.testing.assert_close(got.float(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_closing_a_gate_a_little_moves_the_loss_by_its_score() -> None:
     model, block = frozen(), BLOCKS[:1]
-    scores = taylor_gate_scores(model, UNITS, block, 1)
+    scores = taylor_gate_scores(model, UNITS, CalibrationText(block, 1))
     step = 0.01
     for unit in (UNITS.ffn(0).start + 3, UNITS.kv(0).start, UNITS.kv(2).start + 1):
         losses = []
@@ -87,15 +88,17 @@ def test_closing_a_gate_a_little_moves_the_loss_by_its_score() -> None:
 @pytest.mark.parametrize("scores", ALL)
 def test_gradient_checkpointing_changes_nothing(scores: Scores) -> None:
     model = frozen()
-    plain = scores(model, UNITS, BLOCKS, 2)
+    plain = scores(model, UNITS, CalibrationText(BLOCKS, 2))
     freeze(model, gradient_checkpointing=True)
-    torch.testing.assert_close(scores(model, UNITS, BLOCKS, 2), plain, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(
+        scores(model, UNITS, CalibrationText(BLOCKS, 2)), plain, rtol=1e-4, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("scores", ALL)
 def test_half_precision_gives_nearly_the_same_ranking(scores: Scores) -> None:
-    exact = scores(frozen(), UNITS, BLOCKS, 2)
-    rough = scores(frozen(dtype=torch.bfloat16), UNITS, BLOCKS, 2)
+    exact = scores(frozen(), UNITS, CalibrationText(BLOCKS, 2))
+    rough = scores(frozen(dtype=torch.bfloat16), UNITS, CalibrationText(BLOCKS, 2))
     ranks = [one.argsort().argsort().double() for one in (exact, rough)]
     assert float(torch.corrcoef(torch.stack(ranks))[0, 1]) > 0.95
 
@@ -121,9 +124,9 @@ def test_the_model_is_left_frozen_and_unchanged_even_after_an_error(
 
     if fails:
         with pytest.raises(Stop):
-            scores(model, UNITS, BLOCKS, 2, on_batch)
+            scores(model, UNITS, CalibrationText(BLOCKS, 2, on_batch))
     else:
-        scores(model, UNITS, BLOCKS, 2, on_batch)
+        scores(model, UNITS, CalibrationText(BLOCKS, 2, on_batch))
     assert heard == [(2, 5), (4, 5), (5, 5)][: 2 if fails else 3]
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -135,8 +138,8 @@ def test_what_took_gradients_before_does_so_again_with_the_same_ones() -> None:
     model = frozen()
     weight = model.model.layers[1].mlp.up_proj.weight.requires_grad_(True)
     weight.grad = torch.ones_like(weight)
-    expected = taylor_element_scores(frozen(), UNITS, BLOCKS, 2)
-    assert torch.equal(taylor_element_scores(model, UNITS, BLOCKS, 2), expected)
+    expected = taylor_element_scores(frozen(), UNITS, CalibrationText(BLOCKS, 2))
+    assert torch.equal(taylor_element_scores(model, UNITS, CalibrationText(BLOCKS, 2)), expected)
     assert weight.requires_grad
     assert torch.equal(weight.grad, torch.ones_like(weight))
 
@@ -147,6 +150,6 @@ def test_a_loss_that_is_no_number_is_told(scores: Scores) -> None:
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[0, 0] = torch.nan
     with pytest.raises(LossError, match="stage is nan at step 1"):
-        scores(model, UNITS, BLOCKS, 2)
+        scores(model, UNITS, CalibrationText(BLOCKS, 2))
     assert hooks_of(model) == 0
     assert not any(parameter.requires_grad for parameter in model.parameters())
