@@ -26,13 +26,14 @@ from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.read.validate import TensorEntry
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, export
 from grasp_deploy.compression.budget import budget_record
-from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
+from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.outputs import refuse_existing
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.compensation import Fit
 from grasp_deploy.pruning.objective import LossError
@@ -118,13 +119,13 @@ def learn_plan(
         raise InputError(str(error)) from None
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"{job.device} is out of memory ({str(error).splitlines()[0]}): try "
+            f"{job.device} is out of memory ({first_line(error)}): try "
             "--gradient-checkpointing, a shorter --sequence-length, fewer "
             "--compensation-sequences, or --dtype bfloat16"
         ) from None
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(
-            f"the least squares of a layer cannot be solved ({str(error).splitlines()[0]}): take "
+            f"the least squares of a layer cannot be solved ({first_line(error)}): take "
             "more text (--sequences), another one, or --method taylor-element --no-compensation"
         ) from None
     provenance = {

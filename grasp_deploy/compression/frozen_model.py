@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, OutputLayers, compensate
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
-
-OnProgress = Callable[[dict[str, Any]], None]
 
 
 class FrozenModel:
