@@ -8,7 +8,7 @@ from typing import Any
 
 from grasp_deploy.cli.console import error_boundary, tidy_process
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import readable_disk_errors
+from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.record import write_record
 from grasp_deploy.pruning.objective import LossError
 

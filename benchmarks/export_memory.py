@@ -40,7 +40,8 @@ from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.files.record import new_record, spread
+from grasp_deploy.files.record import new_record
+from grasp_deploy.stats.quartiles import spread
 
 LLAMA_1B = Path(__file__).parent / "configs" / "llama-1b.json"
 KEEP = 0.6

@@ -46,13 +46,14 @@ from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
-from grasp_deploy.files.record import new_record, spread
+from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.ranking import Ranking
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import freeze, learn_scores
+from grasp_deploy.stats.quartiles import spread
 
 WARM_UP_ROUNDS = 3
 SCHEDULE_STEPS = 2048  # the paper's: 4 epochs of 512 sequences, one at a time

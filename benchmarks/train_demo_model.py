@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import grasp_deploy.demo
 from grasp_deploy.demo import text
-from grasp_deploy.files.outputs import readable_disk_errors
+from grasp_deploy.files.disk import readable_disk_errors
 
 MODEL_FOLDER = Path(grasp_deploy.demo.__file__).parent / "model"
 VOCABULARY = 2048

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.healing.heal import NothingWon, heal
 from grasp_deploy.healing.lora import HealConfig
 
-OnProgress = Callable[[dict[str, Any]], None]
 BRIEF = {"sequences": 64, "steps": 20, "rank": 4}
 
 

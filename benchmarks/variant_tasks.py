@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from grasp_deploy.evaluate.tasks.accuracy import average
 from grasp_deploy.evaluate.tasks.harness import check_installed
 from grasp_deploy.evaluate.tasks.loading import check_names
 from grasp_deploy.evaluate.tasks.run import TaskSettings, bench_tasks
+from grasp_deploy.files.progress import OnProgress
 
-OnProgress = Callable[[dict[str, Any]], None]
 Accuracies = dict[str, dict[str, Any]]
 DTYPE = "float32"  # as perplexities are measured
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,9 @@ from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.quality.corpora import Corpus
 from grasp_deploy.evaluate.tasks.run import TaskSettings
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
-
-OnProgress = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from filecmp import cmp
 from pathlib import Path
@@ -19,13 +18,14 @@ from grasp_deploy.checkpoint.read.validate import (
 )
 from grasp_deploy.checkpoint.write.shards import INDEX_FILE, TensorLayout, index_of, torch_dtype
 from grasp_deploy.checkpoint.write.sidecar_files import (
-    as_json,
     carried_over,
     configs,
     pruned_config,
     travelling,
 )
-from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, sha256
+from grasp_deploy.files.disk import sha256
+from grasp_deploy.files.json_files import as_json, read_json
+from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.version import __version__
 
@@ -120,8 +120,6 @@ def _check_index(directory: Path) -> str:
 def _check_config(path: Path, expected: dict[str, Any], exactly: bool) -> str:
     """A config against the one that an export writes; without `exactly`, where both say it."""
     found = _parsed(path)
-    if not isinstance(found, dict):
-        raise Difference(f"{path.name} is not a JSON object")
     names = found.keys() | expected.keys() if exactly else found.keys() & expected.keys()
     for name in sorted(names):
         here, there = (as_json(c[name]) if name in c else "nothing" for c in (found, expected))
@@ -141,13 +139,8 @@ def _check_copies(directory: Path, wanted: dict[str, Path], whose: str, exactly:
     return names
 
 
-def _parsed(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Difference(f"{path.name} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise Difference(f"{path.name} cannot be read ({error})") from None
+def _parsed(path: Path) -> dict[str, Any]:
+    return read_json(path, "export the checkpoint again")
 
 
 def _is_bare(name: str) -> bool:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from grasp_deploy.errors import ChildError, InputError
+from grasp_deploy.errors import ChildError, InputError, first_line
 
 CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 LESS_MEMORY = (
@@ -55,7 +55,7 @@ def error_boundary() -> Iterator[None]:
         if str(error).startswith("Symlink loop"):  # pathlib's word for ELOOP
             print_error("error", f"{error}: point the link at a file or a folder, or name one")
         elif _is_out_of_memory(error):
-            print_error("error", f"out of memory ({str(error).splitlines()[0]}): {LESS_MEMORY}")
+            print_error("error", f"out of memory ({first_line(error)}): {LESS_MEMORY}")
         else:
             raise
         sys.exit(BAD_INPUT)

@@ -60,11 +60,11 @@ def write_report(
 
     Raises InputError if matplotlib is missing, or if a file cannot or may not be written.
     """
+    from grasp_deploy.files.disk import write_files
     from grasp_deploy.report.files import (
         check_page_place,
         check_picture_place,
         check_pictures,
-        write_files,
     )
 
     try:

@@ -11,7 +11,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.sizes import parse_bytes
+from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.budget import Budget, BudgetError, make_budget
 from grasp_deploy.pruning.units import UnitTable
 
@@ -73,7 +73,7 @@ def _fixed_bytes(shape: ModelShape, total: float) -> float:
 def _refuse_over_dense(option: str, text: str, asked: int, dense: int) -> None:
     if asked > dense:
         raise InputError(
-            f"{option} {text} is more than the dense model's {_size(dense)}: ask for less, "
+            f"{option} {text} is more than the dense model's {format_bytes(dense)}: ask for less, "
             "or serve the model as it is"
         )
 
@@ -85,12 +85,5 @@ def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: f
         return f"--keep {steps / 10_000:g}"
     if config.weights is not None:
         size = math.ceil(_fixed_bytes(shape, total) + limit * shape.bytes_per_parameter)
-        return f"--weights {size} ({_size(size)})"
-    return f"--kv-per-token {math.ceil(limit)} ({_size(math.ceil(limit))})"
-
-
-def _size(size_bytes: int) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.2f} {unit}"
-    return f"{size_bytes} bytes"
+        return f"--weights {size} ({format_bytes(size)})"
+    return f"--kv-per-token {math.ceil(limit)} ({format_bytes(math.ceil(limit))})"

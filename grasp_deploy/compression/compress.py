@@ -13,7 +13,7 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.validate import TensorEntry
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, export
 from grasp_deploy.compression.failures import explained_failures
-from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
+from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.gates import candidate_masks, learn_gates
 from grasp_deploy.compression.initial_scores import initial_scores
 from grasp_deploy.compression.prepare import PreparedRun, prepare
@@ -23,6 +23,7 @@ from grasp_deploy.compression.resume import METRICS_FILE, Workspace
 from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.outputs import refuse_existing
+from grasp_deploy.files.progress import OnProgress
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.pruning.objective import LossError
 
 
@@ -20,13 +20,13 @@ def explained_failures(device: torch.device) -> Iterator[None]:
         raise InputError(str(error)) from None
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"{device} is out of memory ({str(error).splitlines()[0]}): try "
+            f"{device} is out of memory ({first_line(error)}): try "
             "--gradient-checkpointing, a shorter --sequence-length, "
             "--set compensation_sequences=64, or --dtype bfloat16"
         ) from None
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(
-            f"the least squares of a layer cannot be solved ({str(error).splitlines()[0]}): use "
+            f"the least squares of a layer cannot be solved ({first_line(error)}): use "
             "more text (--sequences), other text, or --method taylor-element "
             "--set compensation=no"
         ) from None

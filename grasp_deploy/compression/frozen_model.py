@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, compensate
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.learning_state import LearningState, Schedule
+from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
 from grasp_deploy.pruning.output_projections import OutputProjections
+from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.training import StepRecord, freeze
 
-OnProgress = Callable[[dict[str, Any]], None]
 OnStep = Callable[[int, Tensor], None]
 
 

@@ -60,7 +60,8 @@ def candidate_masks(
     if reached is not None and not frozen.run.config.learns:
         return [reached], []
     ranking = ranking_of(frozen, scores)
-    swapped, swaps = ranking.mask, []
+    swapped = ranking.mask
+    swaps: list[dict[str, Any]] = []
     if frozen.run.config.swap_groups:
         swapped, swaps = _swap_groups(frozen, ranking)
     distinct: list[Tensor] = []

@@ -17,17 +17,17 @@ from typing import Any
 
 from torch import Tensor
 
-from grasp_deploy.checkpoint.plan import read_tensors, write_tensors
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
 from grasp_deploy.config.rules import flag
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import write_text
+from grasp_deploy.files.disk import readable_disk_errors, write_text
+from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import (
     MANIFEST_FILE,
     locked,
-    readable_disk_errors,
     refuse_existing,
 )
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.training import StepRecord
 from grasp_deploy.pruning.units import UnitTable
@@ -138,7 +138,7 @@ class Workspace:
         if not path.exists():
             return None
         try:
-            tensors, record = read_tensors(path)
+            tensors, record = read_tensors(path, "start anew with --overwrite")
             float(record["seconds"])
             if any(tensors[name].shape != shape for name, shape in (shapes or {}).items()):
                 raise ValueError("other shapes")
@@ -277,10 +277,7 @@ def _refuse_other_config(begun: dict[str, Any], config: CompressConfig, director
 
 
 def _refuse_other_inputs(directory: Path, inputs: dict[str, Any]) -> None:
-    try:
-        began = dict(json.loads((directory / INPUTS_FILE).read_text()))
-    except (OSError, ValueError, TypeError, RecursionError):
-        raise InputError(_damaged(directory / INPUTS_FILE)) from None
+    began = read_json(directory / INPUTS_FILE, "start anew with --overwrite")
     changed = [
         f"{name} under the same name (their SHA-256 differs)"
         if name in HASHED

@@ -6,7 +6,6 @@ random weights. The text that such a model writes is noise.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.pruning.budget import Budget, BudgetError, make_budget
 from grasp_deploy.pruning.projection import project
@@ -53,9 +53,8 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
         mask = _mask_with_kv_share(config, budget, scores, kv_keep)
     kept = budget.units.kept_per_layer(mask)
     pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
-    text = json.dumps(pruned_config(stated, pruned), indent=2, ensure_ascii=False) + "\n"
     with staged_directory(output) as staging:
-        (staging / "config.json").write_text(text, encoding="utf-8")
+        write_json(staging / "config.json", pruned_config(stated, pruned))
     return pruned
 
 

@@ -21,7 +21,7 @@ from grasp_deploy.config.rules import (
     unused_problems,
 )
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import read_text
+from grasp_deploy.files.json_files import read_json
 
 Criterion = Literal[  # one-shot scores; a test holds them to those that `pruning.criteria` knows
     "random",
@@ -231,18 +231,5 @@ class CompressConfig:
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """The options in a config file that an earlier run wrote; InputError if it holds none."""
-    try:
-        values = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            f"the config file {path} cannot be read ({reason}): name the compress_config.json "
-            "that an earlier run wrote"
-        ) from None
-    if not isinstance(values, dict):
-        raise InputError(
-            f"the config file {path} is not a JSON object of options: name the "
-            "compress_config.json that an earlier run wrote"
-        )
-    return values
+    """Options from a config file that an earlier run wrote; InputError if it holds none."""
+    return read_json(path, "name the compress_config.json that an earlier run wrote")

@@ -10,10 +10,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -36,11 +34,10 @@ from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.healing.lora import HealConfig, LoraDistiller
 from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
 from grasp_deploy.pruning.schedule import CalibrationBlocks
-
-OnProgress = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-OnProgress = Callable[[dict[str, Any]], None]
+from grasp_deploy.files.progress import OnProgress
 
 STAGES = {
     "rounds": "cutting in rounds",

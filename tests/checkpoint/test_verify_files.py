@@ -102,7 +102,7 @@ def test_so_does_a_checkpoint_in_several_files(made: Path, base: Path, tmp_path:
         ("compress_config.json", "[]", "compress_config.json is not a JSON object"),
         ("compress_config.json", "{}", "compress_config.json is not what an export"),
         (INDEX_FILE, "{}", f"{INDEX_FILE} is not that of the tensors"),
-        (INDEX_FILE, "[" * 100_000, f"{INDEX_FILE} cannot be read"),
+        (INDEX_FILE, "[", f"{INDEX_FILE} cannot be read"),
         (INDEX_FILE, None, f"{INDEX_FILE} is missing"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_missing_shard(sharded: Path) -> None:
     assert_leaves_nothing(sharded, f"{INDEX} names {path.name}", "no such file", "fetch")
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"weight_map": ' + "1" * 5_000 + "}"])
+@pytest.mark.parametrize("content", ["[", '{"weight_map": ' + "1" * 5_000 + "}"])
 def test_an_index_that_cannot_be_read(sharded: Path, content: str) -> None:
     (sharded / INDEX).write_text(content)
     assert_leaves_nothing(sharded, f"{INDEX} cannot be read", "fetch the model again")

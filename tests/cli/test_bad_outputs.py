@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.plan import PLAN_VERSION, read_tensors, write_tensors
+from grasp_deploy.checkpoint.plan import PLAN_VERSION
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import SHORT, Ended, assert_refused, environment, grasp_deploy, tree
 from tests.tiny import save_tiny
 
@@ -249,8 +250,8 @@ def test_what_is_no_plan(pruned: Path, tiny_folder: Path, work: Path) -> None:
     before = tree(work)
     for name, words in {
         "nowhere.safetensors": ("no file", "check the path"),
-        "text.txt": ("cannot be read", "no plan"),
-        "cut.safetensors": ("cannot be read", "damaged"),
+        "text.txt": ("cannot be read", "plan.safetensors"),
+        "cut.safetensors": ("cannot be read", "plan.safetensors"),
         "short.safetensors": ("is damaged", "fetch it again"),
         "bare.safetensors": ("is damaged", "fetch it again"),
         "nan.safetensors": ("is damaged", "fetch it again"),

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.plan import load_plan, read_tensors, write_tensors
+from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import Ended, assert_refused, grasp_deploy
 from tests.tiny import save_tiny, tiny_tokenizer
 

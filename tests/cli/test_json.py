@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from grasp_deploy.checkpoint.plan import read_tensors, write_tensors
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import (
     ENTRY,
     SHORT,

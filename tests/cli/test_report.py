@@ -162,8 +162,8 @@ def test_what_layers_keep_is_called_after_its_record(folder: Path) -> None:
     [
         ("", ("cannot be read", "record")),
         ("{", ("cannot be read", "record")),
-        ("[]", ("is no record",)),
-        ('{"a": 1}', ("is no record",)),
+        ("[]", ("is not a JSON object",)),
+        ('{"a": 1}', ("is not a record",)),
         ('{"schema_version": 9, "benchmark": "kv"}', ("schema version 9", "version 1")),
         (
             '{"schema_version": 1, "benchmark": ["kv"], "settings": {}, "machine": {}}',

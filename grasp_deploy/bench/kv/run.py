@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,9 +14,9 @@ from grasp_deploy.engine.serve import available_memory_bytes
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 
-OnProgress = Callable[[dict[str, Any]], None]
 DEFAULT_CONTEXT_TOKENS = 2048
 
 

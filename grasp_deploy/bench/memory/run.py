@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.engine.serve import available_memory_bytes
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
-
-OnProgress = Callable[[dict[str, Any]], None]
+from grasp_deploy.files.sizes import format_bytes
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,6 @@ def _check_room(points: Sequence[tuple[BenchModel, int]], batch: int) -> None:
         needed_bytes = predict_prefill(model.shape, batch, tokens).peak_bytes
         if needed_bytes > free_bytes:
             raise InputError(
-                f"{model.name} needs {_gib(needed_bytes)} for {batch} prompts of {tokens} tokens, "
-                f"and {_gib(free_bytes)} are free here: ask for fewer or shorter prompts"
+                f"{model.name} needs {format_bytes(needed_bytes, 1)} for {batch} prompts of {tokens} tokens, "
+                f"and {format_bytes(free_bytes, 1)} are free here: ask for fewer or shorter prompts"
             )
-
-
-def _gib(size_bytes: int) -> str:
-    try:
-        return f"{size_bytes / 2**30:,.1f} GiB"
-    except OverflowError:  # no float is as large
-        return "over 10^298 GiB"

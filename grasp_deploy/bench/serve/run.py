@@ -21,7 +21,7 @@ from grasp_deploy.bench.serve.vllm_bench import (
     bench_serve_request,
 )
 from grasp_deploy.bench.throughput.engines import check_lengths
-from grasp_deploy.bench.throughput.run import OnProgress, rounds
+from grasp_deploy.bench.throughput.run import rounds
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.engine.flags import read_flags
@@ -33,6 +33,7 @@ from grasp_deploy.engine.serve import (
 )
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 
 CLIENT = "grasp_deploy.bench.serve.vllm_bench"

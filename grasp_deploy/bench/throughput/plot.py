@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 
 from grasp_deploy.bench.throughput.verdict import QUANTITIES, SETTING, rates
 from grasp_deploy.bench.verdicts import verdicts
-from grasp_deploy.files.record import spread
 from grasp_deploy.report.figure_style import (
     DASHED,
     INK,
@@ -23,6 +22,7 @@ from grasp_deploy.report.figure_style import (
     new_axes,
     powers_of_two,
 )
+from grasp_deploy.stats.quartiles import spread
 
 TITLES = {
     "throughput": "Output tokens per second",

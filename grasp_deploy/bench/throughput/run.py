@@ -24,9 +24,8 @@ from grasp_deploy.bench.throughput.engines import (
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
-
-OnProgress = Callable[[dict[str, Any]], None]
 
 PATIENCE_SECONDS = 6 * 3600.0  # a large batch on a CPU may take an hour
 

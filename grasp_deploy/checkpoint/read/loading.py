@@ -14,7 +14,7 @@ from transformers.utils import logging
 from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import check_weights
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 
 def load(
@@ -139,11 +139,3 @@ def resolve_device(name: str) -> torch.device:
             "--device cpu, or install a CUDA build of torch and a driver"
         )
     return device
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

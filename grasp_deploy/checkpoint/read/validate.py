@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.write.shards import INDEX_FILE
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import read_json, typed
 
 WEIGHTS_FILE = "model.safetensors"
 PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
@@ -27,6 +28,13 @@ class TensorEntry:
     path: Path
     dtype: str
     shape: tuple[int, ...]
+
+
+class ShardIndex(msgspec.Struct):
+    """What an index of shards must hold."""
+
+    weight_map: dict[str, str]  # file by tensor name
+    metadata: dict[str, Any] | None = None
 
 
 def check_checkpoint(directory: Path) -> ModelShape:
@@ -144,20 +152,12 @@ def _stored_tensors(directory: Path) -> dict[str, TensorEntry]:
 
 
 def _indexed_files(index: Path) -> dict[str, Path]:
-    try:
-        record: Any = json.loads(index.read_text(encoding="utf-8"))
-        weight_map = record["weight_map"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise InputError(f"{index} cannot be read ({error!r}): fetch the model again") from None
-    if (
-        not isinstance(weight_map, dict)
-        or not weight_map
-        or not all(
-            isinstance(file, str) and Path(file).name == file for file in weight_map.values()
-        )
-    ):
+    remedy = "fetch the model again"
+    record = typed(read_json(index, remedy), ShardIndex, index, remedy)
+    weight_map = record.weight_map
+    if not weight_map or any(Path(file).name != file for file in weight_map.values()):
         raise InputError(f"{index} maps no tensors to files beside it: fetch the model again")
-    if not isinstance(record.get("metadata"), dict):
+    if record.metadata is None:
         raise InputError(
             f'{index} has no "metadata", and without it transformers loads no model: write '
             '"metadata": {} into it, or fetch the model again'

@@ -25,13 +25,14 @@ from grasp_deploy.checkpoint.write.shards import (
     torch_dtype,
     write_shards,
 )
-from grasp_deploy.checkpoint.write.sidecar_files import as_json, pruned_config, write_companions
+from grasp_deploy.checkpoint.write.sidecar_files import pruned_config, write_companions
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import sha256
+from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import (
     MANIFEST_FILE,
     manifest_of,
     refuse_existing,
-    sha256,
     staged_directory,
 )
 from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
@@ -193,4 +194,4 @@ def _write_manifest(staging: Path, hashes: dict[str, str]) -> None:
     """SHA-256 of every file; those of the weights were taken while writing."""
     others = {path.name: sha256(path) for path in staging.iterdir() if path.name not in hashes}
     files = dict(sorted((hashes | others).items()))
-    (staging / MANIFEST_FILE).write_text(as_json({"sha256": files}), encoding="utf-8")
+    write_json(staging / MANIFEST_FILE, {"sha256": files})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import grasp_deploy.checkpoint.format as package
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.source import CARRIED_OVER
+from grasp_deploy.files.json_files import write_json
 
 REMOTE_CODE_FILES = ("configuration_grasp.py", "modeling_grasp.py")
 
@@ -20,7 +20,7 @@ def write_companions(directory: Path, base: Path, plan: Plan, config: dict[str, 
     for name, path in {**carried_over(base), **travelling()}.items():
         shutil.copyfile(path, directory / name)
     for name, record in configs(plan, config).items():
-        (directory / name).write_text(as_json(record), encoding="utf-8")
+        write_json(directory / name, record)
 
 
 def carried_over(directory: Path) -> dict[str, Path]:
@@ -62,7 +62,3 @@ def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
         "num_key_value_heads": dense_layer.num_key_value_heads,
         "per_layer_config": {str(i): vars(layer) for i, layer in enumerate(pruned.layers)},
     }
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,18 +26,10 @@ def check_place(output: Path | None, kind: str | None = None) -> None:
     """
     if output is None:
         return
-    from grasp_deploy.files.disk import is_special
-    from grasp_deploy.files.outputs import readable_disk_errors
+    from grasp_deploy.files.outputs import check_file_place
     from grasp_deploy.files.record import read_record
 
-    with readable_disk_errors(output):
-        is_folder, exists = output.is_dir(), output.exists()
-        folder = next(parent for parent in output.absolute().parents if parent.exists())
-    if is_folder:
-        raise InputError(f"--output {output} is a folder: name a file in it")
-    if is_special(output):
-        raise InputError(f"--output {output} is a pipe or a device: name a file")
-    if exists:
+    if check_file_place(output, "--output"):
         try:
             there = read_record(output)["benchmark"]
         except InputError:
@@ -49,15 +40,12 @@ def check_place(output: Path | None, kind: str | None = None) -> None:
             raise InputError(
                 f"--output {output} is a record of {there}, and not of {kind}: name another file"
             )
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"--output {output} cannot be written in {folder}: name another file")
 
 
 def end(
     record: dict[str, Any], output: Path | None, as_json: bool, table: Callable[[Any], Table]
 ) -> None:
     """Write the record if asked to, and print it as JSON or as its table."""
-    from grasp_deploy.files.outputs import readable_disk_errors
     from grasp_deploy.files.record import write_record
 
     if as_json:
@@ -65,5 +53,4 @@ def end(
     else:
         stdout.print(table(record))
     if output is not None:
-        with readable_disk_errors(output):
-            write_record(output, record)
+        write_record(output, record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,12 @@ from grasp_deploy.evaluate.quality.corpora import (
     is_calibrated_on,
 )
 from grasp_deploy.evaluate.quality.records import task_rows
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import versions
 from grasp_deploy.stats.clustered import paired_error
 
 SCHEMA_VERSION = 1
 SEQUENCE_LENGTH = 2048
-
-OnProgress = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)

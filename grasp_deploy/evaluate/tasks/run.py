@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,9 +24,9 @@ from grasp_deploy.evaluate.tasks.harness import (
 from grasp_deploy.evaluate.tasks.loading import Loaded, check_names, load_tasks
 from grasp_deploy.evaluate.tasks.local_items import check_examples, read_task_file
 from grasp_deploy.evaluate.tasks.vllm import vllm_cells
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 
-OnProgress = Callable[[dict[str, Any]], None]
 Cells = list[dict[str, Any]]
 MAX_TOKENS = 4096  # few-shot prompts are shorter; a cache for all positions may not fit in memory
 BATCH_SIZE = 8
