@@ -6,6 +6,7 @@ python examples/generate.py DIR [PROMPT]
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -15,7 +16,7 @@ directory = sys.argv[1]
 prompt = sys.argv[2] if len(sys.argv) > 2 else "Return a new list containing"
 
 tokenizer = AutoTokenizer.from_pretrained(directory)
-model = AutoModelForCausalLM.from_pretrained(directory)
+model: Any = AutoModelForCausalLM.from_pretrained(directory)
 inputs = tokenizer(prompt, return_tensors="pt")
 tokens = model.generate(**inputs, max_new_tokens=24, do_sample=False)
 print(tokenizer.decode(tokens[0], skip_special_tokens=True))

@@ -46,10 +46,8 @@ if __name__ == "__main__":
         )
         compressed = compress(config, sys.argv[1])
     layers = compressed.pruned.layers
-    for name, half in (
-        ("first", layers[: len(layers) // 2]),
-        ("second", layers[len(layers) // 2 :]),
-    ):
+    middle = len(layers) // 2
+    for name, half in (("first", layers[:middle]), ("second", layers[middle:])):
         channels = sum(layer.intermediate_size for layer in half)
         groups = sum(layer.num_key_value_heads for layer in half)
         print(f"{name} half of the layers: {channels} FFN channels, {groups} KV groups")
