@@ -105,6 +105,7 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
     from grasp_deploy.checkpoint.read.loading import load
     from grasp_deploy.compression.budget import unit_table
+    from grasp_deploy.pruning.criteria.batches import CalibrationText
 
     shape = model_shape(read_config(demo_model))
     units = unit_table(shape)
@@ -112,9 +113,9 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     assert cost.shape == (units.size,)
     assert cost[units.is_kv].min() * 10 == cost[units.is_kv].max()
 
-    blocks = torch.randint(shape.vocab_size, (2, 16))
+    text = CalibrationText(torch.randint(shape.vocab_size, (2, 16)), batch_size=1)
     model = load(demo_model, device="cpu")
-    scores = python_of("add-a-criterion.md")["activation_scores"](model, units, blocks, 1)
+    scores = python_of("add-a-criterion.md")["activation_scores"](model, units, text)
     assert scores.shape == (units.size,)
     assert bool((scores > 0).all())
 
