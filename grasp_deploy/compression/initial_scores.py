@@ -116,7 +116,6 @@ def _criterion_scores(frozen: FrozenModel, name: str, on_batch: OnBatch) -> Tens
         name,
         frozen.model,
         run.budget.units,
-        run.group_width,
         run.criterion_sequences,
         batch_size=config.batch_size,
         seed=config.seed,

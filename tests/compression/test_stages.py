@@ -70,7 +70,6 @@ def test_a_criterion_alone_decides_the_mask(
         method,
         load(job.source.directory, device="cpu"),
         job.budget.units,
-        job.group_width,
         job.blocks.train,
         batch_size=config.batch_size,
         seed=0,

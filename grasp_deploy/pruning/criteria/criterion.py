@@ -7,13 +7,11 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch, device_of
-from grasp_deploy.pruning.criteria.flap import flap_scores
+from grasp_deploy.pruning.criteria.from_moments import flap_scores, wanda_structured_scores
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.criteria.taylor import taylor_element_scores, taylor_vector_scores
 from grasp_deploy.pruning.criteria.taylor_gate import taylor_gate_scores
-from grasp_deploy.pruning.criteria.wanda import wanda_structured_scores
 from grasp_deploy.pruning.criteria.without_text import magnitude_scores, random_scores
-from grasp_deploy.pruning.layout import output_projections
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.units import UnitTable
 
@@ -33,7 +31,6 @@ def criterion_scores(
     name: str,
     model: nn.Module,
     units: UnitTable,
-    group_width: int,
     sequences: Tensor,
     *,
     batch_size: int,
@@ -50,7 +47,6 @@ def criterion_scores(
 
     Raises LossError if the loss or scores are not finite, and ValueError for another name.
     """
-    _check_fit(model, units, group_width)
     text = CalibrationText(sequences, batch_size, on_batch)
     match name:
         case "random":
@@ -66,12 +62,3 @@ def criterion_scores(
     if not bool(scores.isfinite().all()):
         raise LossError(f"the {name} scores are not finite: {OVERFLOW}")
     return scores.to(device_of(model)).float()
-
-
-def _check_fit(model: nn.Module, units: UnitTable, group_width: int) -> None:
-    widths = [linear.in_features for linear in output_projections(model).values()]
-    expected = [
-        size * (group_width if segment % 2 else 1)
-        for segment, size in enumerate(units.segment_sizes)
-    ]
-    assert widths == expected, f"the units are not this model's: {expected} against {widths}"

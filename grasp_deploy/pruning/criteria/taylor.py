@@ -104,7 +104,6 @@ def _gradients_of(parameters: Sequence[Tensor], on_gradient: OnGradient) -> Iter
 
     `on_gradient(index, gradient)` is called as soon as the backward pass has it; then it is freed.
     """
-    before = [(parameter.requires_grad, parameter.grad) for parameter in parameters]
 
     def hook(index: int) -> Callable[[Tensor], None]:
         def pass_on(parameter: Tensor) -> None:
@@ -117,16 +116,15 @@ def _gradients_of(parameters: Sequence[Tensor], on_gradient: OnGradient) -> Iter
     try:
         for parameter in parameters:
             parameter.requires_grad_(True)
-            parameter.grad = None
         with installed(
             parameter.register_post_accumulate_grad_hook(hook(index))
             for index, parameter in enumerate(parameters)
         ):
             yield
     finally:
-        for parameter, (requires_grad, gradient) in zip(parameters, before, strict=True):
-            parameter.requires_grad_(requires_grad)
-            parameter.grad = gradient
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+            parameter.grad = None
 
 
 def _product(gradient: Tensor, parameter: Tensor) -> Tensor:

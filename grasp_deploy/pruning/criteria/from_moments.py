@@ -1,9 +1,12 @@
-"""Fluctuation-based importance (FLAP, An et al. 2024).
+"""Scores from the moments of the inputs of `down_proj` and `o_proj`: FLAP and structured Wanda.
 
-A column of `down_proj` or `o_proj` whose input hardly fluctuates can be replaced by a constant: its
+FLAP (An et al. 2024): a column whose input hardly fluctuates can be replaced by a constant, its
 mean input times the column, added to the output as a bias. The replacement loses the input's
 variance times the column's squared norm, their metric WIFV. The bias itself is left out: Qwen's
 checkpoints have no place for one, and the closed-form compensation does more.
+
+Wanda-sp, a baseline of the same paper, makes Wanda (Sun et al. 2024) structured: the importance of
+a column is the sum of `|W|·‖x‖₂` over its weights.
 """
 
 from __future__ import annotations
@@ -45,3 +48,22 @@ def _standardised(values: Tensor) -> Tensor:
         return torch.zeros_like(values)
     spread = left.std()
     return (values - left.mean()) / torch.where(spread > 0, spread, 1.0)
+
+
+@torch.no_grad()
+def wanda_structured_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Tensor:
+    """`(N,)` float64 importance over a text, divided by the mean of the unit's segment.
+
+    The sums compare only within one linear layer, where Wanda-sp ranks them. Divided by their mean,
+    1 is an average unit of its layer and kind everywhere, so a global ranking can use them. With
+    the allocation `layerwise` the division changes nothing, and the result is Wanda-sp.
+    """
+    linears = list(output_projections(model).values())
+    moments = input_moments(model, linears, text)
+    scores = []
+    for size, linear, moment in zip(units.segment_sizes, linears, moments, strict=True):
+        columns = linear.weight.float().abs().sum(0, dtype=torch.float64) * moment.norm
+        sums = columns.view(size, -1).sum(1)
+        left = (sums > 0).sum()  # removed units count in no mean
+        scores.append(sums / (sums.sum() / left if left else 1.0))
+    return torch.cat(scores)
