@@ -24,7 +24,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.read.validate import TensorEntry
-from grasp_deploy.checkpoint.write.export import SHARD_BYTES, export
+from grasp_deploy.checkpoint.write.checkpoint import SHARD_BYTES, write_checkpoint
 from grasp_deploy.compression.budget import budget_record
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun, prepare
@@ -75,9 +75,9 @@ def compress(
         output, config, began_with, resume=resume, overwrite=overwrite
     ) as workspace:
         plan, fitted = learn_plan(job, workspace, on_progress)
-        pruned = export(
+        pruned = write_checkpoint(
             plan,
-            job.source.directory,
+            job.base,
             output,
             fitted=fitted,
             shard_bytes=shard_bytes,

@@ -27,8 +27,9 @@ from grasp_deploy.checkpoint.read.loading import (
     load_tokenizer,
     resolve_device,
 )
-from grasp_deploy.checkpoint.read.validate import TensorEntry, check_checkpoint
-from grasp_deploy.checkpoint.write.export import SHARD_BYTES, base_of, export
+from grasp_deploy.checkpoint.read.validate import StoredModel, TensorEntry, check_checkpoint
+from grasp_deploy.checkpoint.write.checkpoint import write_checkpoint
+from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.checkpoint.write.shards import CODES
 from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
@@ -92,7 +93,9 @@ def heal(
     text, blocks = _text(directory, config)
     check_writable(output)  # better now than after the lessons
     check_room(output, shape.weight_bytes)
-    teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
+    teacher, student = (
+        load_checked(d, device, config.dtype, "sdpa") for d in (base.directory, directory)
+    )
     course = LoraDistiller(config, blocks, teacher, student)
     if not math.isfinite(course.first_loss):
         raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
@@ -154,7 +157,7 @@ def check_installed() -> None:
 
 
 def _write(
-    weights: dict[str, Tensor], plan: Plan, base: Path, output: Path, overwrite: bool
+    weights: dict[str, Tensor], plan: Plan, base: StoredModel, output: Path, overwrite: bool
 ) -> None:
     """Write the checkpoint: healed linear layers, and the plan's cut of all else."""
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
@@ -170,4 +173,4 @@ def _write(
             name: TensorEntry(path, CODES[tensor.dtype], tuple(tensor.shape))
             for name, tensor in weights.items()
         }
-        export(plan, base, output, shard_bytes=SHARD_BYTES, overwrite=overwrite, fitted=fitted)
+        write_checkpoint(plan, base, output, fitted=fitted, overwrite=overwrite)
