@@ -30,6 +30,7 @@ from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.checkpoint.read.source import ModelSource
+from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
@@ -71,7 +72,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
     return PreparedRun(
         config=config,
         source=ModelSource(str(options.config), options.config.parent, None),
-        shape=shape,
+        base=StoredModel(options.config.parent, {}, shape, {}),
         device=device,
         budget=budget_for(config, shape, device),
         text=Blocks(tokens, "random tokens", None, None, options.sequences),

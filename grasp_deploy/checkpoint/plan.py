@@ -113,19 +113,22 @@ def _is_whole(plan: Plan) -> bool:
     return all(channels > 0 and groups > 0 for channels, groups in kept)
 
 
-def check_plan_fits(plan: Plan, shape: ModelShape, hashes: dict[str, str]) -> None:
-    """InputError if the plan was made for another model, told by its shape or its file hashes."""
+def check_layers(plan: Plan, shape: ModelShape) -> None:
+    """Raise InputError if the plan was made for a model with other layers than `shape`."""
     layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in shape.layers]
-    base = plan.provenance["model"]
     if layers != plan.dense_layers:
         raise InputError(
-            f"the plan was made for {base}, whose layers have other sizes than this model's: "
-            "name the model that it was made for"
+            f"the plan was made for {plan.provenance['model']}, whose layers have other sizes than "
+            "this model's: name the model that it was made for"
         )
+
+
+def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
+    """Raise InputError if weight files, as SHA-256 by name, are not those of the plan's model."""
     if hashes != plan.provenance["weight_hashes"]:
         raise InputError(
-            f"the plan was made for {base} with other weights than this model's (their SHA-256 "
-            "differs): name the same model and revision"
+            f"the plan was made for {plan.provenance['model']} with other weights than this "
+            "model's (their SHA-256 differs): name the same model and revision"
         )
 
 

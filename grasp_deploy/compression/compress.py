@@ -11,7 +11,7 @@ import torch
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.validate import TensorEntry
-from grasp_deploy.checkpoint.write.export import SHARD_BYTES, export
+from grasp_deploy.checkpoint.write.checkpoint import SHARD_BYTES, write_checkpoint
 from grasp_deploy.compression.failures import explained_failures
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.gates import candidate_masks, learn_gates
@@ -60,9 +60,9 @@ def compress(
         output, config, run.identity, resume=resume, overwrite=overwrite
     ) as workspace:
         plan, fitted = learn_plan(run, workspace, on_progress)
-        pruned = export(
+        pruned = write_checkpoint(
             plan,
-            run.source.directory,
+            run.base,
             output,
             fitted=fitted,
             shard_bytes=shard_bytes,

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
-from grasp_deploy.checkpoint.read.validate import check_weights, stored_dtype
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, places_of, read_calibration
@@ -32,11 +32,16 @@ class PreparedRun:
 
     config: CompressConfig
     source: ModelSource
-    shape: ModelShape  # of the dense model
+    base: StoredModel  # the dense model's files
     device: torch.device
     budget: Budget
     text: Blocks
     weight_hashes: dict[str, str]  # SHA-256 by file name
+
+    @property
+    def shape(self) -> ModelShape:
+        """Shape of the dense model."""
+        return self.base.shape
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -133,14 +138,13 @@ def prepare(config: CompressConfig) -> PreparedRun:
     device = resolve_device(config.device)
     weighted_sources(config.calibration)  # before anything is downloaded
     source = resolve_model(config.model, config.revision)
-    stated = read_config(source.directory)
-    shape = model_shape(stated)
+    base = read_stored_model(source.directory)
+    shape = base.shape
     if shape.pruned:
         raise InputError(
             f"{config.model} is already pruned: compress the model that it came from with a "
             "smaller budget (its plan names it)"
         )
-    shape = replace(shape, dtype=stored_dtype(check_weights(source.directory, shape)))
     budget = budget_for(config, shape, device)
     text = read_calibration(
         load_tokenizer(source.directory),
@@ -150,11 +154,11 @@ def prepare(config: CompressConfig) -> PreparedRun:
         config.sequence_length,
         config.sequences,
     )
-    check_tokens(text.token_ids, stated)
-    job = PreparedRun(config, source, shape, device, budget, text, file_hashes(source.directory))
-    if config.swap_groups and not len(job.blocks.heldout):
+    check_tokens(text.token_ids, base.config)
+    run = PreparedRun(config, source, base, device, budget, text, file_hashes(source.directory))
+    if config.swap_groups and not len(run.blocks.heldout):
         raise InputError(
             f"swap_groups={config.swap_groups} measures masks on held-out sequences, and one "
             "sequence leaves none: give more text or a shorter --sequence-length, or drop it"
         )
-    return job
+    return run

@@ -27,8 +27,9 @@ from grasp_deploy.checkpoint.read.loading import (
     load_tokenizer,
     resolve_device,
 )
-from grasp_deploy.checkpoint.read.validate import TensorEntry, check_checkpoint
-from grasp_deploy.checkpoint.write.export import SHARD_BYTES, base_of, export
+from grasp_deploy.checkpoint.read.validate import StoredModel, TensorEntry, check_checkpoint
+from grasp_deploy.checkpoint.write.checkpoint import write_checkpoint
+from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.checkpoint.write.shards import CODES
 from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
@@ -93,7 +94,7 @@ def heal(
     check_writable(output)  # better before learning than after it
     check_room(output, shape.weight_bytes)
     teacher, student = (
-        load_checked(folder, device, config.dtype, "sdpa") for folder in (base, directory)
+        load_checked(folder, device, config.dtype, "sdpa") for folder in (base.directory, directory)
     )
     distiller = LoraDistiller(config, blocks, teacher, student)
     if not math.isfinite(distiller.first_loss):
@@ -161,7 +162,7 @@ def check_installed() -> None:
 
 
 def _write(
-    weights: dict[str, Tensor], plan: Plan, base: Path, output: Path, overwrite: bool
+    weights: dict[str, Tensor], plan: Plan, base: StoredModel, output: Path, overwrite: bool
 ) -> None:
     """Write the checkpoint: healed linear layers, and the plan's cut of all other tensors."""
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
@@ -177,4 +178,4 @@ def _write(
             name: TensorEntry(path, CODES[tensor.dtype], tuple(tensor.shape))
             for name, tensor in weights.items()
         }
-        export(plan, base, output, shard_bytes=SHARD_BYTES, overwrite=overwrite, fitted=fitted)
+        write_checkpoint(plan, base, output, fitted=fitted, overwrite=overwrite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from grasp_deploy.errors import InputError, first_line
@@ -73,7 +74,18 @@ def resolve_model(name: str, revision: str | None = None, weights: bool = True) 
 
 def file_hashes(directory: Path) -> dict[str, str]:
     """SHA-256 of each safetensors file of a folder, by file name."""
-    return {path.name: sha256(path) for path in sorted(directory.glob("*.safetensors"))}
+    return {path.name: weight_hash(path) for path in sorted(directory.glob("*.safetensors"))}
+
+
+def weight_hash(path: Path) -> str:
+    """SHA-256 of a weight file; a file whose size and time stand still is hashed once a process."""
+    state = path.stat()
+    return _hash_of_state(path.resolve(), state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _hash_of_state(path: Path, size_bytes: int, changed_nanoseconds: int) -> str:
+    return sha256(path)
 
 
 def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:

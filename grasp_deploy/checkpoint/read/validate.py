@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,43 @@ class ShardIndex(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True)
+class StoredModel:
+    """A model folder as read once: its config, its shape and where its tensors lie.
+
+    The dtype of `shape` is the tensors' own; the config may name another one.
+    """
+
+    directory: Path
+    config: dict[str, Any]
+    shape: ModelShape
+    entries: dict[str, TensorEntry]
+
+
+def read_stored_model(directory: Path) -> StoredModel:
+    """Read the config.json and all weight headers of a folder, and compare them.
+
+    Raises InputError for whatever is missing, damaged or contradictory.
+    """
+    config = read_config(directory)
+    shape = model_shape(config)
+    entries = check_weights(directory, shape)
+    return StoredModel(directory, config, replace(shape, dtype=stored_dtype(entries)), entries)
+
+
 def check_checkpoint(directory: Path) -> ModelShape:
-    """The shape of a folder whose config.json is supported and whose weights agree with it.
+    """The shape that the config.json of a folder states, if its weights agree with it.
 
     Reads headers only. Raises InputError for whatever is missing, damaged or contradictory.
     """
-    shape = model_shape(read_config(directory))
-    stored = stored_dtype(check_weights(directory, shape))
-    if shape.pruned and stored != shape.dtype:
+    model = read_stored_model(directory)
+    stated = model_shape(model.config)
+    if stated.pruned and model.shape.dtype != stated.dtype:
         raise InputError(
-            f"{directory / 'config.json'} says {shape.dtype} and the tensors are {stored}: "
-            "one of them was replaced; export the checkpoint again"
+            f"{directory / 'config.json'} says {stated.dtype} and the tensors are "
+            f"{model.shape.dtype}: one of them was replaced; export the checkpoint again"
         )
-    return shape
+    return stated
 
 
 def check_tokenizer(directory: Path) -> None:

@@ -59,7 +59,7 @@ def evaluate_card(
     model that is out of reach or another one, text that cannot be read, and records of others.
     """
     plan = intact_plan(directory)
-    base = base_of(plan, settings.model, "nothing tells what was lost")
+    base = base_of(plan, settings.model, "nothing tells what was lost").directory
     tasks = task_rows(settings.records, base, directory)
     texts = _texts(directory, plan, settings)
     dense, pruned = (
