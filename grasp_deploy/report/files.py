@@ -1,4 +1,4 @@
-"""Writing what was drawn: all files, or none."""
+"""Write a page and figures: all files or none, and only over files that a report wrote."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import is_special, sync
 from grasp_deploy.files.outputs import readable_disk_errors
 
+MARK_BYTES = 4096  # within which a page or a figure carries its mark
+
 
 def check_page_place(path: Path, records: Collection[Path], mark: str) -> None:
-    """InputError if a page may not be written there; only a page of ours is ever replaced.
+    """InputError if a page may not be written there.
 
-    `mark` is what such a page holds in its first kilobytes; `records` are what it is drawn from.
+    `records` are the files that the page is drawn from; `mark` identifies an earlier page.
     """
     with readable_disk_errors(path):
         if path.resolve() in {record.resolve() for record in records}:
@@ -23,37 +25,38 @@ def check_page_place(path: Path, records: Collection[Path], mark: str) -> None:
             raise InputError(f"--html {path} is a folder: name a file in it")
         if is_special(path):
             raise InputError(f"--html {path} is a pipe or a device: name a file")
-        if path.exists() and not _is_ours(path, mark):
-            raise InputError(f"--html {path} exists and is no page of ours: name another file")
+        if path.exists() and not _is_marked(path, mark):
+            raise InputError(
+                f"--html {path} exists and was not written by `report`: name another file"
+            )
 
 
-def check_picture_place(folder: Path) -> None:
-    """InputError if figures cannot be put there."""
+def check_figure_folder(folder: Path) -> None:
+    """InputError if figures cannot be written there."""
     with readable_disk_errors(folder):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--png {folder} is a file: name a folder for the figures")
 
 
-def check_pictures(paths: Iterable[Path], mark: str) -> None:
-    """InputError if a figure would replace what is none of ours; `mark` is as for a page."""
+def check_figures(paths: Iterable[Path], mark: str) -> None:
+    """InputError if a figure would replace a file without this mark."""
     for path in paths:
         with readable_disk_errors(path):
-            if path.exists() and not (path.is_file() and _is_ours(path, mark)):
+            if path.exists() and not (path.is_file() and _is_marked(path, mark)):
                 raise InputError(
-                    f"--png: {path} exists and is no figure of ours: name another folder"
+                    f"--png: {path} exists and was not written by `report`: name another folder"
                 )
 
 
-def _is_ours(path: Path, mark: str) -> bool:
-    """Whether a file says in its first kilobytes that we made it."""
+def _is_marked(path: Path, mark: str) -> bool:
     with path.open("rb") as file:
-        return mark.encode() in file.read(4096)
+        return mark.encode() in file.read(MARK_BYTES)
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
-    """Write all files in one go, in folders made if need be; InputError if the disk refuses.
+    """Write all files or none, making their folders; InputError if the disk refuses one.
 
-    Each is written beside its place first, and all take their names only when all are complete.
+    Each is written beside its place first; all are renamed only when all are complete.
     """
     staged = {path: path.with_name(f".{path.name}.incomplete") for path in files}
     try:
