@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from variant_healing import BRIEF, healed
-from variant_tasks import accuracies, average_of
 
+from benchmarks.study.healing import healed
+from benchmarks.study.record import Layer, Losses, Row
+from benchmarks.study.tasks import accuracies
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.config_file import read_config_at
@@ -28,34 +29,35 @@ from grasp_deploy.evaluate.quality.corpora import Corpus
 from grasp_deploy.evaluate.tasks.run import TaskSettings
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.report.progress import OnProgress
 
-OnProgress = Callable[[dict[str, Any]], None]
+BRIEF_HEALING = {"sequences": 64, "steps": 20, "rank": 4}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compress: options of the config that differ from the study's own."""
+    """One way to compress: options of CompressConfig that differ from the study's own."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    healing: dict[str, Any] | None = None  # of HealConfig, for a variant healed after the cut
+    healing: dict[str, Any] | None = None  # of HealConfig, if the variant is healed after the cut
 
     def in_brief(self) -> Variant:
-        """The same in seconds, as far as the study's settings do not see to that."""
-        return self if self.healing is None else replace(self, healing=BRIEF)
+        """The variant in seconds, as far as the study's settings do not shorten it."""
+        return self if self.healing is None else replace(self, healing=BRIEF_HEALING)
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
-        """Of the study's settings, with what this one differs in."""
+        """The config of the study's settings with this variant's options."""
         return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
 
-    def made_with(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """All options of a row, less those that its study, budget and seed tell."""
+    def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """All options of a row, except those that its study, budget and seed name."""
         healing = {} if self.healing is None else {"healing": self.healing}
-        return {**options_of(self.config(settings, 1.0, 0)), **healing}
+        return {**recorded_options(self.config(settings, 1.0, 0)), **healing}
 
 
 class Bench:
-    """Measures compressed models on the same blocks of the same corpora and on the same tasks."""
+    """Measures compressed models on the same sequences of the same corpora and on tasks."""
 
     def __init__(
         self,
@@ -64,29 +66,27 @@ class Bench:
         tasks: TaskSettings | None = None,
         on_progress: OnProgress = lambda row: None,
     ) -> None:
-        blocks = 2 if options.smoke else options.evaluation_blocks
+        count = 2 if options.smoke else options.evaluation_blocks
         length = 64 if options.smoke else options.sequence_length
         tokenizer = load_tokenizer(options.model)
-        self.blocks = {
-            corpus.name: read_blocks(tokenizer, corpus.source, corpus.split, None, length, blocks)
+        self.sequences = {
+            corpus.name: read_blocks(tokenizer, corpus.source, corpus.split, None, length, count)
             for corpus in corpora
         }
         self.directory: Path = options.model
-        self.dense = self.perplexities(self.directory)
+        self.dense = self.perplexities(load_float32(self.directory))
         self.shape = model_shape(read_config_at(options.model / "config.json"))
-        layers = self.shape.layers
-        self.dense_layers = [(one.intermediate_size, one.num_key_value_heads) for one in layers]
+        self.dense_layers: list[Layer] = [
+            (layer.intermediate_size, layer.num_key_value_heads) for layer in self.shape.layers
+        ]
         self.tasks = tasks
-        self.dense_tasks = accuracies(options.model, tasks, on_progress) if tasks else {}
+        self.dense_accuracies = accuracies(options.model, tasks, on_progress) if tasks else None
 
-    def perplexities(self, folder: Path) -> dict[str, float]:
-        """In float32, by the corpus's name."""
-        return self.perplexities_of(load(folder, device=_device(), dtype="float32"))
-
-    def perplexities_of(self, model: PreTrainedModel) -> dict[str, float]:
-        """Of a loaded model, by the corpus's name."""
+    def perplexities(self, model: PreTrainedModel) -> dict[str, float]:
+        """Perplexity of a model by corpus."""
         return {
-            name: perplexity(model, b, batch_size=4).perplexity for name, b in self.blocks.items()
+            name: perplexity(model, sequences, batch_size=4).perplexity
+            for name, sequences in self.sequences.items()
         }
 
     def measure(
@@ -96,99 +96,109 @@ class Bench:
         keep: float,
         seed: int,
         on_progress: OnProgress,
-    ) -> dict[str, Any]:
-        """Compress in one way under one budget; what a study records of the result."""
+    ) -> Row:
+        """Compress in one way under one budget, and measure the result."""
         config = variant.config(settings, keep, seed)
         with tempfile.TemporaryDirectory(prefix="variant-") as folder:
             made = Path(folder) / "pruned"
             plan = compress(config, made, on_progress=on_progress).plan
-            seconds, losses = plan.provenance["seconds"], dict(plan.provenance["losses"])
+            row = self.row(variant.name, config, plan)
+            row.options = variant.recorded_options(settings)
+            row.seconds = dict(plan.provenance["seconds"])
+            heldout_loss = dict(plan.provenance["losses"])
             if variant.healing is not None:
-                better = healed(made, config, variant.healing, on_progress)
-                made, seconds = better.folder, {**seconds, "healing": better.seconds}
-                losses |= {
-                    "heldout_before_healing": better.loss_before,
-                    "heldout_healed": better.loss_after,
+                outcome = healed(made, config, variant.healing, on_progress)
+                made = outcome.folder
+                row.seconds["healing"] = outcome.seconds
+                heldout_loss |= {
+                    "heldout_before_healing": outcome.loss_before,
+                    "heldout_healed": outcome.loss_after,
                 }
-            found = self.perplexities(made)
-            tasks = accuracies(made, self.tasks, on_progress) if self.tasks else {}
-        return {
-            "variant": variant.name,
-            "options": variant.made_with(settings),
-            **self.row(config, plan, found),
-            "heldout_loss": losses,
-            "seconds": seconds,
-            **({"without_scales": self.mask_alone(plan)} if _only_scaled(config) else {}),
-            **({"tasks": tasks, "task_average": average_of(tasks)} if tasks else {}),
-        }
+            row.heldout_loss = heldout_loss
+            self.set_losses(row, load_float32(made))
+            if self.tasks:
+                row.tasks, row.task_average = accuracies(made, self.tasks, on_progress)
+        if _differs_in_scales_only(config):
+            row.without_scales = self.mask_losses(plan)
+        return row
 
-    def mask_alone(self, plan: Plan) -> dict[str, Any]:
-        """The `losses` of a plan's mask on the uncut model, which gives the cut one's logits."""
-        model = load(self.directory, device=_device(), dtype="float32")
+    def mask_losses(self, plan: Plan) -> Losses:
+        """Losses of a plan's mask on the uncut model, which gives the cut model's logits."""
+        model = load_float32(self.directory)
         units = UnitTable.of_layers(plan.dense_layers)
         with gated(model, units, self.shape.query_heads_per_group * self.shape.head_dim) as gates:
             gates.assign(plan.mask.float().to(model.device))
-            return self.losses(self.perplexities_of(model))
+            return self.losses(model)
 
-    def losses(self, found: dict[str, float]) -> dict[str, Any]:
-        """Perplexities by the corpus's name, and what they are above the dense model's, in nats."""
-        excess = {name: math.log(value / self.dense[name]) for name, value in found.items()}
-        return {"perplexity": found, "excess_nats": excess}
+    def losses(self, model: PreTrainedModel) -> Losses:
+        """Perplexities by corpus, and the loss above the dense model's in nats per token."""
+        found = self.perplexities(model)
+        return Losses(found, {name: math.log(p / self.dense[name]) for name, p in found.items()})
 
-    def row(self, config: CompressConfig, plan: Plan, found: dict[str, float]) -> dict[str, Any]:
-        """What a study records of a plan, and of the perplexities found, by the corpus's name."""
+    def set_losses(self, row: Row, model: PreTrainedModel) -> None:
+        """Measure a model and note its losses in a row."""
+        losses = self.losses(model)
+        row.perplexity, row.excess_nats = losses.perplexity, losses.excess_nats
+
+    def row(self, variant: str, config: CompressConfig, plan: Plan) -> Row:
+        """The row of a plan, without losses and seconds, which are measured elsewhere."""
+        assert config.keep is not None, "studies name budgets as shares"
         units = UnitTable.of_layers(plan.dense_layers)
         ffn_share, kv_share = units.kept_shares(plan.mask)
         budget = plan.provenance["budget"]
-        return {
-            "keep": config.keep,
-            "seed": config.seed,
-            **self.losses(found),
-            "kept_cost_share": budget["kept_cost"] / budget["total_cost"],
-            "kept_ffn_share": ffn_share,
-            "kept_kv_share": kv_share,
-            **allocation(plan, unit_costs(config, self.shape, units), units.is_kv),
-            **({} if config.allocation == "global" else NO_SCORES),
-            "kept_per_layer": units.kept_per_layer(plan.mask),
-        }
+        scores = mean_scores(plan, units.is_kv) if config.allocation == "global" else (None, None)
+        ffn_cost, kv_cost = cost_shares(plan, unit_costs(config, self.shape, units), units.is_kv)
+        return Row(
+            variant=variant,
+            options=recorded_options(config),
+            keep=config.keep,
+            seed=config.seed,
+            perplexity={},
+            excess_nats={},
+            kept_cost_share=budget["kept_cost"] / budget["total_cost"],
+            kept_ffn_share=ffn_share,
+            kept_kv_share=kv_share,
+            ffn_share_of_kept_cost=ffn_cost,
+            kv_share_of_kept_cost=kv_cost,
+            mean_kept_ffn_score=scores[0],
+            mean_kept_kv_score=scores[1],
+            kept_per_layer=units.kept_per_layer(plan.mask),
+            seconds={},
+        )
 
 
-def _only_scaled(config: CompressConfig) -> bool:
-    """Whether the kept weights are the dense model's, but for scales that were learnt."""
+def _differs_in_scales_only(config: CompressConfig) -> bool:
+    """True if the kept weights are the dense model's but for scales that were learnt."""
     return config.scale_epochs > 0 and not config.compensation
 
 
-# Equal shares and OWL's turn scores into ranks, whose mean says nothing of the method.
-NO_SCORES = dict.fromkeys(("mean_kept_ffn_score", "mean_kept_kv_score"))
+def recorded_options(config: CompressConfig) -> dict[str, Any]:
+    """All options of a config, except those that a row's study, budget and seed name."""
+    elsewhere = ("model", "keep", "seed", "calibration", "calibration_split")
+    return {name: value for name, value in asdict(config).items() if name not in elsewhere}
 
 
-def options_of(config: CompressConfig) -> dict[str, Any]:
-    """All options that a row was made with, less those that its study, budget and seed tell."""
-    told = ("model", "keep", "seed", "calibration", "calibration_split")
-    return {name: value for name, value in asdict(config).items() if name not in told}
+def cost_shares(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> tuple[float, float]:
+    """Shares of the kept cost that FFN channels and KV groups take; `(N,)` costs and `is_kv`."""
+    kept, kv = float(costs[plan.mask].sum()), float(costs[plan.mask & is_kv].sum())
+    return (kept - kv) / kept, kv / kept
 
 
-def allocation(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> dict[str, float | None]:
-    """Which kind of unit the kept budget goes to, and the mean score of what is kept of each.
+def mean_scores(plan: Plan, is_kv: torch.Tensor) -> tuple[float | None, float | None]:
+    """Mean scores of the kept FFN channels and KV groups in the method's own unit.
 
-    With the shares by count, what the paper's appendix diagnoses allocations by. Costs and `is_kv`
-    are `(N,)` as all of the plan. Scores are the method's own: logits where gates are learnt.
+    Comparable only if one ranking spans all layers: other allocations turn scores into ranks.
     """
-    kept = plan.mask, plan.mask & is_kv, plan.mask & ~is_kv
-    every, kv, ffn = (float(costs[units].sum()) for units in kept)
-    return {
-        "ffn_share_of_kept_cost": ffn / every,
-        "kv_share_of_kept_cost": kv / every,
-        "mean_kept_ffn_score": _mean(plan.scores[kept[2]]),
-        "mean_kept_kv_score": _mean(plan.scores[kept[1]]),
-    }
+    return _mean(plan.scores[plan.mask & ~is_kv]), _mean(plan.scores[plan.mask & is_kv])
 
 
 def _mean(scores: torch.Tensor) -> float | None:
-    """None where one is infinite: JSON has no such number."""
+    """The mean; None if it is infinite, which JSON cannot hold."""
     mean = float(scores.double().mean())
     return mean if math.isfinite(mean) else None
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def load_float32(folder: Path) -> PreTrainedModel:
+    """A model in float32, on a GPU if there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return load(folder, device=device, dtype="float32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,44 +9,33 @@ from typing import Any
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.healing.heal import NothingWon, heal
 from grasp_deploy.healing.lora import HealConfig
+from grasp_deploy.report.progress import OnProgress
 
-OnProgress = Callable[[dict[str, Any]], None]
-BRIEF = {"sequences": 64, "steps": 20, "rank": 4}
+SHARED_OPTIONS = ("calibration", "calibration_split", "sequences", "sequence_length", "seed")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a healing leaves: the healed model, or the pruned one where nothing was won."""
+    """The healed model, or the pruned one if healing won nothing; losses in nats per token."""
 
     folder: Path
     seconds: float
-    loss_before: float  # on held-out blocks, in nats per token
+    loss_before: float
     loss_after: float
 
 
-def heal_config(config: CompressConfig, healing: dict[str, Any]) -> HealConfig:
-    """Of the text, seed and blocks of a compression; `healing` has what differs from defaults."""
-    same = {
-        "calibration": config.calibration,
-        "calibration_split": config.calibration_split,
-        "sequences": config.sequences,
-        "sequence_length": config.sequence_length,
-        "seed": config.seed,
-    }
-    return HealConfig(**{**same, **healing})
-
-
 def healed(
-    pruned: Path, config: CompressConfig, healing: dict[str, Any], on_progress: OnProgress
+    pruned: Path, config: CompressConfig, options: dict[str, Any], on_progress: OnProgress
 ) -> Outcome:
-    """The checkpoint `pruned` healed, in a folder beside it; as it is if that won nothing."""
+    """Heal a checkpoint, in a folder beside it.
+
+    `options` of HealConfig differ from its defaults; text, seed and sequences are those of the
+    compression's `config`.
+    """
+    shared = {name: getattr(config, name) for name in SHARED_OPTIONS}
+    heal_config = HealConfig(**{**shared, **options})
     try:
-        better = heal(
-            pruned,
-            heal_config(config, healing),
-            pruned.with_name("healed"),
-            on_progress=on_progress,
-        )
-    except NothingWon as error:  # that is a result too, and the study has more to measure
+        result = heal(pruned, heal_config, pruned.with_name("healed"), on_progress=on_progress)
+    except NothingWon as error:  # a result too, and the study has more to measure
         return Outcome(pruned, error.seconds, error.loss_before, error.loss_before)
-    return Outcome(better.output, better.seconds, better.loss_before, better.loss_after)
+    return Outcome(result.output, result.seconds, result.loss_before, result.loss_after)

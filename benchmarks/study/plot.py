@@ -1,13 +1,15 @@
-"""What each way of compressing loses as the budget shrinks, and what it leaves of each layer."""
+"""Figures of a study: the loss as the budget shrinks, and what the best variants keep."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 
+from benchmarks.study.bars import loss_bars
+from benchmarks.study.record import Row, Study
+from benchmarks.study.tables import seeds_in_words, study_title
 from grasp_deploy.report.figure_style import (
     MARKERS,
     SERIES,
@@ -17,102 +19,102 @@ from grasp_deploy.report.figure_style import (
     line_handle,
     new_axes,
 )
-from grasp_deploy.report.plots.shapes import UNITS, kept_drawing
-from grasp_deploy.report.plots.study_bars import loss_bars
-from grasp_deploy.report.study_tables import budgets, of_study, runs, seeds_in_words, variants
+from grasp_deploy.report.layer_figures import UNITS, kept_drawing
 from grasp_deploy.stats.wording import listed
 
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon
 NO_LOSS_NATS = 0.01  # about 1 % of perplexity: a loss this small needs no logarithm
 WIDE = 8.0  # times the smallest loss from where on an even axis would flatten it
-Row = Mapping[str, Any]
 
 
-def study_drawings(record: dict[str, Any]) -> Iterator[Drawing]:
-    """For each corpus the loss by budget (bars where it is one), then what the best keep where."""
-    best = best_variants(record)
-    drawn = [name for name in variants(record) if name in best[:LINES]]  # a look each, everywhere
-    for corpus in record["dense_perplexity"]:
-        if len(budgets(record)) > 1:
-            yield _loss_drawing(record, corpus, drawn, len(best[LINES:]))
+def study_drawings(study: Study) -> Iterator[Drawing]:
+    """The loss by budget for each corpus (bars if there is one budget), and what layers keep."""
+    best = best_variants(study)
+    drawn = [name for name in study.variants if name in best[:LINES]]  # one look in all figures
+    for corpus in study.dense_perplexity:
+        if len(study.budgets) > 1:
+            yield _loss_drawing(study, corpus, drawn, len(best[LINES:]))
         else:
-            yield loss_bars(record, corpus, _name(corpus))
-    if "dense_layers" in record:
-        yield from _layer_drawings(record, drawn, best[:LAYER_LINES])
+            yield loss_bars(study, corpus, _file_name(corpus))
+    yield from _layer_drawings(study, drawn, best[:LAYER_LINES])
 
 
-def best_variants(record: Row) -> list[str]:
+def best_variants(study: Study) -> list[str]:
     """All variants, those that lose least first.
 
-    By the mean over corpora, seeds and those budgets that every variant was measured under; over
-    each one's own where there is none.
+    Ranked by the mean over corpora, seeds and the budgets that every variant was measured under;
+    over each variant's own budgets if there are no shared ones.
     """
-    shared = _shared_budgets(record)
+    shared = _shared_budgets(study, study.variants)
 
     def loss(name: str) -> float:
-        own = [row for row in record["rows"] if row["variant"] == name]
-        some = [row for row in own if row["keep"] in shared] or own
-        return statistics.fmean(nats for row in some for nats in row["excess_nats"].values())
+        own = [row for row in study.rows if row.variant == name]
+        compared = [row for row in own if row.keep in shared] or own
+        return statistics.fmean(nats for row in compared for nats in row.excess_nats.values())
 
-    return sorted(variants(record), key=loss)
-
-
-def _shared_budgets(record: Row) -> list[float]:
-    """Those that every variant was measured under, the largest first."""
-    names = variants(record)
-    return [keep for keep in budgets(record) if all(runs(record, name, keep) for name in names)]
+    return sorted(study.variants, key=loss)
 
 
-def _loss_drawing(record: Row, corpus: str, drawn: Sequence[str], left_out: int) -> Drawing:
-    title = f"Loss on {corpus} by budget: {of_study(record)}"
-    rest = f"; {left_out} that lose more {_in_the_mean(record)} are left out" if left_out else ""
-    axes = new_axes(title, f"above the dense model's; {seeds_in_words(record)}{rest}")
+def _shared_budgets(study: Study, variants: Sequence[str]) -> list[float]:
+    """The budgets that all of these variants were measured under, the largest first."""
+    return [k for k in study.budgets if all(study.runs(name, k) for name in variants)]
+
+
+def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str], left_out: int) -> Drawing:
+    title = f"Loss on {corpus} by budget: {study_title(study)}"
+    rest = f"; {left_out} that lose more {_mean_in_words(study)} are left out" if left_out else ""
+    axes = new_axes(title, f"above the dense model's; {seeds_in_words(study)}{rest}")
     handles, values = [], []
     for index, name in enumerate(drawn):
-        losses = {
-            keep: [row["excess_nats"][corpus] for row in some]
-            for keep in budgets(record)
-            if (some := runs(record, name, keep))
-        }
-        means = [statistics.fmean(of_keep) for of_keep in losses.values()]
-        spans = zip(means, losses.values(), strict=True)
-        below, above = zip(*(ends_of(mean, of) for mean, of in spans), strict=True)
-        axes.errorbar(
-            list(losses),
-            means,
-            yerr=(below, above),
-            color=color_of(index),
-            marker=MARKERS[index % len(MARKERS)],
-            capsize=3,
-            elinewidth=1.2,
-            linewidth=1.4,
-        )
+        values += _draw_losses(axes, study, corpus, name, index)
         handles.append(line_handle(index, name))
-        values += [nats for of_keep in losses.values() for nats in of_keep]
-    axes.set_xticks(budgets(record), labels=[f"{keep:g}" for keep in budgets(record)])
+    axes.set_xticks(study.budgets, labels=[f"{keep:g}" for keep in study.budgets])
     axes.invert_xaxis()
     axes.set_xlabel("share of the prunable cost that is kept")
     axes.set_ylabel("excess loss, nats per token")
     _loss_axis(axes, values)
-    return finished(_name(corpus), title, axes, handles)
+    return finished(_file_name(corpus), title, axes, handles)
 
 
-def _in_the_mean(record: Row) -> str:
-    """What variants are ranked by, in words: the budgets where they are not all there are."""
-    shared = _shared_budgets(record)
-    if shared == budgets(record):
+def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -> list[float]:
+    """Draw the means of a variant with the ranges of its seeds; returns all losses."""
+    losses = {
+        keep: [row.excess_nats[corpus] for row in rows]
+        for keep in study.budgets
+        if (rows := study.runs(name, keep))
+    }
+    means = [statistics.fmean(of_keep) for of_keep in losses.values()]
+    spans = zip(means, losses.values(), strict=True)
+    below, above = zip(*(range_around(mean, of_keep) for mean, of_keep in spans), strict=True)
+    axes.errorbar(
+        list(losses),
+        means,
+        yerr=(below, above),
+        color=color_of(index),
+        marker=MARKERS[index % len(MARKERS)],
+        capsize=3,
+        elinewidth=1.2,
+        linewidth=1.4,
+    )
+    return [nats for of_keep in losses.values() for nats in of_keep]
+
+
+def _mean_in_words(study: Study) -> str:
+    """The mean that variants are ranked by, with its budgets if they are not all."""
+    shared = _shared_budgets(study, study.variants)
+    if shared == study.budgets:
         return "in the mean"
     return f"in the mean at {listed(shared)}" if shared else "in the means over their own budgets"
 
 
-def ends_of(mean: float, values: Sequence[float]) -> tuple[float, float]:
-    """How far values reach below and above their mean, which rounding can put outside of them."""
+def range_around(mean: float, values: Sequence[float]) -> tuple[float, float]:
+    """Distances of the extremes below and above the mean; rounding makes none negative."""
     return max(0.0, mean - min(values)), max(0.0, max(values) - mean)
 
 
 def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
-    """An even axis from 0; one in tenfolds where the largest loss would flatten the smallest."""
+    """Scale the axis evenly from 0, or logarithmically if the largest loss would hide the rest."""
     low, high = min(values), max(values)
     if high <= WIDE * max(low, NO_LOSS_NATS):
         axes.set_ylim(bottom=min(0.0, low * 1.1))
@@ -130,32 +132,30 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_yticks([], minor=True)
 
 
-def _layer_drawings(record: Row, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:
-    """The share that each layer keeps of its channels and of its KV groups.
+def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:
+    """The share of channels and KV groups that each layer keeps in the best variants.
 
-    Of the best variants, under the smallest budget that all of them were measured under.
+    Under the smallest budget that all of them were measured under.
     """
-    shared = [keep for keep in budgets(record) if all(runs(record, name, keep) for name in best)]
+    shared = _shared_budgets(study, best)
     if not shared:
         return
+    keep = min(shared)
     pruned = [
-        (
-            index,
-            {"name": name, "footprint": {"layers": _mean_layers(runs(record, name, min(shared)))}},
-        )
+        (index, {"name": name, "footprint": {"layers": _mean_layers(study.runs(name, keep))}})
         for index, name in enumerate(drawn)
         if name in best
     ]
-    dense = [_layer(*pair) for pair in record["dense_layers"]]
-    of = f"{len(variants(record))} variants" + " by the mean" * (len(budgets(record)) > 1)
-    note = f"{of_study(record)}, budget {min(shared):g}; the best {len(best)} of {of}"
+    dense = [_layer(*pair) for pair in study.dense_layers]
+    ranked = f"{len(study.variants)} variants" + " by the mean" * (len(study.budgets) > 1)
+    note = f"{study_title(study)}, budget {keep:g}; the best {len(best)} of {ranked}"
     for name, (unit, title) in UNITS.items():
         yield kept_drawing(note, dense, pruned, name, unit, title)
 
 
 def _mean_layers(rows: Sequence[Row]) -> list[dict[str, float]]:
     """Channels and groups of each layer, the mean over seeds."""
-    layers = zip(*(row["kept_per_layer"] for row in rows), strict=True)
+    layers = zip(*(row.kept_per_layer for row in rows), strict=True)
     return [_layer(*map(statistics.fmean, zip(*pairs, strict=True))) for pairs in layers]
 
 
@@ -163,6 +163,5 @@ def _layer(channels: float, groups: float) -> dict[str, float]:
     return {UNITS["ffn"][0]: channels, UNITS["kv"][0]: groups}
 
 
-def _name(corpus: str) -> str:
-    letters = (character if character.isalnum() else "-" for character in corpus)
-    return f"loss-{''.join(letters)}"
+def _file_name(corpus: str) -> str:
+    return f"loss-{''.join(c if c.isalnum() else '-' for c in corpus)}"

@@ -1,4 +1,4 @@
-"""Rows of a study that are measured already, by an earlier run of it or by another study."""
+"""Rows that an earlier run of a study, or another study, has measured already."""
 
 from __future__ import annotations
 
@@ -8,133 +8,124 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from benchmarks.study.record import Row, Study, read_study
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.record import read_record
-from grasp_deploy.report.records import check_record
 
-Record = dict[str, Any]
-SAME_TEXT = 1e-4  # a change of threads moves a perplexity by less, another text by more
-SAME_ITEMS = 0.01  # it may turn an item or two of an accuracy, but no more
+SAME_TEXT = 1e-4  # relative: other threads change a perplexity by less, other text by more
+SAME_ITEMS = 0.01  # other threads may change an item or two of an accuracy
+Key = tuple[str, float, int]  # options as text, budget, seed
 
 
-def check_study(output: Path | None, study: str) -> None:
-    """InputError if a record that is there is not of this study, before anything is measured."""
+def check_title(output: Path | None, title: str) -> None:
+    """InputError if the record to be written exists and is of another study."""
     if output is not None and output.exists():
-        earlier = _checked(output)
-        _refuse(output, _no_study(earlier) or _other_study(earlier, study))
+        before = read_study(output).study
+        if before != title:
+            raise InputError(
+                f"{output} is a record of the study {before}, not of {title}: name another file as "
+                "--output, or remove it"
+            )
 
 
-def rows_so_far(output: Path | None, record: Record, options: Mapping[str, Record]) -> list[Record]:
-    """Rows of a record that an earlier run left; InputError if it is of something else.
+def earlier_rows(
+    output: Path | None, study: Study, options: Mapping[str, dict[str, Any]]
+) -> list[Row]:
+    """Rows that an earlier run left; InputError if they were measured under other conditions.
 
     `options` are those of each variant as it would be measured now.
     """
     if output is None or not output.exists():
         return []
-    check_study(output, record["study"])
-    earlier = _checked(output)
-    _refuse(output, _other(earlier, record) or _other_options(earlier["rows"], options))
-    return list(earlier["rows"])
+    check_title(output, study.study)
+    earlier = read_study(output)
+    if difference := _difference(earlier, study) or _other_options(earlier.rows, options):
+        raise InputError(f"{output} {difference}: name another file as --output, or remove it")
+    return earlier.rows
 
 
-def rows_of_others(paths: Sequence[Path], record: Record) -> dict[tuple[str, float, int], Record]:
-    """Rows of records of other studies, by the `key` of their options, budget and seed.
+def rows_of_others(paths: Sequence[Path], study: Study) -> dict[Key, Row]:
+    """Rows of other studies by their keys.
 
-    InputError for a record of another model, text or other settings. Rows that do not say what they
-    were made with are left out.
+    Raises InputError for a record of another model, text or other settings.
     """
-    rows: dict[tuple[str, float, int], Record] = {}
+    rows: dict[Key, Row] = {}
     for path in paths:
-        other = _checked(path)
-        if found := _no_study(other) or _other(other, record):
-            raise InputError(f"{path} {found}: leave it out of --known")
-        for row in other["rows"]:
-            rows |= by_options(row)
+        other = read_study(path)
+        if difference := _difference(other, study):
+            raise InputError(f"{path} {difference}: leave it out of --known")
+        for row in other.rows:
+            rows |= by_key(row)
     return rows
 
 
-def by_options(row: Record) -> dict[tuple[str, float, int], Record]:
-    """A row by the `key` of its options, its budget and its seed; none if it tells no options.
+def by_key(row: Row) -> dict[Key, Row]:
+    """A row by its key, and its twin without scales if it has one.
 
-    One that tells its mask's losses without scales is two: with no epoch of them, gates learn the
-    same mask. Not so one with accuracies, which were measured with the scales alone.
+    With no epoch of scales, gates learn the same mask, so the losses without scales are those of
+    another compression. Accuracies are not: they were measured with scales only.
     """
-    if "options" not in row:  # an older record
-        return {}
-    keep, seed = row["keep"], row["seed"]
-    rows = {(key(row["options"]), keep, seed): row}
-    if "without_scales" in row and "tasks" not in row:
-        told = {name: row[name] for name in row if name not in ("heldout_loss", "without_scales")}
-        options = {**row["options"], "scale_epochs": 0}
-        seconds = {**row["seconds"], "scales": 0.0}
-        twin = {**told, "options": options, **row["without_scales"], "seconds": seconds}
-        rows[key(options), keep, seed] = twin
+    rows = {key_of(row.options, row.keep, row.seed): row}
+    if row.without_scales is not UNSET and row.tasks is UNSET:
+        options = {**row.options, "scale_epochs": 0}
+        rows[key_of(options, row.keep, row.seed)] = replace(
+            row,
+            options=options,
+            perplexity=row.without_scales.perplexity,
+            excess_nats=row.without_scales.excess_nats,
+            seconds={**row.seconds, "scales": 0.0},
+            without_scales=UNSET,
+            heldout_loss=UNSET,
+        )
     return rows
 
 
-def key(options: Record) -> str:
-    """Options in one order."""
-    return json.dumps(options, sort_keys=True)
+def key_of(options: dict[str, Any], keep: float, seed: int) -> Key:
+    """The identity of a compression within one model and text."""
+    return json.dumps(options, sort_keys=True), keep, seed
 
 
-def _checked(path: Path) -> Record:
-    record = read_record(path)
-    check_record(record, path)
-    return record
-
-
-def _refuse(output: Path, found: str) -> None:
-    if found:
-        raise InputError(f"{output} {found}: name another file as --output, or remove it")
-
-
-def _no_study(earlier: Record) -> str:
-    kind = earlier["benchmark"]
-    return "" if kind == "study" else f"is a record of {kind}, and not of a study"
-
-
-def _other_study(earlier: Record, study: str) -> str:
-    before = earlier["study"]
-    return "" if before == study else f"is a record of the study {before}, and not of {study}"
-
-
-def _other_options(rows: Sequence[Record], options: Mapping[str, Record]) -> str:
-    """What a variant was measured with and would not be now, in words."""
+def _other_options(rows: Sequence[Row], options: Mapping[str, dict[str, Any]]) -> str:
+    """The first option that a variant was measured with and would not be now, in words."""
     for row in rows:
-        before, now = row.get("options"), options.get(row["variant"])
-        if before is None or now is None:  # an older record, or a variant that is no more
-            continue
-        for name in [*now, *(name for name in before if name not in now)]:
-            if before.get(name) != now.get(name):
-                found = f"{name} {before.get(name)}, and not {now.get(name)}"
-                return f"has {row['variant']!r} measured with {found}"
+        now = options.get(row.variant)
+        if now is not None and (change := _changed(row.options, now)):
+            return f"has {row.variant!r} measured with {change}"
     return ""
 
 
-def _other(earlier: Record, record: Record) -> str:
-    """What tells a study's settings, text and tasks from another's, in words."""
-    both = earlier, record
-    before, now = (one["settings"] for one in both)
+def _difference(earlier: Study, study: Study) -> str:
+    """The first difference in settings, text or tasks between two studies, in words."""
+    if change := _changed(earlier.settings, study.settings):
+        return f"was measured with {change}"
+    before, now = earlier.dense_perplexity, study.dense_perplexity
+    if not _alike(before, now, rel_tol=SAME_TEXT):
+        return f"has the dense perplexities {_listed(before)}, not {_listed(now)}"
+    before, now = _accuracies(earlier), _accuracies(study)
+    if not _alike(before, now, abs_tol=SAME_ITEMS):
+        return f"has the dense accuracies {_listed(before)}, not {_listed(now)}"
+    return ""
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     for name in [*now, *(name for name in before if name not in now)]:
         if before.get(name) != now.get(name):
-            return f"was measured with {name} {before.get(name)}, and not {now.get(name)}"
-    before, now = (one["dense_perplexity"] for one in both)
-    if not _alike(before, now, rel_tol=SAME_TEXT):
-        return f"has the dense perplexities {_listed(before)}, and not {_listed(now)}"
-    before, now = (_accuracies(one) for one in both)
-    same = _alike(before, now, abs_tol=SAME_ITEMS)
-    return "" if same else f"has the dense accuracies {_listed(before)}, and not {_listed(now)}"
+            return f"{name} {before.get(name)}, not {now.get(name)}"
+    return ""
 
 
-def _accuracies(record: Record) -> dict[str, float]:
-    return {task: one["accuracy"] for task, one in record.get("dense_tasks", {}).items()}
+def _accuracies(study: Study) -> dict[str, float]:
+    tasks = {} if study.dense_tasks is UNSET else study.dense_tasks
+    return {name: task.accuracy for name, task in tasks.items()}
 
 
-def _alike(before: dict[str, float], now: dict[str, float], **tolerance: float) -> bool:
+def _alike(before: Mapping[str, float], now: Mapping[str, float], **tolerance: float) -> bool:
     return before.keys() == now.keys() and all(
         math.isclose(before[name], now[name], **tolerance) for name in now
     )
 
 
-def _listed(figures: dict[str, float]) -> str:
+def _listed(figures: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.6g}" for name, value in figures.items())

@@ -1,87 +1,79 @@
-"""Tables of a study's accuracies on tasks, where its models have run any."""
+"""Rich tables of a study's accuracies on tasks."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
+from msgspec import UNSET
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.study.record import Accuracy, Row, Study, Tasks
+from benchmarks.study.tables import add_rows_by_budget, chunks, variant_table
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE
 from grasp_deploy.evaluate.tasks.table import percent
-from grasp_deploy.report.study_tables import budgets, runs, variants
-from grasp_deploy.report.table_layout import broken_name, fitting
 
-AVERAGE = ""  # no task is called so
-HEAD_LETTERS = 10  # as many as the figures below have
-Record = Mapping[str, Any]
+AVERAGE = ""  # the name of the last column; no task has it
+TASKS_PER_TABLE = 3
 
 
-def accuracy_tables(record: Record) -> list[Table]:
+def accuracy_tables(study: Study) -> list[Table]:
     """Accuracies by variant and budget with their standard errors, the dense model's first.
 
-    None where no task was run; several where one would be wider than a terminal.
+    Empty if no task was run.
     """
-    dense = record.get("dense_tasks", {})
-    if not dense:
+    if study.dense_tasks is UNSET or study.dense_task_average is UNSET:
         return []
-    columns = [*dense, *([AVERAGE] if len(dense) > 1 else [])]
-    groups = fitting(partial(_accuracy_table, record), columns)
-    return [_accuracy_table(record, group, notes=group is groups[-1]) for group in groups]
-
-
-def _accuracy_table(record: Record, columns: Sequence[str], notes: bool = False) -> Table:
-    table = Table(
-        title=Text(f"Accuracy on tasks, %: study of {record['study']}"),
-        title_justify="left",
-        caption="\n".join(_notes(record)) if notes else None,
-        caption_justify="left",
-    )
-    table.add_column("variant", overflow="fold")
-    for column in columns:
-        table.add_column(
-            Text(broken_name(column or "average", HEAD_LETTERS)), justify="right", overflow="fold"
+    dense = _columns(study.dense_tasks, study.dense_task_average)
+    names = list(dense) if len(study.dense_tasks) > 1 else list(study.dense_tasks)
+    tables = []
+    for group in chunks(names, TASKS_PER_TABLE):
+        table = variant_table(f"Accuracy on tasks, %: study of {study.study}")
+        for name in group:
+            table.add_column(Text(name or "average"), justify="right", overflow="fold")
+        table.add_row(
+            "dense", *(percent(dense[n].accuracy, dense[n].standard_error) for n in group)
         )
-    dense = {**record["dense_tasks"], AVERAGE: record["dense_task_average"]}
-    table.add_row(
-        "dense", *(percent(dense[c]["accuracy"], dense[c]["standard_error"]) for c in columns)
-    )
-    table.add_section()
-    for keep in budgets(record):
-        table.add_row(Text(f"keep {keep:g}", style="bold"))
-        for variant in variants(record):
-            some = [row for row in runs(record, variant, keep) if "tasks" in row]
-            if some:
-                table.add_row(Text(variant), *(_cell(some, column) for column in columns))
         table.add_section()
-    return table
+        add_rows_by_budget(table, study, partial(_cells, group))
+        tables.append(table)
+    tables[-1].caption = "\n".join(_notes(study, study.dense_tasks))
+    return tables
 
 
-def _cell(rows: Sequence[Record], column: str) -> str:
-    """Seeds answer the same items, so that more of them make the items' error no smaller."""
-    found = [row["tasks"][column] if column else row["task_average"] for row in rows]
-    errors = [one["standard_error"] for one in found if one["standard_error"] is not None]
-    error = statistics.fmean(errors) if len(errors) == len(found) else None
-    return percent(statistics.fmean(one["accuracy"] for one in found), error)
+def _columns(tasks: Tasks, average: Accuracy) -> dict[str, Accuracy]:
+    return {**tasks, AVERAGE: average}
 
 
-def _notes(record: Record) -> list[str]:
-    dense, settings = record["dense_tasks"], record["settings"]
-    metrics = {metric: "" for metric in (task["metric"] for task in dense.values())}
-    for metric in metrics:
-        metrics[metric] = ", ".join(name for name in dense if dense[name]["metric"] == metric)
-    seeds = max(len(runs(record, v, keep)) for v in variants(record) for keep in budgets(record))
-    return [
-        RULE,
-        "; ".join(f"{metric}: {names}" for metric, names in metrics.items()),
-        *([AVERAGE_RULE] if len(dense) > 1 else []),
-        "±: one standard error, of the choice of items" + "; means over seeds" * (seeds > 1),
-        *(
-            [f"only the first {settings['task_limit']} items of each task"]
-            if settings.get("task_limit")
-            else []
-        ),
+def _cells(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    columns = [
+        _columns(row.tasks, row.task_average)
+        for row in rows
+        if row.tasks is not UNSET and row.task_average is not UNSET
     ]
+    return [_cell([column[name] for column in columns]) for name in names] if columns else []
+
+
+def _cell(accuracies: Sequence[Accuracy]) -> str:
+    """The mean over seeds; seeds answer the same items, so their mean has the error of one."""
+    errors = [a.standard_error for a in accuracies if a.standard_error is not None]
+    error = statistics.fmean(errors) if len(errors) == len(accuracies) else None
+    return percent(statistics.fmean(a.accuracy for a in accuracies), error)
+
+
+def _notes(study: Study, tasks: Tasks) -> list[str]:
+    metrics: dict[str, list[str]] = {}
+    for name, task in tasks.items():
+        metrics.setdefault(task.metric, []).append(name)
+    seeds = max(len(study.runs(row.variant, row.keep)) for row in study.rows)
+    notes = [RULE, "; ".join(f"{metric}: {', '.join(names)}" for metric, names in metrics.items())]
+    if len(tasks) > 1:
+        notes.append(AVERAGE_RULE)
+    notes.append(
+        "±: one standard error, of the choice of items" + "; means over seeds" * (seeds > 1)
+    )
+    if limit := study.settings.get("task_limit"):
+        notes.append(f"only the first {limit} items of each task")
+    return notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -26,9 +26,9 @@ class Section:
 
     name: str  # of the record's file; figures are called after it
     title: str
-    record: Mapping[str, Any]  # as it was read: `benchmark` and provenance are taken from it
+    record: Mapping[str, Any]  # as it was read; empty if the section has none of its own
     tables: Callable[[], list[Table]]
-    headlines: list[Line]
-    verdicts: list[Line]
-    figures: Callable[[], list[Drawing]]
+    headlines: list[Line] = field(default_factory=list)
+    verdicts: list[Line] = field(default_factory=list)
+    figures: Callable[[], list[Drawing]] = list
     models: Sequence[Mapping[str, Any]] = ()
