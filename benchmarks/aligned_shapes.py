@@ -1,9 +1,9 @@
-"""What do widths in multiples cost in quality, and what do they win in speed?
+"""Quality and speed of FFN widths in multiples.
 
 One budget, FFN widths in multiples of 1, 8, 32, 64 and 128: held-out perplexity, distinct layer
 shapes, and throughput of all of them side by side.
 
-    python benchmarks/aligned_shapes.py --model ../shared/models/ref-llama-7m \
+    python -m benchmarks.aligned_shapes --model ../shared/models/ref-llama-7m \
         --calibration ../shared/data/c4/c4_sample.jsonl --calibration-split 'train[:900]' \
         --heldout ../shared/data/wikitext-2/wiki.test.raw
 """
@@ -11,33 +11,38 @@ shapes, and throughput of all of them side by side.
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ending import run, write
-from exports import add_options, demo_texts, pruned
-from option_checks import check_positive
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common.models import add_export_options, demo_texts, pruned
+from benchmarks.common.output import (
+    add_output_options,
+    check_place,
+    check_positive,
+    command_of,
+    new_parser,
+    run_command,
+    working_folder,
+    write,
+)
 from grasp_deploy.bench.throughput.engines import ThroughputSettings
 from grasp_deploy.bench.throughput.run import bench_throughput
 from grasp_deploy.bench.throughput.table import throughput_table
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.cli.bench.options import int_list
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.report.progress import stage_bars
 
 MULTIPLES = (1, 8, 32, 64, 128)
 
 
 def quality(folder: Path, heldout: Path, sequences: int) -> float:
-    """Perplexity on blocks of 256 tokens of the held-out text."""
+    """Perplexity on sequences of 256 tokens of the held-out text."""
     blocks = read_blocks(load_tokenizer(folder), str(heldout), None, None, 256, sequences)
     return perplexity(load(folder, device="cpu"), blocks, batch_size=4).perplexity
 
@@ -52,43 +57,47 @@ def quality_table(record: dict[str, Any]) -> Table:
     return table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_options(parser)
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = new_parser(__doc__)
+    add_export_options(parser)
     parser.add_argument("--heldout", type=Path, help="text; default: the embedded model's")
     parser.add_argument("--keep", type=float, default=0.6)
     parser.add_argument("--engine", default="vllm", choices=("vllm", "transformers"))
     parser.add_argument("--batch", default="1,8,32")
     parser.add_argument("--repetitions", type=int, default=5)
-    options = parser.parse_args()
+    add_output_options(parser, "the embedded model, in seconds")
+    options = parser.parse_args(arguments)
     check_place(options.output, "throughput")
     check_positive(options, "repetitions")
-    multiples: tuple[int, ...] = MULTIPLES
-    sequences, lengths = 80, (256, 64)
+    options.multiples, options.heldout_sequences, options.lengths = MULTIPLES, 80, (256, 64)
     if options.smoke:
-        multiples, sequences, lengths = (1, 64), 4, (16, 4)
+        options.multiples, options.heldout_sequences, options.lengths = (1, 64), 4, (16, 4)
         options.engine, options.batch, options.repetitions = "transformers", "1", 3
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
+    prompt_tokens, new_tokens = options.lengths
     settings = ThroughputSettings(
         engine=options.engine,
         batches=tuple(int_list(options.batch, "--batch")),
-        prompt_tokens=lengths[0],
-        new_tokens=lengths[1],
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
         repetitions=options.repetitions,
     )
-    command = ["python", "benchmarks/aligned_shapes.py", *sys.argv[1:]]
-    with (
-        tempfile.TemporaryDirectory(prefix="aligned-shapes-") as folder,
-        stage_bars(Console(stderr=True)) as on_progress,
-    ):
-        work = options.work or Path(folder)
+    with working_folder("aligned-shapes") as (folder, on_progress):
+        work = options.work or folder
         heldout = options.heldout or demo_texts(work)[1]
-        pruned_folders = [pruned(options, work, options.keep, m) for m in multiples]
-        models = bench_models([str(options.model), *map(str, pruned_folders)])
+        checkpoints = [pruned(options, work, options.keep, m) for m in options.multiples]
+        models = bench_models([str(options.model), *map(str, checkpoints)])
+        command = command_of("aligned_shapes", arguments)
         record = bench_throughput(models, settings, command, on_progress)
         record["quality"] = [
-            {"model": model.name, "perplexity": quality(model.path, heldout, sequences)}
+            {
+                "model": model.name,
+                "perplexity": quality(model.path, heldout, options.heldout_sequences),
+            }
             for model in models
         ]
     Console().print(quality_table(record), throughput_table(record))
@@ -96,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

@@ -1,6 +1,6 @@
 """Peak memory and time of the streaming export, for a random model of a billion parameters.
 
-    python benchmarks/export_memory.py --output benchmarks/results/export_memory.json
+    python -m benchmarks.export_memory --output benchmarks/results/export_memory.json
 
 Writes a random bf16 Llama in ten shards and a plan with a random mask to a temporary folder, and
 exports it in fresh processes. Memory is the process's peak resident set (VmHWM: mapped weight files
@@ -13,7 +13,6 @@ machine, memory that was not in use for seconds takes longer to fill than everyt
 
 from __future__ import annotations
 
-import argparse
 import bisect
 import json
 import os
@@ -22,28 +21,35 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from ending import run, write
-from option_checks import check_positive
-from plans import plan_of, random_mask, random_scales
-from tables import print_table
 from torch import Tensor
 
+from benchmarks.common.models import MODEL
+from benchmarks.common.output import (
+    CONFIGS,
+    add_output_options,
+    check_place,
+    check_positive,
+    command_of,
+    new_parser,
+    print_table,
+    run_command,
+    write,
+)
+from benchmarks.common.plans import plan_of, random_mask, random_scales
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.write.shards import TensorLayout, plan_shards, write_shards
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.demo.run import MODEL
 from grasp_deploy.files.record import new_record
 from grasp_deploy.stats.quartiles import spread
 
-LLAMA_1B = Path(__file__).parent / "configs" / "llama-1b.json"
+LLAMA_1B = CONFIGS / "llama-1b.json"
 KEEP = 0.6
 EXPORT = """
 import json, shutil, subprocess, sys, time
@@ -117,7 +123,9 @@ def copy_seconds(folder: Path) -> tuple[float, float]:
     return copied - start, flushed - start
 
 
-def measure(work: Path, config: dict[str, Any], shards: int, repeats: int) -> dict[str, Any]:
+def measure(
+    work: Path, config: dict[str, Any], shards: int, repeats: int, command: list[str]
+) -> dict[str, Any]:
     """Run the benchmark in an empty folder; returns its record."""
     base, output = work / "base", work / "output"
     shard_bytes = write_model(base, config, shards)
@@ -158,7 +166,6 @@ def measure(work: Path, config: dict[str, Any], shards: int, repeats: int) -> di
         f"times_{name.removesuffix('_seconds')}": seconds["median"] / taken["median"]
         for name, taken in of_copies.items()
     }
-    command = ["python", "benchmarks/export_memory.py", *sys.argv[1:]]
     return new_record("export_memory", command, settings, **figures)
 
 
@@ -184,27 +191,25 @@ def print_record(record: dict[str, Any]) -> None:
     print_table(rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
     parser.add_argument("--config", type=Path, default=LLAMA_1B, help="the model's config.json")
     parser.add_argument("--shards", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--smoke", action="store_true", help="a tiny model, once")
-    parser.add_argument("--output", type=Path, help="where to write the JSON record")
-    options = parser.parse_args()
+    add_output_options(parser, "a tiny model, once")
+    options = parser.parse_args(arguments)
     check_place(options.output, "export_memory")
     check_positive(options, "shards", "repeats")
     if options.smoke:
         options.config, options.repeats = MODEL / "config.json", 2
     config = read_config_at(options.config)
     torch.set_num_threads(1)
+    command = command_of("export_memory", arguments)
     with tempfile.TemporaryDirectory(prefix="export-memory-") as work:
-        result = measure(Path(work), config, options.shards, options.repeats)
-    print_record(result)
-    write(options.output, result)
+        record = measure(Path(work), config, options.shards, options.repeats, command)
+    print_record(record)
+    write(options.output, record)
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

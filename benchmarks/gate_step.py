@@ -1,7 +1,7 @@
 """Seconds of a gate-learning step against the least that any such step must take.
 
-    python benchmarks/gate_step.py --model ../shared/models/ref-llama-7m --steps 200
-    python benchmarks/gate_step.py --config benchmarks/configs/llama-2-7b.json --device cuda
+    python -m benchmarks.gate_step --model ../shared/models/ref-llama-7m --steps 200
+    python -m benchmarks.gate_step --config benchmarks/configs/llama-2-7b.json --device cuda
 
 A step is what `learn_scores` does between two records: projection, forward pass, backward pass
 through the gates to the scores, AdamW. Held-out checks are left out; they come on top.
@@ -23,29 +23,35 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from bounds import lower_bound, tight_bound, twin
-from ending import run, write
-from option_checks import check_positive
-from tables import print_table
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from benchmarks.common.models import MODEL
+from benchmarks.common.output import (
+    CONFIGS,
+    add_output_options,
+    check_place,
+    check_positive,
+    command_of,
+    new_parser,
+    print_table,
+    run_command,
+    write,
+)
+from benchmarks.gate_bounds import lower_bound, tight_bound, twin
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.demo.run import MODEL
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.learning_state import LearningState
@@ -57,11 +63,11 @@ from grasp_deploy.stats.quartiles import spread
 
 WARM_UP_ROUNDS = 3
 SCHEDULE_STEPS = 2048  # the paper's: 4 epochs of 512 sequences, one at a time
-LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"  # 353,280 units
+LLAMA_2_7B = CONFIGS / "llama-2-7b.json"  # 353,280 units
 
 
 @dataclass(frozen=True)
-class FrozenModel:
+class Subject:
     """A frozen model, its budget, and the tokens that it is run on."""
 
     name: str
@@ -72,10 +78,8 @@ class FrozenModel:
     tokens: Tensor  # (steps, B, T) int64
 
 
-def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = new_parser(__doc__)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--model", type=Path, help="a model folder; default: the embedded model")
     which.add_argument("--config", type=Path, help="a config.json, for random weights")
@@ -88,9 +92,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--gradient-checkpointing", action="store_true")
     parser.add_argument("--threads", type=int, default=1, help="processor threads")
-    parser.add_argument("--smoke", action="store_true", help="a few seconds; figures of no use")
-    parser.add_argument("--output", type=Path, help="where to write the JSON record")
-    options = parser.parse_args()
+    add_output_options(parser, "a few seconds; figures of no use")
+    options = parser.parse_args(arguments)
     check_place(options.output, "gate_step")
     check_positive(options, "threads", "steps", "batch_size", "sequence_length")
     options.model = None if options.config else options.model or MODEL
@@ -100,7 +103,7 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def build(options: argparse.Namespace) -> FrozenModel:
+def build(options: argparse.Namespace) -> Subject:
     """Load or make the model, straight on the device and in its dtype."""
     device = resolve_device(options.device)
     if options.config:
@@ -119,7 +122,7 @@ def build(options: argparse.Namespace) -> FrozenModel:
     rounds = options.steps + WARM_UP_ROUNDS
     generator = torch.Generator().manual_seed(0)
     size = (rounds, options.batch_size, options.sequence_length)
-    return FrozenModel(
+    return Subject(
         name=(options.config.stem if options.config else options.model.name),
         model=model,
         twin=twin(model),
@@ -137,7 +140,7 @@ def seconds_of(action: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def run_rounds(subject: FrozenModel, rounds: int) -> tuple[dict[str, list[float]], Tensor]:
+def run_rounds(subject: Subject, rounds: int) -> tuple[dict[str, list[float]], Tensor]:
     """Seconds of the step and of both bounds, in turns, and the learnt `(N,)` scores."""
     device = subject.tokens.device
     blocks = CalibrationBlocks(subject.tokens.flatten(0, 1).cpu(), subject.tokens[0, :0].cpu())
@@ -182,8 +185,8 @@ def projection_alone(device: torch.device, repeats: int) -> dict[str, Any]:
     }
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the benchmark; returns its record."""
+def measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings and the figures of a record."""
     subject = build(options)
     device = subject.tokens.device
     seconds, scores = run_rounds(subject, len(subject.tokens))
@@ -196,40 +199,37 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         seconds_of(lambda: Ranking.of_scores(scores, subject.budget, 1.5, False).mask, device)
         for _ in range(options.steps)
     ]
-    step = spread(seconds["step"])
-    ratios = {
-        bound: spread([a / b for a, b in zip(seconds["step"], seconds[bound], strict=True)])
-        for bound in ("lower_bound", "tight_bound")
+    copied = ("keep", "dtype", "attention", "steps", "batch_size", "sequence_length")
+    settings = {
+        "model": subject.name,
+        "parameters": sum(weight.numel() for weight in subject.model.parameters()),
+        "units": subject.budget.units.size,
+        "threads": torch.get_num_threads(),
+        **{name: getattr(options, name) for name in copied},
+        "gradient_checkpointing": options.gradient_checkpointing,
     }
-    return new_record(
-        "gate_step",
-        ["python", "benchmarks/gate_step.py", *sys.argv[1:]],
-        settings={
-            "model": subject.name,
-            "parameters": sum(weight.numel() for weight in subject.model.parameters()),
-            "units": subject.budget.units.size,
-            "keep": options.keep,
-            "dtype": options.dtype,
-            "attention": options.attention,
-            "threads": torch.get_num_threads(),
-            "steps": options.steps,
-            "batch_size": options.batch_size,
-            "sequence_length": options.sequence_length,
-            "gradient_checkpointing": options.gradient_checkpointing,
-        },
-        seconds_per_step=step,
-        lower_bound_seconds=spread(seconds["lower_bound"]),
-        ratio=ratios["lower_bound"]["median"],
-        ratio_quartiles=ratios["lower_bound"]["quartiles"],
-        tight_bound_seconds=spread(seconds["tight_bound"]),
-        tight_ratio=ratios["tight_bound"]["median"],
-        tight_ratio_quartiles=ratios["tight_bound"]["quartiles"],
-        own_projection_seconds=spread(own_projection),
-        projection_share=spread(own_projection)["median"] / step["median"],
-        extrapolated_schedule_seconds=SCHEDULE_STEPS * step["median"],
-        peak_memory_bytes=peak_memory_bytes,
+    step = spread(seconds["step"])
+    figures = {
+        "seconds_per_step": step,
+        **ratio_figures(seconds),
+        "own_projection_seconds": spread(own_projection),
+        "projection_share": spread(own_projection)["median"] / step["median"],
+        "extrapolated_schedule_seconds": SCHEDULE_STEPS * step["median"],
+        "peak_memory_bytes": peak_memory_bytes,
         **projection_alone(device, repeats=3 if options.smoke else 30),
-    )
+    }
+    return settings, figures
+
+
+def ratio_figures(seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Seconds of both bounds, and the ratios of the step to them in the same round."""
+    figures: dict[str, Any] = {}
+    for bound, ratio in (("lower_bound", "ratio"), ("tight_bound", "tight_ratio")):
+        ratios = spread([a / b for a, b in zip(seconds["step"], seconds[bound], strict=True)])
+        figures[f"{bound}_seconds"] = spread(seconds[bound])
+        figures[ratio] = ratios["median"]
+        figures[f"{ratio}_quartiles"] = ratios["quartiles"]
+    return figures
 
 
 def print_record(record: dict[str, Any]) -> None:
@@ -262,13 +262,14 @@ def print_record(record: dict[str, Any]) -> None:
     )
 
 
-def main() -> None:
-    options = parse_options()
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
     torch.set_num_threads(options.threads)
-    result = measure(options)
-    print_record(result)
-    write(options.output, result)
+    settings, figures = measure(options)
+    record = new_record("gate_step", command_of("gate_step", arguments), settings, **figures)
+    print_record(record)
+    write(options.output, record)
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

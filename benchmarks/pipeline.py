@@ -1,59 +1,66 @@
-"""How long does each stage of a compression take, and how much memory, at a true shape?
+"""Seconds and memory of each stage of a compression at a true shape.
 
 Random weights and random tokens: time and memory do not depend on them. One criterion, the gates by
 the text and by distillation, the closed-form compensation, the scales, and the cut in rounds; one
 epoch of each, from which the time of the paper's schedule follows.
 
-    python benchmarks/pipeline.py --config benchmarks/configs/qwen3-0.6b.json --device cuda
+    python -m benchmarks.pipeline --config benchmarks/configs/qwen3-0.6b.json --device cuda
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from ending import run, write
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from benchmarks.common.models import MODEL
+from benchmarks.common.output import (
+    CONFIGS,
+    add_output_options,
+    check_place,
+    command_of,
+    new_parser,
+    run_command,
+    working_folder,
+    write,
+)
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.checkpoint.read.source import ModelSource
 from grasp_deploy.checkpoint.read.validate import StoredModel
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.gates import candidate_masks, learn_gates
+from grasp_deploy.compression.initial_scores import initial_scores
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.refit import refit_best
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
+from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks
-from grasp_deploy.demo.run import MODEL
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.report.progress import stage_bars
 
-CONFIG = Path(__file__).parent / "configs" / "qwen3-0.6b.json"
-GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 blocks
+GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 sequences
 SCALE_BLOCKS = 512
 CRITERION_BLOCKS = CompressConfig.criterion_sequences
 COMPENSATION_BLOCKS = CompressConfig.compensation_sequences
 
 
 def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
-    """A checked job on random tokens."""
+    """A prepared run on random tokens."""
     device = resolve_device(options.device)
     shape = model_shape(read_config_at(options.config))
     config = CompressConfig(
@@ -81,7 +88,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
 
 
 def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float, int]:
-    """What a stage returns, its seconds, and its peak memory in bytes."""
+    """The result of a stage, its seconds, and its peak memory in bytes."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -90,40 +97,48 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return result, time.perf_counter() - began, torch.cuda.max_memory_allocated(device)
-    # A CPU has no counter to set back: the peak of the process so far.
+    # A CPU has no counter that can be reset: the peak of the process so far.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return result, time.perf_counter() - began, peak
+
+
+def mask_chosen(frozen: FrozenModel) -> torch.Tensor:
+    """`(N,)` mask of the scores that the run asks for."""
+    initial = initial_scores(frozen)
+    scores = learn_gates(frozen, initial.scores)
+    return candidate_masks(frozen, scores, initial.mask)[0][0]
 
 
 def stage_rows(
     options: argparse.Namespace, model: nn.Module, work: Path, on_progress: OnProgress
 ) -> Iterator[dict[str, Any]]:
-    """A row for every stage: its seconds and peak memory, and the time at the paper's schedule."""
+    """A row for each stage: its seconds and peak memory, and the time at the paper's schedule."""
     masks: dict[str, torch.Tensor] = {}
-    gates = {"method": "grasp", "start": "equal"}
+    rounds = {"method": "progressive"}
+    gates = {"method": "grasp", "start": "equal", "gate_sequences": options.sequences}
     text, dense = ({**gates, "objective": name} for name in ("text", "distillation"))
     for name, changes, stage, blocks_at_schedule in (
-        ("criterion", {"method": "obs"}, Stages.scores, CRITERION_BLOCKS),
-        ("gates, text", text, Stages.scores, GATE_BLOCKS),
-        ("gates, distillation", dense, Stages.scores, GATE_BLOCKS),
+        ("criterion", {"method": "obs"}, mask_chosen, CRITERION_BLOCKS),
+        ("gates, text", text, mask_chosen, GATE_BLOCKS),
+        ("gates, distillation", dense, mask_chosen, GATE_BLOCKS),
         (
             "compensation",
-            {},
-            lambda s: s.compensation([masks["criterion"]]),
+            rounds,
+            lambda frozen: refit_best(frozen, [masks["criterion"]]),
             COMPENSATION_BLOCKS,
         ),
-        ("scales", {}, lambda s: s.scales(masks["criterion"]), SCALE_BLOCKS),
-        ("rounds", {}, Stages.scores, CRITERION_BLOCKS),
+        ("scales", rounds, lambda frozen: learn_scales(frozen, masks["criterion"]), SCALE_BLOCKS),
+        ("rounds", rounds, mask_chosen, CRITERION_BLOCKS),
     ):
         job = random_job(options, **changes)
         folder = work / name.replace(", ", "-")
         with Workspace.open(
             folder, job.config, job.inputs, resume=False, overwrite=False
         ) as workspace:
-            stages = Stages(FrozenModel(job, model, workspace, on_progress))
-            result, seconds, peak = measured(job.device, partial(stage, stages))
+            frozen = FrozenModel(job, model, workspace, on_progress)
+            result, seconds, peak = measured(job.device, partial(stage, frozen))
         if name == "criterion":
-            _, (masks[name],) = result
+            masks[name] = result
         blocks = min(blocks_at_schedule, len(job.blocks.train))
         yield {
             "stage": name,
@@ -149,35 +164,35 @@ def stage_table(record: dict[str, Any]) -> Table:
     return table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", type=Path, default=CONFIG, help="a config.json")
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = new_parser(__doc__)
+    config = CONFIGS / "qwen3-0.6b.json"
+    parser.add_argument("--config", type=Path, default=config, help="a config.json")
     parser.add_argument("--keep", type=float, default=0.6)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--sequences", type=int, default=512)
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--smoke", action="store_true", help="the embedded model's shape")
-    parser.add_argument("--output", type=Path, help="where to write the JSON record")
-    options = parser.parse_args()
+    add_output_options(parser, "the embedded model's shape")
+    options = parser.parse_args(arguments)
     check_place(options.output, "pipeline")
     if options.smoke:
         options.config, options.device = MODEL / "config.json", "cpu"
         options.sequences, options.sequence_length, options.batch_size = 8, 32, 2
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
     model = random_model(options.config, resolve_device(options.device))
     freeze(model)
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
-    record = new_record("pipeline", ["python", "benchmarks/pipeline.py", *sys.argv[1:]], settings)
-    with (
-        tempfile.TemporaryDirectory(prefix="pipeline-") as folder,
-        stage_bars(Console(stderr=True)) as on_progress,
-    ):
-        record["rows"] = list(stage_rows(options, model, Path(folder), on_progress))
+    record = new_record("pipeline", command_of("pipeline", arguments), settings)
+    with working_folder("pipeline") as (folder, on_progress):
+        record["rows"] = list(stage_rows(options, model, folder, on_progress))
     Console().print(stage_table(record))
     write(options.output, record)
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

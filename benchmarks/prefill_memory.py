@@ -1,37 +1,40 @@
-"""What does one prefill take: weights, KV cache, everything else?
+"""Memory of one prefill: weights, KV cache and the rest.
 
 The paper's tables of memory: LLaMA-2-7B in bf16 at keep 1.0, 0.8, 0.6 and 0.5, four prompts of 256
 to 2,048 tokens. The pruned shapes are random masks that keep the KV share of the paper's own models
-where it states that. Beside each peak stands the paper's.
+where it states that. The paper's peaks stand beside the measured ones.
 
-    python benchmarks/prefill_memory.py --device cuda
-    python benchmarks/prefill_memory.py --predict-only
+    python -m benchmarks.prefill_memory --device cuda
+    python -m benchmarks.prefill_memory --predict-only
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ending import run, write
-from exports import synthesized
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common.models import MODEL, synthesized
+from benchmarks.common.output import (
+    CONFIGS,
+    add_output_options,
+    check_place,
+    command_of,
+    new_parser,
+    run_command,
+    working_folder,
+    write,
+)
 from grasp_deploy.bench.memory.prefill import predict_prefill
 from grasp_deploy.bench.memory.run import MemorySettings, bench_memory
 from grasp_deploy.bench.tables import memory_table
-from grasp_deploy.cli.bench.output import check_place
-from grasp_deploy.demo.run import MODEL
 from grasp_deploy.evaluate.models import BenchModel, bench_models
-from grasp_deploy.report.progress import stage_bars
 
-LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"
+LLAMA_2_7B = CONFIGS / "llama-2-7b.json"
 # Share of KV groups that the paper's models keep: their KV cache at 2,048 tokens over dense.
 KV_KEEP: dict[float, float | None] = {0.8: 3348 / 4096, 0.6: 2424 / 4096, 0.5: None}
 PAPER_BATCH = 4
@@ -45,7 +48,7 @@ PAPER_PEAK_MIB = {
 def paper_table(
     models: Sequence[BenchModel], lengths: Sequence[int], record: dict[str, Any] | None
 ) -> Table:
-    """Our peak beside the paper's, where the paper states one."""
+    """Predicted and measured peaks beside the paper's, where the paper states one."""
     cells = record["cells"] if record else []
     measured = {(cell["model"], cell["prompt_tokens"]): cell["measured"] for cell in cells}
     table = Table(title="Prefill peak, MiB, beside the paper's", title_justify="left")
@@ -53,44 +56,40 @@ def paper_table(
         table.add_column(head, justify="left" if head == "model" else "right")
     for model, tokens in product(models, lengths):
         paper = PAPER_PEAK_MIB.get(model.name, {}).get(tokens)
-        ours = measured.get((model.name, tokens))
+        sizes = measured.get((model.name, tokens))
         table.add_row(
             model.name,
             f"{tokens:,}",
             f"{predict_prefill(model.shape, PAPER_BATCH, tokens).peak_bytes / 2**20:,.1f}",
-            f"{ours['peak_bytes'] / 2**20:,.1f}" if ours else "-",
+            f"{sizes['peak_bytes'] / 2**20:,.1f}" if sizes else "-",
             f"{paper:,.1f}" if paper else "-",
         )
     return table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
     parser.add_argument("--config", type=Path, default=LLAMA_2_7B, help="a dense config.json")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch", type=int, default=PAPER_BATCH)
     parser.add_argument("--predict-only", action="store_true", help="measure nothing")
-    parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
-    parser.add_argument("--output", type=Path, help="where to write the JSON record")
-    options = parser.parse_args()
+    add_output_options(parser, "the embedded model, in seconds")
+    options = parser.parse_args(arguments)
     check_place(options.output, "memory")
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
     repetitions, ratios = 3, dict(KV_KEEP)
     if options.smoke:
         options.config, lengths, repetitions, ratios = MODEL, (32,), 1, {0.5: None}
-    command = ["python", "benchmarks/prefill_memory.py", *sys.argv[1:]]
     record = None
-    with tempfile.TemporaryDirectory(prefix="prefill-memory-") as folder:
-        config = str(options.config)
-        folders = [synthesized(config, Path(folder), keep, ratios[keep]) for keep in ratios]
-        models = bench_models([config, *map(str, folders)], random_weights=True)
+    with working_folder("prefill-memory") as (folder, on_progress):
+        folders = [synthesized(options.config, folder, keep, ratios[keep]) for keep in ratios]
+        models = bench_models([str(options.config), *map(str, folders)], random_weights=True)
         if not options.predict_only:
             settings = MemorySettings(lengths, options.batch, repetitions, options.device)
-            with stage_bars(Console(stderr=True)) as on_progress:
-                record = bench_memory(models, settings, command, on_progress)
-            Console().print(memory_table(record))
+            command = command_of("prefill_memory", arguments)
+            record = bench_memory(models, settings, command, on_progress)
+    if record:
+        Console().print(memory_table(record))
     if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
         Console().print(paper_table(models, lengths, record))
     if record:
@@ -98,4 +97,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

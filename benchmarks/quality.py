@@ -1,12 +1,11 @@
-r"""What does each choice in the method cost or win in quality?
+r"""Cost and benefit in quality of each choice in the method.
 
 One study at a time: every variant is compressed under the same budgets and measured on the same
-held-out text. The record is written anew after each, and a record of the same study, settings and
-text that is there already is taken up again: what it holds is not measured twice, nor what a record
-of another study has under the same options, if it is named with --known. Draw a record with
-`grasp-deploy report`.
+held-out text. The record is written after each row. A record of the same study, settings and text
+is continued: what it has is not measured twice, nor what a record of another study has under the
+same options, if it is named with --known. Draw records with `python -m benchmarks.report`.
 
-    python benchmarks/quality.py methods --model ../shared/models/ref-llama-7m \
+    python -m benchmarks.quality methods --model ../shared/models/ref-llama-7m \
         --calibration ../shared/data/c4/c4_sample.jsonl --calibration-split 'train[:900]' \
         --evaluate wikitext2=../shared/data/wikitext-2/wiki.test.raw \
         --evaluate 'c4=../shared/data/c4/c4_sample.jsonl@train[900:]' --seeds 0,1,2
@@ -16,27 +15,37 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
-import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ending import run, write
+from msgspec.structs import replace
 from rich.console import Console
-from study_options import add_options, corpora_of, keeps_and_seeds, settings_of
-from study_rows import by_options, check_study, key, rows_of_others, rows_so_far
-from variant_tasks import add_task_options, average_of, tasks_of, told
-from variants import Bench, Variant
 
-from grasp_deploy.cli.bench.output import check_place
+from benchmarks.common.output import (
+    check_place,
+    command_of,
+    new_parser,
+    run_command,
+    working_folder,
+    write,
+)
+from benchmarks.study.bench import Bench, Variant
+from benchmarks.study.options import (
+    add_study_options,
+    corpora_of,
+    keeps_and_seeds,
+    settings_of,
+)
+from benchmarks.study.record import new_study
+from benchmarks.study.rows import by_key, check_title, earlier_rows, key_of, rows_of_others
+from benchmarks.study.tables import quality_tables
+from benchmarks.study.task_tables import accuracy_tables
+from benchmarks.study.tasks import add_task_options, recorded, task_settings_of
 from grasp_deploy.config.compress_config import CRITERIA
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.record import new_record
 from grasp_deploy.healing.heal import check_installed
-from grasp_deploy.report.progress import stage_bars
-from grasp_deploy.report.study_tables import quality_tables
-from grasp_deploy.report.study_task_tables import accuracy_tables
 
 # The paper's own recipe: equal scores, the last mask, no least squares.
 PAPER: dict[str, Any] = {
@@ -45,15 +54,17 @@ PAPER: dict[str, Any] = {
     "select": "last",
     "learning_rate_schedule": "constant",
     "epochs": 4,
+    "gate_sequences": 512,
     "compensation": False,
 }
+GATES: dict[str, Any] = {"method": "grasp", "gate_sequences": 512}
 SMOKE_VARIANTS = 3
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 
 STUDIES: dict[str, list[Variant]] = {
     "methods": [
         Variant("default"),
-        Variant("learnt gates", {"method": "grasp"}),
+        Variant("rounds alone", {"method": "progressive"}),
         Variant("paper", PAPER),
         Variant("gumbel-topk", {**PAPER, "method": "gumbel-topk"}),
         *(Variant(name, {"method": name, **MASK_ALONE}) for name in CRITERIA),
@@ -70,12 +81,9 @@ STUDIES: dict[str, list[Variant]] = {
             for name in ("taylor-element", "flap", "wanda-structured")
         ),
         Variant("gates behind the rounds", {"method": "grasp"}),
+        *(Variant(f"gates from {start}", {**GATES, "start": start}) for start in ("equal", "obs")),
         *(
-            Variant(f"gates from {start}", {"method": "grasp", "start": start})
-            for start in ("equal", "obs")
-        ),
-        *(
-            Variant(name, {"method": "grasp", "start": "equal", **options})
+            Variant(name, {**GATES, "start": "equal", **options})
             for name, options in (
                 ("gates, four epochs", {"epochs": 4}),
                 ("gates, constant rate", {"learning_rate_schedule": "constant"}),
@@ -116,12 +124,10 @@ STUDIES: dict[str, list[Variant]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = new_parser(__doc__)
     parser.add_argument("study", choices=STUDIES)
-    add_options(parser)
+    add_study_options(parser, keep="0.8,0.6,0.5,0.4")
     add_task_options(parser)
     parser.add_argument("--variants", help="only these, separated by semicolons")
     parser.add_argument(
@@ -132,71 +138,64 @@ def main() -> None:
         metavar="RECORD",
         help="of another study: rows of the same options are taken from it; repeat",
     )
-    options = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
     check_place(options.output, "study")
-    check_study(options.output, options.study)
-    study = [one.in_brief() if options.smoke else one for one in STUDIES[options.study]]
-    chosen = _chosen(study, options)
+    check_title(options.output, options.study)
+    variants = [v.in_brief() if options.smoke else v for v in STUDIES[options.study]]
+    chosen = chosen_variants(variants, options)
     keeps, seeds = keeps_and_seeds(options)
-    command = ["python", "benchmarks/quality.py", *sys.argv[1:]]
-    tasks = tasks_of(options)
-    with (
-        tempfile.TemporaryDirectory(prefix="quality-") as folder,
-        stage_bars(Console(stderr=True)) as on_progress,
-    ):
-        settings = settings_of(options, Path(folder))
-        bench = Bench(options, corpora_of(options, Path(folder)), tasks, on_progress)
-        record = new_record(
-            "study", command, {**_named(settings, options), **told(tasks)}, study=options.study
+    tasks = task_settings_of(options)
+    with working_folder("quality") as (folder, on_progress):
+        settings = settings_of(options, folder)
+        bench = Bench(options, corpora_of(options, folder), tasks, on_progress)
+        calibration = options.calibration or "the embedded model's"  # which lies elsewhere each run
+        study = new_study(
+            options.study,
+            command_of("quality", arguments),
+            {**settings, "calibration": calibration, **recorded(tasks)},
+            bench.dense,
+            bench.dense_layers,
         )
-        record |= {"dense_perplexity": bench.dense, "dense_layers": bench.dense_layers}
-        _note_tasks(record, bench)
-        made_with = {one.name: one.made_with(settings) for one in study}
-        record["rows"] = rows_so_far(options.output, record, made_with)
-        there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
-        known = rows_of_others(options.known, record)
-        for row in record["rows"]:
-            known |= by_options(row)
+        if bench.dense_accuracies:
+            study.versions["lm_eval"] = version("lm_eval")
+            study.dense_tasks, study.dense_task_average = bench.dense_accuracies
+        row_options = {v.name: v.recorded_options(settings) for v in variants}
+        study.rows = earlier_rows(options.output, study, row_options)
+        measured = {row.run for row in study.rows}
+        known = rows_of_others(options.known, study)
+        for row in study.rows:
+            known |= by_key(row)
         for seed, keep, variant in itertools.product(seeds, keeps, chosen):
-            if (variant.name, keep, seed) in there:
+            if (variant.name, keep, seed) in measured:
                 continue
-            row = known.get((key(made_with[variant.name]), keep, seed))
-            row = row or bench.measure(variant, settings, keep, seed, on_progress)
-            known |= by_options(row)
-            record["rows"].append({**row, "variant": variant.name})
-            write(options.output, record)
-    Console().print(*quality_tables(record), *accuracy_tables(record))
+            row = known.get(key_of(row_options[variant.name], keep, seed)) or bench.measure(
+                variant, settings, keep, seed, on_progress
+            )
+            known |= by_key(row)
+            study.rows.append(replace(row, variant=variant.name))
+            write(options.output, study.as_record())
+    Console().print(*quality_tables(study), *accuracy_tables(study))
 
 
-def _chosen(study: list[Variant], options: argparse.Namespace) -> list[Variant]:
-    """What is to be measured of a study; InputError for variants that it does not have."""
-    chosen = study
+def chosen_variants(variants: list[Variant], options: argparse.Namespace) -> list[Variant]:
+    """The variants to be measured; InputError for names that the study does not have."""
     if options.variants:
-        wanted, names = options.variants.split(";"), [one.name for one in study]
+        wanted, names = options.variants.split(";"), [variant.name for variant in variants]
         if unknown := set(wanted) - set(names):
             raise InputError(
-                f"--variants {';'.join(sorted(unknown))} is no variant of {options.study}: "
-                f"choose of {';'.join(names)}"
+                f"--variants {';'.join(sorted(unknown))} is not in the study {options.study}: "
+                f"choose from {';'.join(names)}"
             )
-        chosen = [one for one in study if one.name in wanted]
-    chosen = chosen[: SMOKE_VARIANTS if options.smoke else None]
-    if any(one.healing for one in chosen):
+        variants = [variant for variant in variants if variant.name in wanted]
+    chosen = variants[: SMOKE_VARIANTS if options.smoke else None]
+    if any(variant.healing for variant in chosen):
         check_installed()
     return chosen
 
 
-def _named(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Settings as a record names them: the demo's own text lies elsewhere in every run."""
-    return {**settings, "calibration": options.calibration or "the embedded model's"}
-
-
-def _note_tasks(record: dict[str, Any], bench: Bench) -> None:
-    """What the dense model reaches on tasks, where there are any, and by which release."""
-    if bench.dense_tasks:
-        record["versions"]["lm_eval"] = version("lm_eval")
-        record["dense_tasks"] = bench.dense_tasks
-        record["dense_task_average"] = average_of(bench.dense_tasks)
-
-
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

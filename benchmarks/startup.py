@@ -1,36 +1,43 @@
-"""How long does vLLM take to start a model whose layers differ, cold and warm?
+"""Seconds until vLLM serves a model whose layers differ, cold and warm.
 
 Three checkpoints of one model: dense; pruned with the same sizes in every layer; pruned to the same
 budget with every layer different. Each is served until it answers, first with an empty cache of
 compiled graphs (cold), then again with the cache that this left (warm), in turns.
 
-    python benchmarks/startup.py --model ../shared/models/ref-llama-7m --repeats 3
+    python -m benchmarks.startup --model ../shared/models/ref-llama-7m --repeats 3
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from ending import run, write
-from plans import plan_of, random_mask
-from tables import print_table
+from rich.console import Console
 from torch import Tensor
 
+from benchmarks.common.models import MODEL
+from benchmarks.common.output import (
+    add_output_options,
+    check_place,
+    command_of,
+    new_parser,
+    run_command,
+    working_folder,
+    write,
+)
+from benchmarks.common.plans import plan_of, random_mask
+from benchmarks.startup_report import startup_of, startup_table
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.demo.run import MODEL
 from grasp_deploy.engine.serve import running_server
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget
@@ -81,68 +88,59 @@ def start_seconds(model: Path, work: Path, flags: list[str]) -> float:
 
 
 def measure(
-    models: dict[str, Path], work: Path, settings: dict[str, Any], flags: list[str]
-) -> dict[str, Any]:
-    """Run the benchmark in an empty folder; returns its record."""
+    models: dict[str, Path], work: Path, repeats: int, flags: list[str]
+) -> list[dict[str, Any]]:
+    """Cells of the seconds that each model takes to start, cold and warm in turns."""
     cache = work / "cache"
     os.environ["VLLM_CACHE_ROOT"] = str(cache)
     seconds: dict[str, dict[str, list[float]]] = {n: {"cold": [], "warm": []} for n in models}
-    for _ in range(settings["repeats"]):
+    for _ in range(repeats):
         for name, path in models.items():
             shutil.rmtree(cache, ignore_errors=True)
             for state in ("cold", "warm"):
                 seconds[name][state].append(start_seconds(path, work, flags))
                 print(f"{name} {state}: {seconds[name][state][-1]:.1f} s", file=sys.stderr)
-    shapes = {name: footprint(model_shape(read_config(path))) for name, path in models.items()}
-    return new_record(
-        "startup",
-        ["python", "benchmarks/startup.py", *sys.argv[1:]],
-        {**settings, "vllm_flags": [*SMALL, *flags]},
-        models=[{"name": name, "footprint": shapes[name].as_dict()} for name in models],
-        cells=[
-            {"model": name, **{f"{state}_seconds": spread(s) for state, s in states.items()}}
-            for name, states in seconds.items()
-        ],
-    )
+    return [
+        {"model": name, **{f"{state}_seconds": spread(s) for state, s in states.items()}}
+        for name, states in seconds.items()
+    ]
 
 
-def print_record(record: dict[str, Any]) -> None:
-    rows = [("model (distinct layer shapes)", "cold start, warm start: median seconds")]
-    for model, cell in zip(record["models"], record["cells"], strict=True):
-        label = f"{model['name']} ({model['footprint']['distinct_shapes']})"
-        times = (cell[f"{state}_seconds"]["median"] for state in ("cold", "warm"))
-        rows.append((label, ", ".join(f"{value:.1f}" for value in times)))
-    print_table(rows)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of a dense model")
     parser.add_argument("--keep", type=float, default=0.5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--enforce-eager", action="store_true", help="compile nothing")
-    parser.add_argument("--smoke", action="store_true", help="one model, once, eager")
-    parser.add_argument("--output", type=Path, help="where to write the JSON record")
-    options = parser.parse_args()
+    add_output_options(parser, "one model, once, eager")
+    options = parser.parse_args(arguments)
     check_place(options.output, "startup")
     if options.smoke:
         options.model, options.repeats, options.enforce_eager = MODEL, 1, True
     flags = ["--enforce-eager"] if options.enforce_eager else []
-    with tempfile.TemporaryDirectory(prefix="startup-") as work:
-        models = write_models(options.model, Path(work), options.keep)
+    with working_folder("startup") as (work, _):
+        models = write_models(options.model, work, options.keep)
         if options.smoke:
             models = {"heterogeneous": models["heterogeneous"]}
-        settings = {
-            "model": options.model.name,
-            "keep": options.keep,
-            "repeats": options.repeats,
-        }
-        result = measure(models, Path(work), settings, flags)
-    print_record(result)
-    write(options.output, result)
+        shapes = {name: model_shape(read_config(path)) for name, path in models.items()}
+        record = new_record(
+            "startup",
+            command_of("startup", arguments),
+            {
+                "model": options.model.name,
+                "keep": options.keep,
+                "repeats": options.repeats,
+                "vllm_flags": [*SMALL, *flags],
+            },
+            models=[
+                {"name": name, "footprint": footprint(shape).as_dict()}
+                for name, shape in shapes.items()
+            ],
+            cells=measure(models, work, options.repeats, flags),
+        )
+    Console().print(startup_table(startup_of(record, Path("the new record"))))
+    write(options.output, record)
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

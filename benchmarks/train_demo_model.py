@@ -1,34 +1,37 @@
 """Train the small Llama that ships with the package, on text that comes with Python.
 
-    python benchmarks/train_demo_model.py --minutes 30
+    python -m benchmarks.train_demo_model --minutes 30
 
 Writes `grasp_deploy/demo/model/` in one rename: tokenizer, bf16 weights and a model card with
 the perplexity measured on those very weights. Two processor cores are enough.
 """
 
+from __future__ import annotations
+
 import argparse
 import math
 import platform
 import random
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import ending
 import torch
-from demo_folder import CARD, TITLE, check_place, replace_folder
-from option_checks import check_positive
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-import grasp_deploy.demo
+from benchmarks.common.models import MODEL
+from benchmarks.common.output import check_positive, new_parser, run_command
 from grasp_deploy.demo import text
+from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.outputs import check_writable
 
-MODEL_FOLDER = Path(grasp_deploy.demo.__file__).parent / "model"
+CARD, TITLE = "README.md", "# The demo model of grasp-deploy"
 VOCABULARY = 2048
 SEQUENCE_TOKENS = 256
 SEPARATOR = "\n\n"  # as everywhere in this package: documents are joined by a blank line
@@ -205,26 +208,36 @@ It is there so that the demo and the tests need no download. It is no use for an
   bfloat16 weights, float32 loss. Another Python version has slightly different text.
 - **Licence:** the files of this folder are under Apache-2.0; the text it learnt from is part of
   CPython and under the PSF licence.
-- **Regenerate:** `python benchmarks/train_demo_model.py`
+- **Regenerate:** `python -m benchmarks.train_demo_model`
 """
     )
+
+
+def check_place(folder: Path) -> None:
+    """InputError if no model can be written there; only an earlier demo model is replaced."""
+    card = folder / CARD
+    if folder.exists() and not (card.is_file() and TITLE in card.read_text("utf-8").splitlines()):
+        raise InputError(
+            f"--output {folder} exists and is not a demo model of this script: name another folder"
+        )
+    check_writable(folder)
 
 
 def write_folder(
     folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, result: Result
 ) -> None:
-    """Write a temporary sibling, then rename it, so that no half-written model is ever seen."""
+    """Write a temporary sibling, then rename it: a half-written model is never seen."""
     check_place(folder)  # again: the training took minutes
-    sibling = f".{folder.name}.new-"
     with (
         readable_disk_errors(folder),
-        tempfile.TemporaryDirectory(prefix=sibling, dir=folder.parent) as temporary,
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.new-", dir=folder.parent) as temporary,
     ):
         made = Path(temporary) / folder.name
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
         write_card(made, model, result)
-        replace_folder(folder, made)
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
 
 
 def run(recipe: Recipe, folder: Path) -> Result:
@@ -249,31 +262,25 @@ def run(recipe: Recipe, folder: Path) -> Result:
     return result
 
 
-def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = new_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="stop learning after this time")
     parser.add_argument("--epochs", type=int, default=12, help="passes over the text")
     parser.add_argument("--batch-sequences", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="at its peak")
-    parser.add_argument(
-        "--threads", type=int, default=2, help="take 1 where other work runs: threads wait in step"
-    )
-    parser.add_argument(
-        "--output", type=Path, help=f"instead of {MODEL_FOLDER.name}/ in the package"
-    )
-    parser.add_argument("--smoke", action="store_true", help="a few seconds; asks for --output")
-    options = parser.parse_args()
+    parser.add_argument("--threads", type=int, default=2, help="1 is faster beside other work")
+    parser.add_argument("--output", type=Path, help=f"instead of {MODEL.name}/ in the package")
+    parser.add_argument("--smoke", action="store_true", help="a few seconds; requires --output")
+    options = parser.parse_args(arguments)
     if options.smoke and options.output is None:
         parser.error("--smoke makes a useless model: name a folder for it with --output")
     return options
 
 
-def main() -> None:
-    options = parse_options()
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
     check_positive(options, "minutes", "epochs", "batch_sequences", "learning_rate", "threads")
-    folder = (options.output or MODEL_FOLDER).resolve()
+    folder = (options.output or MODEL).resolve()
     check_place(folder)
     torch.set_num_threads(options.threads)
     minutes = 0.1 if options.smoke else options.minutes
@@ -283,4 +290,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    ending.run(main)
+    run_command(main)

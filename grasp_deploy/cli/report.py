@@ -13,7 +13,7 @@ from grasp_deploy.cli.options import Json
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
-    from grasp_deploy.report.records import NamedRecord
+    from grasp_deploy.report.section import Section
 
 
 def report_command(
@@ -21,7 +21,7 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="RECORD...",
-            help="JSON files that benches, studies or `evaluate tasks` wrote.",
+            help="JSON files that `bench` or `evaluate tasks` wrote.",
             show_default=False,
         ),
     ],
@@ -38,38 +38,38 @@ def report_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what records show: tables and verdicts, and if asked figures and a page."""
+    """Show records as tables and verdicts, and on request as figures and a page."""
+    from grasp_deploy.bench.kinds import section_of
     from grasp_deploy.report.records import read_records
 
-    named = read_records(records)
-    files = write_report(named, records, html, png) if html or png else []
+    sections = [section_of(named) for named in read_records(records)]
+    files = write_report(sections, records, html, png)
     if as_json:
-        print_json(report_document(named, files))
-        return
-    for one in named:
-        print_record(one)
-    print_across(named)
-    for path in files:
-        stderr.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
+        print_json(report_document(sections, files))
+    else:
+        print_report(sections, files)
 
 
 def write_report(
-    named: Sequence[NamedRecord], records: Sequence[Path], html: Path | None, png: Path | None
+    sections: Sequence[Section], records: Sequence[Path], html: Path | None, png: Path | None
 ) -> list[Path]:
-    """Draw and write the page and the figures; returns the files.
+    """Write the page and the figures that are asked for; returns their files.
 
     Raises InputError if matplotlib is missing, or if a file cannot or may not be written.
     """
+    if not (html or png):
+        return []
     from grasp_deploy.files.disk import write_files
     from grasp_deploy.report.files import (
+        check_figure_folder,
+        check_figures,
         check_page_place,
-        check_picture_place,
-        check_pictures,
     )
 
     try:
+        from grasp_deploy.report.figure_style import PNG_MARK
         from grasp_deploy.report.page import GENERATOR, page
-        from grasp_deploy.report.png import PNG_MARK, pictures
+        from grasp_deploy.report.png import png_files
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
@@ -81,12 +81,12 @@ def write_report(
     if html:
         check_page_place(html, records, GENERATOR)
     if png:
-        check_picture_place(png)
+        check_figure_folder(png)
     with stderr.status("drawing"):
-        files = {html: page(named).encode()} if html else {}
+        files = {html: page(sections).encode()} if html else {}
         if png:
-            drawn = {png / name: content for name, content in pictures(named).items()}
-            check_pictures(drawn, PNG_MARK)
+            drawn = {png / name: content for name, content in png_files(sections).items()}
+            check_figures(drawn, PNG_MARK)
             files |= drawn
         if not files:
             raise InputError("--png: none of these records has a figure; leave it out")
@@ -94,49 +94,32 @@ def write_report(
     return list(files)
 
 
-def report_document(named: Sequence[NamedRecord], files: Sequence[Path]) -> dict[str, Any]:
-    """What `--json` prints: verdicts by record, studies across models, and the files written."""
-    from grasp_deploy.bench.verdicts import headlines, verdicts
-    from grasp_deploy.report.cross_model import across_models
-
-    rows = [
-        {
-            "name": one.name,
-            "benchmark": one.record["benchmark"],
-            "headlines": headlines(one.record),
-            "verdicts": verdicts(one.record),
-        }
-        for one in named
-    ]
+def report_document(sections: Sequence[Section], files: Sequence[Path]) -> dict[str, Any]:
+    """The JSON document of a report: verdicts by record, and the files written."""
     return {
-        "records": rows,
-        "across_models": across_models(named),
+        "records": [
+            {
+                "name": section.name,
+                "benchmark": section.record["benchmark"],
+                "headlines": section.headlines,
+                "verdicts": section.verdicts,
+            }
+            for section in sections
+        ],
         "files": [str(path) for path in files],
     }
 
 
-def print_record(named: NamedRecord) -> None:
-    """A record's tables, then its verdicts in words."""
-    from grasp_deploy.bench.verdicts import headlines
-    from grasp_deploy.report.record_tables import record_tables
-
-    stdout.print()
-    stdout.rule(f"{named.title}: {named.name}", align="left")
-    for table in record_tables(named.record):
-        stdout.print(table)
-    for line in headlines(named.record):
-        who = "  likely reason" if "reason" in line else line["model"]
-        text = f"{who}: {line['sentence']}"
-        stdout.print(text, soft_wrap=True, markup=False, highlight=False)
-
-
-def print_across(named: Sequence[NamedRecord]) -> None:
-    """A table for each study that several of the records hold of different models."""
-    from grasp_deploy.report.cross_model import across_models
-    from grasp_deploy.report.cross_model_tables import across_tables
-
-    for study in across_models(named):
+def print_report(sections: Sequence[Section], files: Sequence[Path]) -> None:
+    """Print each section's tables and verdicts, then the files written."""
+    for section in sections:
         stdout.print()
-        stdout.rule(f"Across models: study of {study['study']}", align="left")
-        for table in across_tables(study):
+        stdout.rule(f"{section.title}: {section.name}", align="left")
+        for table in section.tables():
             stdout.print(table)
+        for line in section.headlines:
+            label = "  likely reason" if "reason" in line else line["model"]
+            text = f"{label}: {line['sentence']}"
+            stdout.print(text, soft_wrap=True, markup=False, highlight=False)
+    for path in files:
+        stderr.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)

@@ -1,14 +1,11 @@
-"""How every figure looks: sizes, colours that the colour-blind can tell apart, SVG for a page.
+"""Figure style: sizes, colours that the colour-blind can tell apart, PNG and SVG output.
 
-A figure is drawn once, in the light colours. As PNG it brings its own white ground, and is legible
-anywhere. As SVG its colours become CSS variables, so that a page shows it in light and in dark.
+A figure is drawn once, in light colours on white. A dark page inverts it with a CSS filter.
 """
 
 from __future__ import annotations
 
-import html
 import io
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,25 +29,11 @@ TITLE_SIZE, NOTE_SIZE, LEGEND_SIZE = 11.0, 8.5, 9.5
 FONT = "DejaVu Sans"  # comes with matplotlib: the same figure everywhere
 PNG_DOTS_PER_INCH = 200
 SOFTWARE = "grasp-deploy"
-PNG_MARK = f"tEXtSoftware\0{SOFTWARE}"  # how a figure of ours is known
+PNG_MARK = f"tEXtSoftware\0{SOFTWARE}"  # marks files that may be replaced
 SURFACE, INK, MUTED, GRID = "#ffffff", "#1f2430", "#5e6673", "#d9dde3"
-# Okabe and Ito's hues, each dark enough for white; the first, for the first model, is none of them.
+# Okabe and Ito's hues, each dark enough for white; the first, grey, is the first model's.
 SERIES = ("#4a5260", "#0072b2", "#d55e00", "#009e73", "#a65a96", "#b07a00", "#3a9bdc")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DARK = {  # what the light colours become on a dark page
-    SURFACE: "#171a21",
-    INK: "#e6e9ef",
-    MUTED: "#a4adba",
-    GRID: "#363c47",
-    **dict(
-        zip(
-            SERIES,
-            ("#c3cad5", "#56b4e9", "#ff8c4a", "#2fcf9c", "#e08fc8", "#f0b93a", "#9cd3ff"),
-            strict=True,
-        )
-    ),
-}
-VARIABLES = {color: f"--plot-{index}" for index, color in enumerate(DARK)}
 Dashes = Literal["-"] | tuple[float, tuple[float, float]]
 DASHED: Dashes = (0, (4, 2))
 DOTTED: Dashes = (0, (1, 2))
@@ -97,7 +80,7 @@ class Drawing:
 
 @contextmanager
 def our_style() -> Iterator[None]:
-    """Figures made and saved inside look as above, whatever the user's own matplotlib settings."""
+    """Draw and save in this style, whatever the user's own matplotlib settings."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(SETTINGS)
@@ -105,7 +88,7 @@ def our_style() -> Iterator[None]:
 
 
 def new_axes(title: str, note: str, height_inches: float = PLOT_HEIGHT_INCHES) -> Axes:
-    """Axes of a figure of their own, with a title that says what is shown and a note beneath it."""
+    """Axes in a new figure, with a title and a note beneath it."""
     layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
     figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout=layout)
     axes = figure.add_subplot()
@@ -116,10 +99,7 @@ def new_axes(title: str, note: str, height_inches: float = PLOT_HEIGHT_INCHES) -
 
 
 def finished(name: str, title: str, axes: Axes, handles: Sequence[Artist]) -> Drawing:
-    """A drawing with its legend below the plot.
-
-    The figure grows by the legend's lines, so that the plot stays as large as it is.
-    """
+    """A drawing with its legend below the plot; the figure grows by the legend's lines."""
     labels = [fitted(str(h.get_label()), LEGEND_SIZE, LEGEND_POINTS) for h in handles]
     widest = max(text_points(line, LEGEND_SIZE) for label in labels for line in label.splitlines())
     columns = 2 if widest < LEGEND_POINTS / 2 - 25 and len(labels) > 1 else 1
@@ -132,7 +112,7 @@ def finished(name: str, title: str, axes: Axes, handles: Sequence[Artist]) -> Dr
 
 
 def fitted(text: str, size: float, points: float, weight: str = "normal") -> str:
-    """A text in lines no wider than so many points; a name longer than a line is broken in it."""
+    """Text in lines of at most `points`; a word longer than a line is broken."""
     for characters in range(80, 4, -2):
         lines = textwrap.wrap(text, characters, break_on_hyphens=False)
         if all(text_points(line, size, weight) <= points for line in lines):
@@ -141,14 +121,14 @@ def fitted(text: str, size: float, points: float, weight: str = "normal") -> str
 
 
 def text_points(text: str, size: float, weight: str = "normal") -> float:
-    """How wide a line of text is, in points."""
+    """Width of a line of text in points."""
     font = FontProperties(family=FONT, size=size, weight=weight)
     width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
     return float(width)
 
 
 def color_of(index: int) -> str:
-    """The colour of a record's model by its place; the first is what others are compared with."""
+    """Colour of the model at an index; the first model, which others are compared with, is grey."""
     return SERIES[index if index < len(SERIES) else 1 + (index - 1) % (len(SERIES) - 1)]
 
 
@@ -158,7 +138,7 @@ def line_handle(index: int, label: str) -> Line2D:
 
 
 def key_handle(label: str, dashes: Dashes = "-", color: str = MUTED) -> Line2D:
-    """A line of no model, for the legend."""
+    """A legend entry for a line that belongs to no model."""
     return Line2D([], [], color=color, linestyle=dashes, linewidth=1.4, label=label)
 
 
@@ -167,13 +147,13 @@ def patch_handle(index: int, label: str) -> Patch:
 
 
 def count_from_zero(axes: Axes) -> None:
-    """A vertical axis from 0 with thousands separated."""
+    """Start the vertical axis at 0 and separate thousands."""
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def powers_of_two(axes: Axes, values: Sequence[int]) -> None:
-    """A horizontal axis in doublings, with a tick at each measured value and nowhere else."""
+    """Scale the horizontal axis in powers of two, with ticks at the measured values alone."""
     ticks = sorted(set(values))
     axes.set_xscale("log", base=2)
     axes.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
@@ -190,28 +170,10 @@ def png(drawing: Drawing) -> bytes:
     return buffer.getvalue()
 
 
-def svg(drawing: Drawing, prefix: str) -> str:
-    """The figure as an `<svg>` element for a page, as wide as its place and without outer links.
-
-    Its colours are CSS variables; `prefix` keeps its ids apart from those of other figures.
-    """
-    buffer = io.StringIO()
+def svg(drawing: Drawing) -> bytes:
+    """The figure as an SVG file without ground; the same figure gives the same bytes."""
+    buffer = io.BytesIO()
     with our_style():
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        drawing.figure.savefig(buffer, format="svg", metadata=metadata)
-    text = buffer.getvalue()
-    text = text[text.index(">", text.index("<svg")) + 1 :]
-    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'xlink:href="#', f'href="#{prefix}-', text)
-    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
-    for color, variable in VARIABLES.items():
-        text = text.replace(color, f"var({variable})")
-    width, height = (72 * inches for inches in drawing.figure.get_size_inches())
-    label = html.escape(drawing.title)
-    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">{text}'
-
-
-def color_rules(*, dark: bool) -> str:
-    """The CSS variables of figures."""
-    return " ".join(f"{VARIABLES[c]}: {DARK[c] if dark else c};" for c in DARK)
+        drawing.figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+    return buffer.getvalue()

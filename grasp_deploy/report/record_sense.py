@@ -24,8 +24,6 @@ def mixed_up(record: Mapping[str, Any]) -> str:
         return _unpaired(cells)
     if kind == "serve":
         return _unserved(cells) or _unpaired(cells)
-    if kind == "startup" and len({cell["model"] for cell in cells}) < len(cells):
-        return "two of its cells are of one model"
     if kind == "tasks":
         return _unlike_tasks(cells, names)
     return ""

@@ -18,18 +18,13 @@ from grasp_deploy.report.record_shape import (
     wrong,
     wrong_if_there,
 )
-from grasp_deploy.report.stability_tables import wrong_stability
-from grasp_deploy.report.study_shape import wrong_study
 
 KINDS = {
     "throughput": "Throughput and latency",
     "memory": "Prefill memory",
     "kv": "KV cache",
     "serve": "Load on the live server",
-    "quality": "Quality",
     "tasks": "Accuracy on tasks",
-    "startup": "Start of the server",
-    "study": "Studies of quality",
 }
 SIZES = dict.fromkeys(("weight_bytes", "kv_bytes", "peak_bytes", "other_bytes"), int)
 HELD = {"cached_tokens": int, "sequences": int}
@@ -75,12 +70,6 @@ CELLS: dict[str, dict[str, Any]] = {
                 "goodput_requests_per_second": OrNull(float),
             }
         ),
-    },
-    "quality": {"model": str, "corpus": str, "perplexity": POSITIVE},
-    "startup": {
-        "model": str,
-        "cold_seconds": {"median": POSITIVE, "samples": [POSITIVE]},
-        "warm_seconds": {"median": POSITIVE, "samples": [POSITIVE]},
     },
     "tasks": {
         **{"model": str, "task": str, "metric": str, "accuracy": float, "truncated": int},
@@ -130,10 +119,6 @@ def check_record(record: Mapping[str, Any], path: Path) -> None:
     """InputError if a record of a known kind lacks what tables and figures are drawn from."""
     kind = record["benchmark"]
     found = wrong(record, {"benchmark": str, "settings": {}, "machine": {}}, "it")
-    if not found and kind == "study":
-        found = wrong_study(record)
-    if not found and kind == "mask-stability":
-        found = wrong_stability(record)
     if not found and kind in CELLS:
         found = (
             wrong(record, {"models": [{"name": str, "footprint": FOOTPRINT}]}, "it")

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from grasp_deploy.bench.gain_table import gain_table
 from grasp_deploy.bench.throughput.table import serve_table, throughput_table
-from grasp_deploy.report.record_tables import gain_table, record_tables
 from tests.report.records import model, throughput_record
 
 NAMES = ("llama-2-7b", "llama-2-7b-keep-0.6-multiple-64")

@@ -1,4 +1,4 @@
-"""The models of a study: a dense one, and what it becomes at several budgets."""
+"""The models of a study: a dense one, and its pruned forms at several budgets."""
 
 from __future__ import annotations
 
@@ -13,28 +13,32 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.demo.run import MODEL, write_text
+from grasp_deploy.demo.run import MODEL as MODEL
+from grasp_deploy.demo.run import write_text
 from grasp_deploy.errors import InputError
 
 SEQUENCE_LENGTH, BATCH_SIZE = 256, 4
-# Names of files, which may be written in several ways: hashes of what they hold say more.
-TOLD_BY_INPUTS = ("model", "revision", "calibration", "calibration_split", "calibration_column")
+# Options that name files: the hashes of what the files hold identify them better.
+HASHED_OPTIONS = ("model", "revision", "calibration", "calibration_split", "calibration_column")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that name a dense model and the text that it is calibrated on."""
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a dense model and the text that it is calibrated on."""
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of a dense model")
-    parser.add_argument("--calibration", type=Path, help="text; default: the embedded model's")
+    parser.add_argument("--calibration", help="text; default: the embedded model's")
     parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
-    parser.add_argument("--sequences", type=int, default=256, help="blocks of 256 tokens of it")
+
+
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of studies that compress a model themselves."""
+    add_model_options(parser)
+    parser.add_argument("--sequences", type=int, default=256, help="of 256 tokens")
     parser.add_argument("--work", type=Path, help="keep the pruned models in this folder")
-    parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
-    parser.add_argument("--output", type=Path, help="where to write the JSON record")
 
 
-@functools.cache  # to make them takes seconds
+@functools.cache  # writing them takes seconds
 def demo_texts(work: Path) -> tuple[Path, Path]:
-    """Calibration and held-out text of the embedded model."""
+    """Calibration and held-out text of the embedded model, as files in a folder."""
     folder = work / "text"
     folder.mkdir(parents=True, exist_ok=True)
     return write_text(folder)
@@ -63,31 +67,28 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
 
 
 def check_made_of(output: Path, config: CompressConfig) -> None:
-    """InputError unless the folder holds what this config makes of its model and text as they are.
-
-    Its name does not tell: models of several folders have one name, and a schedule has none.
-    """
-    if found := _difference(output, config):
-        raise InputError(f"{output} {found}: name another folder as --work, or delete it")
+    """InputError unless the folder holds what this config makes of its model and text now."""
+    if difference := _difference(output, config):
+        raise InputError(f"{output} {difference}: name another folder as --work, or delete it")
 
 
 def _difference(output: Path, config: CompressConfig) -> str:
-    """What tells a checkpoint from what this config would make, in words."""
+    """The first difference between a checkpoint and what this config would make, in words."""
     try:
         made = load_plan(output / PLAN_FILE).provenance
     except InputError:
-        return "holds no plan that can be read"
+        return "has no plan that can be read"
     for name, now in asdict(config).items():
         before = made["config"].get(name)
-        if name not in TOLD_BY_INPUTS and before != now:
-            return f"was made with {name} {before}, and not {now}"
-    inputs = made.get("inputs", {})  # older plans have none
+        if name not in HASHED_OPTIONS and before != now:
+            return f"was made with {name} {before}, not {now}"
+    inputs = made["inputs"]
     others = [name for name, now in prepare(config).inputs.items() if inputs.get(name) != now]
     return f"was made of other {others[0]}" if others else ""
 
 
-def synthesized(config: str, work: Path, keep: float, kv_keep: float | None = None) -> Path:
+def synthesized(config: Path, work: Path, keep: float, kv_keep: float | None = None) -> Path:
     """A folder with the config.json that a random mask makes of a dense one."""
     output = work / f"keep-{keep:g}"
-    synthesize(CompressConfig(model=config, keep=keep), output, kv_keep=kv_keep)
+    synthesize(CompressConfig(model=str(config), keep=keep), output, kv_keep=kv_keep)
     return output

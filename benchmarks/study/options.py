@@ -1,4 +1,4 @@
-"""What all studies of quality take on their command line, and what it means."""
+"""The options that all studies of quality share."""
 
 from __future__ import annotations
 
@@ -7,31 +7,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from exports import demo_texts
-
-from grasp_deploy.demo.run import MODEL
+from benchmarks.common.models import add_model_options, demo_texts
+from benchmarks.common.output import add_output_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.quality.corpora import Corpus, parse_corpus
 
 Number = TypeVar("Number")
+SMOKE_SETTINGS = {"sequences": 8, "sequence_length": 64, "batch_size": 4}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What all studies of quality take."""
-    parser.add_argument("--model", type=Path, default=MODEL, help="folder of a dense model")
-    parser.add_argument("--calibration", help="text; default: the embedded model's")
-    parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
+def add_study_options(parser: argparse.ArgumentParser, keep: str) -> None:
+    """Add model, text, budgets (`keep` by default), seeds and sizes."""
+    add_model_options(parser)
     parser.add_argument(
         "--evaluate", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="held-out text; repeat"
     )
-    parser.add_argument("--keep", default="0.8,0.6,0.5,0.4", help="budgets")
+    parser.add_argument("--keep", default=keep, help="budgets, such as 0.8,0.5")
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
     parser.add_argument("--sequences", type=int, default=512)
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--evaluation-blocks", type=int, default=80)
-    parser.add_argument("--smoke", action="store_true", help="the embedded model, in seconds")
-    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+    add_output_options(parser, "a few seconds; figures of no use")
 
 
 def keeps_and_seeds(options: argparse.Namespace) -> tuple[list[float], list[int]]:
@@ -44,44 +41,42 @@ def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number
     try:
         numbers = [kind(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"{flag} {text!r} is no list of numbers: write them a,b,c") from None
+        raise InputError(f"{flag} {text!r} is not a list of numbers: write them a,b,c") from None
     if len(set(numbers)) < len(numbers):
-        raise InputError(f"{flag} {text} names one twice: name each once")
+        raise InputError(f"{flag} {text} repeats a number: name each once")
     return numbers
 
 
 def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """The options of the config that all variants share."""
-    settings = {
+    return {
         "model": str(options.model),
         "calibration": options.calibration or str(demo_texts(work)[0]),
         "calibration_split": options.calibration_split,
         "sequences": options.sequences,
         "sequence_length": options.sequence_length,
         "batch_size": options.batch_size,
+        **(SMOKE_SETTINGS if options.smoke else {}),
     }
-    if options.smoke:
-        settings |= {"sequences": 8, "sequence_length": 64, "batch_size": 4}
-    return settings
 
 
 def corpora_of(options: argparse.Namespace, work: Path) -> list[Corpus]:
-    """The held-out text: what --evaluate names, or the embedded model's."""
+    """The held-out text that --evaluate names, or the embedded model's."""
     if options.evaluate:
-        return parsed("--evaluate", options.evaluate)
+        return parse_corpora("--evaluate", options.evaluate)
     return [Corpus("held-out", str(demo_texts(work)[1]))]
 
 
-def parsed(flag: str, texts: Sequence[str]) -> list[Corpus]:
+def parse_corpora(flag: str, texts: Sequence[str]) -> list[Corpus]:
     """Corpora of an option that may be repeated; InputError if two have the same name."""
-    corpora = [_parsed(flag, text) for text in texts]
+    corpora = [_parse_corpus(flag, text) for text in texts]
     if len({corpus.name for corpus in corpora}) < len(corpora):
         raise InputError(f"two {flag} have the same name: give each its own")
     return corpora
 
 
-def _parsed(flag: str, text: str) -> Corpus:
-    """The corpus that an option names; the package's own error speaks of its own option."""
+def _parse_corpus(flag: str, text: str) -> Corpus:
+    """The corpus that an option names; the package's own error names another option."""
     try:
         return parse_corpus(text)
     except InputError:

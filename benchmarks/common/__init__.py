@@ -1,0 +1,1 @@
+"""What several studies share: options, output, models and plans."""

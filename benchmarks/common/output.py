@@ -1,0 +1,85 @@
+"""How every study begins and ends: its options, its record, and one line if it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from grasp_deploy.cli.bench.output import check_place as check_place
+from grasp_deploy.cli.console import error_boundary, tidy_process
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.record import write_record
+from grasp_deploy.pruning.objective import LossError
+from grasp_deploy.report.progress import stage_bars
+
+FOLDER = Path(__file__).parents[1]
+CONFIGS = FOLDER / "configs"
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Call the `main` of a study as a process: input that cannot be used ends in one line."""
+    with tidy_process(), error_boundary():
+        try:
+            main()
+        except LossError as error:
+            raise InputError(str(error)) from None
+
+
+def new_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser that shows the docstring of a study as it is written."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_output_options(parser: argparse.ArgumentParser, smoke: str) -> None:
+    """Add `--output` and `--smoke`, whose help is given."""
+    parser.add_argument("--smoke", action="store_true", help=smoke)
+    parser.add_argument("--output", type=Path, help="where to write the JSON record")
+
+
+def check_positive(options: argparse.Namespace, *names: str) -> None:
+    """InputError for the first of these numbers that is not above 0."""
+    for name in names:
+        value = getattr(options, name)
+        if not value > 0:  # refuses nan too
+            raise InputError(f"--{name.replace('_', '-')} {value} is not above 0: give more")
+
+
+def command_of(name: str, arguments: Sequence[str] | None) -> list[str]:
+    """The command as a record keeps it."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return ["python", "-m", f"benchmarks.{name}", *given]
+
+
+@contextmanager
+def working_folder(name: str) -> Iterator[tuple[Path, OnProgress]]:
+    """A temporary folder, and what shows progress on the error stream."""
+    with (
+        TemporaryDirectory(prefix=f"{name}-") as folder,
+        stage_bars(Console(stderr=True)) as on_progress,
+    ):
+        yield Path(folder), on_progress
+
+
+def write(output: Path | None, record: dict[str, Any]) -> None:
+    """Write a record if a file is named for it; InputError if the disk refuses."""
+    if output is not None:
+        with readable_disk_errors(output):
+            write_record(output, record)
+
+
+def print_table(rows: Sequence[tuple[str, str]]) -> None:
+    """Print two columns of plain text."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")

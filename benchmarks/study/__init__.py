@@ -1,0 +1,1 @@
+"""Studies of quality: their records, what measures them, and what draws them."""

@@ -1,0 +1,204 @@
+"""One model compressed in several ways, each measured on text that none was calibrated on."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from benchmarks.study.healing import healed
+from benchmarks.study.record import Layer, Losses, Row
+from benchmarks.study.tasks import accuracies
+from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.read.config_file import read_config_at
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.unit_costs import unit_costs
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import read_blocks
+from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.evaluate.quality.corpora import Corpus
+from grasp_deploy.evaluate.tasks.run import TaskSettings
+from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.units import UnitTable
+
+BRIEF_HEALING = {"sequences": 64, "steps": 20, "rank": 4}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compress: options of CompressConfig that differ from the study's own."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    healing: dict[str, Any] | None = None  # of HealConfig, if the variant is healed after the cut
+
+    def in_brief(self) -> Variant:
+        """The variant in seconds, as far as the study's settings do not shorten it."""
+        return self if self.healing is None else replace(self, healing=BRIEF_HEALING)
+
+    def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
+        """The config of the study's settings with this variant's options."""
+        return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
+
+    def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """All options of a row, except those that its study, budget and seed name."""
+        healing = {} if self.healing is None else {"healing": self.healing}
+        return {**recorded_options(self.config(settings, 1.0, 0)), **healing}
+
+
+class Bench:
+    """Measures compressed models on the same sequences of the same corpora and on tasks."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        corpora: Sequence[Corpus],
+        tasks: TaskSettings | None = None,
+        on_progress: OnProgress = lambda row: None,
+    ) -> None:
+        count = 2 if options.smoke else options.evaluation_blocks
+        length = 64 if options.smoke else options.sequence_length
+        tokenizer = load_tokenizer(options.model)
+        self.sequences = {
+            corpus.name: read_blocks(tokenizer, corpus.source, corpus.split, None, length, count)
+            for corpus in corpora
+        }
+        self.directory: Path = options.model
+        self.dense = self.perplexities(load_float32(self.directory))
+        self.shape = model_shape(read_config_at(options.model / "config.json"))
+        self.dense_layers: list[Layer] = [
+            (layer.intermediate_size, layer.num_key_value_heads) for layer in self.shape.layers
+        ]
+        self.tasks = tasks
+        self.dense_accuracies = accuracies(options.model, tasks, on_progress) if tasks else None
+
+    def perplexities(self, model: PreTrainedModel) -> dict[str, float]:
+        """Perplexity of a model by corpus."""
+        return {
+            name: perplexity(model, sequences, batch_size=4).perplexity
+            for name, sequences in self.sequences.items()
+        }
+
+    def measure(
+        self,
+        variant: Variant,
+        settings: dict[str, Any],
+        keep: float,
+        seed: int,
+        on_progress: OnProgress,
+    ) -> Row:
+        """Compress in one way under one budget, and measure the result."""
+        config = variant.config(settings, keep, seed)
+        with tempfile.TemporaryDirectory(prefix="variant-") as folder:
+            made = Path(folder) / "pruned"
+            plan = compress(config, made, on_progress=on_progress).plan
+            row = self.row(variant.name, config, plan)
+            row.options = variant.recorded_options(settings)
+            row.seconds = dict(plan.provenance["seconds"])
+            heldout_loss = dict(plan.provenance["losses"])
+            if variant.healing is not None:
+                outcome = healed(made, config, variant.healing, on_progress)
+                made = outcome.folder
+                row.seconds["healing"] = outcome.seconds
+                heldout_loss |= {
+                    "heldout_before_healing": outcome.loss_before,
+                    "heldout_healed": outcome.loss_after,
+                }
+            row.heldout_loss = heldout_loss
+            self.set_losses(row, load_float32(made))
+            if self.tasks:
+                row.tasks, row.task_average = accuracies(made, self.tasks, on_progress)
+        if _differs_in_scales_only(config):
+            row.without_scales = self.mask_losses(plan)
+        return row
+
+    def mask_losses(self, plan: Plan) -> Losses:
+        """Losses of a plan's mask on the uncut model, which gives the cut model's logits."""
+        model = load_float32(self.directory)
+        units = UnitTable.of_layers(plan.dense_layers)
+        with gated(model, units, self.shape.query_heads_per_group * self.shape.head_dim) as gates:
+            gates.assign(plan.mask.float().to(model.device))
+            return self.losses(model)
+
+    def losses(self, model: PreTrainedModel) -> Losses:
+        """Perplexities by corpus, and the loss above the dense model's in nats per token."""
+        found = self.perplexities(model)
+        return Losses(found, {name: math.log(p / self.dense[name]) for name, p in found.items()})
+
+    def set_losses(self, row: Row, model: PreTrainedModel) -> None:
+        """Measure a model and note its losses in a row."""
+        losses = self.losses(model)
+        row.perplexity, row.excess_nats = losses.perplexity, losses.excess_nats
+
+    def row(self, variant: str, config: CompressConfig, plan: Plan) -> Row:
+        """The row of a plan, without losses and seconds, which are measured elsewhere."""
+        assert config.keep is not None, "studies name budgets as shares"
+        units = UnitTable.of_layers(plan.dense_layers)
+        ffn_share, kv_share = units.kept_shares(plan.mask)
+        budget = plan.provenance["budget"]
+        scores = mean_scores(plan, units.is_kv) if config.allocation == "global" else (None, None)
+        ffn_cost, kv_cost = cost_shares(plan, unit_costs(config, self.shape, units), units.is_kv)
+        return Row(
+            variant=variant,
+            options=recorded_options(config),
+            keep=config.keep,
+            seed=config.seed,
+            perplexity={},
+            excess_nats={},
+            kept_cost_share=budget["kept_cost"] / budget["total_cost"],
+            kept_ffn_share=ffn_share,
+            kept_kv_share=kv_share,
+            ffn_share_of_kept_cost=ffn_cost,
+            kv_share_of_kept_cost=kv_cost,
+            mean_kept_ffn_score=scores[0],
+            mean_kept_kv_score=scores[1],
+            kept_per_layer=units.kept_per_layer(plan.mask),
+            seconds={},
+        )
+
+
+def _differs_in_scales_only(config: CompressConfig) -> bool:
+    """True if the kept weights are the dense model's but for scales that were learnt."""
+    return config.scale_epochs > 0 and not config.compensation
+
+
+def recorded_options(config: CompressConfig) -> dict[str, Any]:
+    """All options of a config, except those that a row's study, budget and seed name."""
+    elsewhere = ("model", "keep", "seed", "calibration", "calibration_split")
+    return {name: value for name, value in asdict(config).items() if name not in elsewhere}
+
+
+def cost_shares(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> tuple[float, float]:
+    """Shares of the kept cost that FFN channels and KV groups take; `(N,)` costs and `is_kv`."""
+    kept, kv = float(costs[plan.mask].sum()), float(costs[plan.mask & is_kv].sum())
+    return (kept - kv) / kept, kv / kept
+
+
+def mean_scores(plan: Plan, is_kv: torch.Tensor) -> tuple[float | None, float | None]:
+    """Mean scores of the kept FFN channels and KV groups in the method's own unit.
+
+    Comparable only if one ranking spans all layers: other allocations turn scores into ranks.
+    """
+    return _mean(plan.scores[plan.mask & ~is_kv]), _mean(plan.scores[plan.mask & is_kv])
+
+
+def _mean(scores: torch.Tensor) -> float | None:
+    """The mean; None if it is infinite, which JSON cannot hold."""
+    mean = float(scores.double().mean())
+    return mean if math.isfinite(mean) else None
+
+
+def load_float32(folder: Path) -> PreTrainedModel:
+    """A model in float32, on a GPU if there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return load(folder, device=device, dtype="float32")

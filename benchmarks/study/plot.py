@@ -1,0 +1,167 @@
+"""Figures of a study: the loss as the budget shrinks, and what the best variants keep."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from matplotlib.axes import Axes
+
+from benchmarks.study.bars import loss_bars
+from benchmarks.study.record import Row, Study
+from benchmarks.study.tables import seeds_in_words, study_title
+from grasp_deploy.report.figure_style import (
+    MARKERS,
+    SERIES,
+    Drawing,
+    color_of,
+    finished,
+    line_handle,
+    new_axes,
+)
+from grasp_deploy.report.layer_figures import UNITS, kept_drawing
+from grasp_deploy.stats.wording import listed
+
+LINES = len(SERIES)  # more could not be told apart
+LAYER_LINES = 3  # counts of few groups lie on one another soon
+NO_LOSS_NATS = 0.01  # about 1 % of perplexity: a loss this small needs no logarithm
+WIDE = 8.0  # times the smallest loss from where on an even axis would flatten it
+
+
+def study_drawings(study: Study) -> Iterator[Drawing]:
+    """The loss by budget for each corpus (bars if there is one budget), and what layers keep."""
+    best = best_variants(study)
+    drawn = [name for name in study.variants if name in best[:LINES]]  # one look in all figures
+    for corpus in study.dense_perplexity:
+        if len(study.budgets) > 1:
+            yield _loss_drawing(study, corpus, drawn, len(best[LINES:]))
+        else:
+            yield loss_bars(study, corpus, _file_name(corpus))
+    yield from _layer_drawings(study, drawn, best[:LAYER_LINES])
+
+
+def best_variants(study: Study) -> list[str]:
+    """All variants, those that lose least first.
+
+    Ranked by the mean over corpora, seeds and the budgets that every variant was measured under;
+    over each variant's own budgets if there are no shared ones.
+    """
+    shared = _shared_budgets(study, study.variants)
+
+    def loss(name: str) -> float:
+        own = [row for row in study.rows if row.variant == name]
+        compared = [row for row in own if row.keep in shared] or own
+        return statistics.fmean(nats for row in compared for nats in row.excess_nats.values())
+
+    return sorted(study.variants, key=loss)
+
+
+def _shared_budgets(study: Study, variants: Sequence[str]) -> list[float]:
+    """The budgets that all of these variants were measured under, the largest first."""
+    return [k for k in study.budgets if all(study.runs(name, k) for name in variants)]
+
+
+def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str], left_out: int) -> Drawing:
+    title = f"Loss on {corpus} by budget: {study_title(study)}"
+    rest = f"; {left_out} that lose more {_mean_in_words(study)} are left out" if left_out else ""
+    axes = new_axes(title, f"above the dense model's; {seeds_in_words(study)}{rest}")
+    handles, values = [], []
+    for index, name in enumerate(drawn):
+        values += _draw_losses(axes, study, corpus, name, index)
+        handles.append(line_handle(index, name))
+    axes.set_xticks(study.budgets, labels=[f"{keep:g}" for keep in study.budgets])
+    axes.invert_xaxis()
+    axes.set_xlabel("share of the prunable cost that is kept")
+    axes.set_ylabel("excess loss, nats per token")
+    _loss_axis(axes, values)
+    return finished(_file_name(corpus), title, axes, handles)
+
+
+def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -> list[float]:
+    """Draw the means of a variant with the ranges of its seeds; returns all losses."""
+    losses = {
+        keep: [row.excess_nats[corpus] for row in rows]
+        for keep in study.budgets
+        if (rows := study.runs(name, keep))
+    }
+    means = [statistics.fmean(of_keep) for of_keep in losses.values()]
+    spans = zip(means, losses.values(), strict=True)
+    below, above = zip(*(range_around(mean, of_keep) for mean, of_keep in spans), strict=True)
+    axes.errorbar(
+        list(losses),
+        means,
+        yerr=(below, above),
+        color=color_of(index),
+        marker=MARKERS[index % len(MARKERS)],
+        capsize=3,
+        elinewidth=1.2,
+        linewidth=1.4,
+    )
+    return [nats for of_keep in losses.values() for nats in of_keep]
+
+
+def _mean_in_words(study: Study) -> str:
+    """The mean that variants are ranked by, with its budgets if they are not all."""
+    shared = _shared_budgets(study, study.variants)
+    if shared == study.budgets:
+        return "in the mean"
+    return f"in the mean at {listed(shared)}" if shared else "in the means over their own budgets"
+
+
+def range_around(mean: float, values: Sequence[float]) -> tuple[float, float]:
+    """Distances of the extremes below and above the mean; rounding makes none negative."""
+    return max(0.0, mean - min(values)), max(0.0, max(values) - mean)
+
+
+def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Scale the axis evenly from 0, or logarithmically if the largest loss would hide the rest."""
+    low, high = min(values), max(values)
+    if high <= WIDE * max(low, NO_LOSS_NATS):
+        axes.set_ylim(bottom=min(0.0, low * 1.1))
+        return
+    even = max(NO_LOSS_NATS, -low)  # what is better than the dense model gets no decades of its own
+    axes.set_yscale("symlog", linthresh=even, linscale=0.4)
+    axes.set_ylabel("nats per token, log scale")
+    axes.set_ylim(low / 1.25 if low > NO_LOSS_NATS else min(low * 1.25, 0.0), high * 1.25)
+    steps = (1, 2, 5) if low > NO_LOSS_NATS and high < 60 * low else (1, 3)
+    sizes = [step * 10.0**power for power in range(-2, 3) for step in steps]
+    sizes = [size for size in sizes if size > 0.7 * even]  # others would cover 0
+    bottom, top = axes.get_ylim()
+    ticks = [tick for tick in (*(-s for s in sizes), 0.0, *sizes) if bottom <= tick <= top]
+    axes.set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    axes.set_yticks([], minor=True)
+
+
+def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:
+    """The share of channels and KV groups that each layer keeps in the best variants.
+
+    Under the smallest budget that all of them were measured under.
+    """
+    shared = _shared_budgets(study, best)
+    if not shared:
+        return
+    keep = min(shared)
+    pruned = [
+        (index, {"name": name, "footprint": {"layers": _mean_layers(study.runs(name, keep))}})
+        for index, name in enumerate(drawn)
+        if name in best
+    ]
+    dense = [_layer(*pair) for pair in study.dense_layers]
+    ranked = f"{len(study.variants)} variants" + " by the mean" * (len(study.budgets) > 1)
+    note = f"{study_title(study)}, budget {keep:g}; the best {len(best)} of {ranked}"
+    for name, (unit, title) in UNITS.items():
+        yield kept_drawing(note, dense, pruned, name, unit, title)
+
+
+def _mean_layers(rows: Sequence[Row]) -> list[dict[str, float]]:
+    """Channels and groups of each layer, the mean over seeds."""
+    layers = zip(*(row.kept_per_layer for row in rows), strict=True)
+    return [_layer(*map(statistics.fmean, zip(*pairs, strict=True))) for pairs in layers]
+
+
+def _layer(channels: float, groups: float) -> dict[str, float]:
+    return {UNITS["ffn"][0]: channels, UNITS["kv"][0]: groups}
+
+
+def _file_name(corpus: str) -> str:
+    return f"loss-{''.join(c if c.isalnum() else '-' for c in corpus)}"

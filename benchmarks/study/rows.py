@@ -1,0 +1,131 @@
+"""Rows that an earlier run of a study, or another study, has measured already."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from benchmarks.study.record import Row, Study, read_study
+from grasp_deploy.errors import InputError
+
+SAME_TEXT = 1e-4  # relative: other threads change a perplexity by less, other text by more
+SAME_ITEMS = 0.01  # other threads may change an item or two of an accuracy
+Key = tuple[str, float, int]  # options as text, budget, seed
+
+
+def check_title(output: Path | None, title: str) -> None:
+    """InputError if the record to be written exists and is of another study."""
+    if output is not None and output.exists():
+        before = read_study(output).study
+        if before != title:
+            raise InputError(
+                f"{output} is a record of the study {before}, not of {title}: name another file as "
+                "--output, or remove it"
+            )
+
+
+def earlier_rows(
+    output: Path | None, study: Study, options: Mapping[str, dict[str, Any]]
+) -> list[Row]:
+    """Rows that an earlier run left; InputError if they were measured under other conditions.
+
+    `options` are those of each variant as it would be measured now.
+    """
+    if output is None or not output.exists():
+        return []
+    check_title(output, study.study)
+    earlier = read_study(output)
+    if difference := _difference(earlier, study) or _other_options(earlier.rows, options):
+        raise InputError(f"{output} {difference}: name another file as --output, or remove it")
+    return earlier.rows
+
+
+def rows_of_others(paths: Sequence[Path], study: Study) -> dict[Key, Row]:
+    """Rows of other studies by their keys.
+
+    Raises InputError for a record of another model, text or other settings.
+    """
+    rows: dict[Key, Row] = {}
+    for path in paths:
+        other = read_study(path)
+        if difference := _difference(other, study):
+            raise InputError(f"{path} {difference}: leave it out of --known")
+        for row in other.rows:
+            rows |= by_key(row)
+    return rows
+
+
+def by_key(row: Row) -> dict[Key, Row]:
+    """A row by its key, and its twin without scales if it has one.
+
+    With no epoch of scales, gates learn the same mask, so the losses without scales are those of
+    another compression. Accuracies are not: they were measured with scales only.
+    """
+    rows = {key_of(row.options, row.keep, row.seed): row}
+    if row.without_scales is not UNSET and row.tasks is UNSET:
+        options = {**row.options, "scale_epochs": 0}
+        rows[key_of(options, row.keep, row.seed)] = replace(
+            row,
+            options=options,
+            perplexity=row.without_scales.perplexity,
+            excess_nats=row.without_scales.excess_nats,
+            seconds={**row.seconds, "scales": 0.0},
+            without_scales=UNSET,
+            heldout_loss=UNSET,
+        )
+    return rows
+
+
+def key_of(options: dict[str, Any], keep: float, seed: int) -> Key:
+    """The identity of a compression within one model and text."""
+    return json.dumps(options, sort_keys=True), keep, seed
+
+
+def _other_options(rows: Sequence[Row], options: Mapping[str, dict[str, Any]]) -> str:
+    """The first option that a variant was measured with and would not be now, in words."""
+    for row in rows:
+        now = options.get(row.variant)
+        if now is not None and (change := _changed(row.options, now)):
+            return f"has {row.variant!r} measured with {change}"
+    return ""
+
+
+def _difference(earlier: Study, study: Study) -> str:
+    """The first difference in settings, text or tasks between two studies, in words."""
+    if change := _changed(earlier.settings, study.settings):
+        return f"was measured with {change}"
+    before, now = earlier.dense_perplexity, study.dense_perplexity
+    if not _alike(before, now, rel_tol=SAME_TEXT):
+        return f"has the dense perplexities {_listed(before)}, not {_listed(now)}"
+    before, now = _accuracies(earlier), _accuracies(study)
+    if not _alike(before, now, abs_tol=SAME_ITEMS):
+        return f"has the dense accuracies {_listed(before)}, not {_listed(now)}"
+    return ""
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    for name in [*now, *(name for name in before if name not in now)]:
+        if before.get(name) != now.get(name):
+            return f"{name} {before.get(name)}, not {now.get(name)}"
+    return ""
+
+
+def _accuracies(study: Study) -> dict[str, float]:
+    tasks = {} if study.dense_tasks is UNSET else study.dense_tasks
+    return {name: task.accuracy for name, task in tasks.items()}
+
+
+def _alike(before: Mapping[str, float], now: Mapping[str, float], **tolerance: float) -> bool:
+    return before.keys() == now.keys() and all(
+        math.isclose(before[name], now[name], **tolerance) for name in now
+    )
+
+
+def _listed(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in figures.items())

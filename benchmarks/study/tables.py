@@ -1,0 +1,161 @@
+"""Rich tables of a study: what each way of compressing loses, keeps and costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import UNSET
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.study.record import Row, Study
+
+UNKNOWN = "-"
+BROKEN = 1e5  # a perplexity from here on says no more than that the model is broken
+
+
+def quality_tables(study: Study) -> list[Table]:
+    """Perplexity by variant and budget, one table for each corpus."""
+    return [_quality_table(study, corpus) for corpus in study.dense_perplexity]
+
+
+def _quality_table(study: Study, corpus: str) -> Table:
+    table = variant_table(f"Perplexity by budget: study of {study.study}, {corpus}")
+    table.caption = _seed_note(study)
+    for keep in study.budgets:
+        table.add_column(f"{keep:g}", justify="right", no_wrap=True)
+    dense = perplexity_text(study.dense_perplexity[corpus])
+    table.add_row("dense", *(dense for _ in study.budgets))
+    table.add_section()
+    for variant in study.variants:
+        cells = (
+            _with_spread([row.perplexity[corpus] for row in study.runs(variant, keep)])
+            for keep in study.budgets
+        )
+        table.add_row(Text(variant), *cells)
+    return table
+
+
+def kept_table(study: Study) -> Table:
+    """What each variant keeps of each kind of unit, and its seconds in all; means over seeds."""
+    table = variant_table(f"What is kept, and how long it takes: study of {study.study}")
+    table.caption = (
+        "cost: share of the dense model's under the budget's cost model; channels and groups: by "
+        "count"
+    )
+    for head in ("cost", "FFN channels", "KV groups", "seconds"):
+        table.add_column(head, justify="right", no_wrap=True)
+    add_rows_by_budget(table, study, _kept_cells)
+    return table
+
+
+def _kept_cells(rows: Sequence[Row]) -> list[str]:
+    seconds = statistics.fmean(sum(row.seconds.values()) for row in rows)
+    return [
+        f"{statistics.fmean(row.kept_cost_share for row in rows):.1%}",
+        f"{statistics.fmean(row.kept_ffn_share for row in rows):.1%}",
+        f"{statistics.fmean(row.kept_kv_share for row in rows):.1%}",
+        f"{seconds:,.1f}" if seconds < 100 else f"{seconds:,.0f}",
+    ]
+
+
+def budget_tables(study: Study) -> list[Table]:
+    """What the kept budget is spent on, and the mean score of what is kept; means over seeds.
+
+    Empty if no row says so.
+    """
+    known = [row.ffn_share_of_kept_cost is not UNSET for row in study.rows]
+    if not any(known):
+        return []
+    table = variant_table(f"What the kept budget goes to: study of {study.study}")
+    table.caption = (
+        "shares of the kept cost; scores: means over the kept units in the method's own unit, "
+        "comparable within a row only" + ("" if all(known) else f"; {UNKNOWN}: not recorded")
+    )
+    for head in ("FFN", "KV", "FFN score", "KV score"):
+        table.add_column(head, justify="right", no_wrap=True)
+    add_rows_by_budget(table, study, _budget_cells)
+    return [table]
+
+
+def _budget_cells(rows: Sequence[Row]) -> list[str]:
+    ffn = [r.ffn_share_of_kept_cost for r in rows if r.ffn_share_of_kept_cost is not UNSET]
+    kv = [r.kv_share_of_kept_cost for r in rows if r.kv_share_of_kept_cost is not UNSET]
+    if not (ffn and kv):
+        return [UNKNOWN] * 4
+    scores = ([r.mean_kept_ffn_score for r in rows], [r.mean_kept_kv_score for r in rows])
+    finite = [[score for score in kind if isinstance(score, float)] for kind in scores]
+    means = (f"{statistics.fmean(kind):.3g}" if kind else "" for kind in finite)
+    return [f"{statistics.fmean(ffn):.1%}", f"{statistics.fmean(kv):.1%}", *means]
+
+
+def variant_table(title: str) -> Table:
+    """An empty table whose first column names variants."""
+    table = Table(title=Text(title), title_justify="left", caption_justify="left")
+    table.add_column("variant", overflow="fold")
+    return table
+
+
+def add_rows_by_budget(
+    table: Table, study: Study, cells: Callable[[Sequence[Row]], list[str]]
+) -> None:
+    """Add a heading for each budget, and below it a row for each variant measured under it."""
+    for keep in study.budgets:
+        table.add_row(Text(f"keep {keep:g}", style="bold"))
+        for variant in study.variants:
+            if rows := study.runs(variant, keep):
+                table.add_row(Text(variant), *cells(rows))
+        table.add_section()
+
+
+def study_title(study: Study) -> str:
+    """The study and its model, as the title of a figure names them."""
+    return f"study of {study.study}" + (f", {study.model}" if study.model else "")
+
+
+def seeds_in_words(study: Study) -> str:
+    """What a point of a figure is the mean of."""
+    fewest, most = _seed_counts(study)
+    count = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+    return f"mean and range of {count}" if most > 1 else "one seed"
+
+
+def _seed_note(study: Study) -> str | None:
+    """What a cell of the perplexities stands for; None if there is one seed."""
+    fewest, most = _seed_counts(study)
+    alone = "; without ±: one seed" if fewest == 1 else ""
+    return f"means over {most} seeds ± half their range{alone}" if most > 1 else None
+
+
+def _seed_counts(study: Study) -> tuple[int, int]:
+    """The fewest and the most seeds of a variant under a budget."""
+    counts = Counter((row.variant, row.keep) for row in study.rows)
+    return min(counts.values()), max(counts.values())
+
+
+def _with_spread(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    mean = statistics.fmean(values)
+    if len(values) == 1 or mean >= BROKEN:
+        return perplexity_text(mean)
+    half_range = (max(values) - min(values)) / 2
+    return f"{perplexity_text(mean)} ±{half_range:,.{_decimals(mean)}f}"
+
+
+def perplexity_text(value: float) -> str:
+    """Four digits, or an exponent if the model is broken."""
+    return f"{value:,.{_decimals(value)}f}" if value < BROKEN else f"{value:.1e}"
+
+
+def _decimals(value: float) -> int:
+    """As many decimals as leave four digits."""
+    return 2 if value < 100 else 1 if value < 1000 else 0
+
+
+def chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Names in groups of at most `size`, so that a table of each fits a terminal."""
+    for start in range(0, len(names), size):
+        yield names[start : start + size]
