@@ -39,7 +39,8 @@ from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.serve import running_server
-from grasp_deploy.files.record import new_record, spread
+from grasp_deploy.files.record import new_record
+from grasp_deploy.stats.spread import spread
 from grasp_deploy.pruning.projection import Budget
 from grasp_deploy.pruning.units import UnitTable
 

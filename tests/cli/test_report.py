@@ -12,7 +12,7 @@ import pytest
 
 from grasp_deploy.files.record import write_record
 from tests.cli.command import Ended, assert_refused, environment, grasp_deploy, run_process, tree
-from tests.report.records import (
+from tests.bench.records import (
     Record,
     kv_record,
     memory_record,

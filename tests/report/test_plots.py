@@ -23,7 +23,7 @@ from matplotlib.transforms import Bbox
 from grasp_deploy.report.figure_style import DARK, INK, SERIES, color_of, our_style
 from grasp_deploy.report.plots import Drawing, drawings, png, shape_drawings, svg
 from grasp_deploy.report.plots.shapes import pareto_front
-from tests.report.records import (
+from tests.bench.records import (
     Record,
     kv_record,
     memory_record,

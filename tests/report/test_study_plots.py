@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from grasp_deploy.report.plots import Drawing, drawings, shape_drawings
 from grasp_deploy.report.plots.study import best_variants
 from grasp_deploy.report.plots.study_bars import edge_of, nats_text
-from tests.report.records import memory_record, model
+from tests.bench.records import memory_record, model
 from tests.report.study_records import Losses, study_record
 from tests.report.test_plots import axes_of, labels_of
 
