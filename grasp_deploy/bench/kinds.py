@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
-from rich.table import Table
 
 from grasp_deploy.bench.kv.record import KvRecord
 from grasp_deploy.bench.kv.table import kv_table
@@ -28,6 +27,9 @@ from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.record import read_record
 from grasp_deploy.report.section import Section
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
