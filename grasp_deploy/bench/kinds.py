@@ -25,7 +25,7 @@ from grasp_deploy.bench.throughput.verdict import throughput_headlines, throughp
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
-from grasp_deploy.files.record import read_record
+from grasp_deploy.report.records import NamedRecord, read_records
 from grasp_deploy.report.section import Section
 
 if TYPE_CHECKING:
@@ -86,34 +86,22 @@ KINDS = {
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
-    """The sections of the records in these files, in their order.
-
-    Their names are those of the files, with a number where two are the same. Raises InputError for
-    a file that is not a whole record, that holds a study, or that is named twice.
-    """
-    sections: list[Section] = []
-    seen: set[Path] = set()
-    for path in paths:
-        if path.resolve() in seen:
-            raise InputError(f"{path} is named twice: name each record once")
-        seen.add(path.resolve())
-        same_name = sum(section.name.partition("#")[0] == path.stem for section in sections)
-        name = f"{path.stem}#{same_name + 1}" if same_name else path.stem
-        sections.append(_section(name, path))
-    return sections
+    """Read and check records; InputError for a file that is not a whole record of a bench."""
+    return [section_of(named) for named in read_records(paths)]
 
 
-def _section(name: str, path: Path) -> Section:
-    document = read_record(path)
+def section_of(named: NamedRecord) -> Section:
+    """The section of a record; InputError for a record of a study."""
+    document = named.record
     kind = KINDS.get(document["benchmark"])
     if kind is None:
         raise InputError(
-            f"{path} is a record of {document['benchmark']}, which is not a bench of this command: "
-            "draw a study with `python -m benchmarks.report`"
+            f"{named.path} is a record of {document['benchmark']}, which is a study: draw it with "
+            "`python -m benchmarks.report`"
         )
-    record = typed_record(document, path)
+    record = typed_record(document, named.path)
     return Section(
-        name=name,
+        name=named.name,
         title=kind.title,
         record=document,
         tables=lambda: kind.tables(record),
