@@ -62,7 +62,7 @@ def paper_table(
             model.name,
             f"{tokens:,}",
             f"{predict_prefill(model.shape, PAPER_BATCH, tokens).peak_bytes / 2**20:,.1f}",
-            f"{sizes['peak_bytes'] / 2**20:,.1f}" if sizes else "-",
+            f"{sizes.peak_bytes / 2**20:,.1f}" if sizes else "-",
             f"{paper:,.1f}" if paper else "-",
         )
     return table
