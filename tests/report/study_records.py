@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.report.records import Record, record
+from tests.bench.records import Record, record
 
 DENSE_PERPLEXITY = 8.0
 DENSE_LAYERS = [[10, 4], [20, 4]]

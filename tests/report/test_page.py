@@ -16,9 +16,10 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 from grasp_deploy.bench.verdicts import headlines
+
 from grasp_deploy.report.page import page
 from grasp_deploy.report.records import NamedRecord
-from tests.report.records import (
+from tests.bench.records import (
     kv_record,
     memory_record,
     model,

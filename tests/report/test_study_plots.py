@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
-
 from grasp_deploy.report.plots import Drawing, drawings, shape_drawings
 from grasp_deploy.report.plots.study import best_variants
 from grasp_deploy.report.plots.study_bars import edge_of, nats_text
-from tests.report.records import memory_record, model
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from tests.bench.records import memory_record, model
 from tests.report.study_records import Losses, study_record
 from tests.report.test_plots import axes_of, labels_of
 
