@@ -1,10 +1,9 @@
-"""Outputs, plans and unfinished runs that stand in the way: one line, exit code 2."""
+"""Outputs and unfinished runs that stand in the way of `compress`: one line, nothing changed."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 import resource
 import shutil
 import subprocess
@@ -14,14 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 
-from grasp_deploy.checkpoint.plan import PLAN_VERSION
-from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import refuse_existing
-from grasp_deploy.files.tensors import read_tensors, write_tensors
+from tests.cli import conftest
 from tests.cli.command import SHORT, Ended, assert_refused, environment, grasp_deploy, tree
-from tests.tiny import save_tiny
 
 TEXT = ("--calibration", "text.txt")
 
@@ -30,19 +24,28 @@ def compress(model: Path, *options: str | Path, keep: str = "0.6") -> Ended:
     return grasp_deploy("compress", model, "-o", "out", *TEXT, *SHORT, "--keep", keep, *options)
 
 
-@pytest.fixture
-def unfinished(tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a run leaves beside `out` if it is interrupted between learning and export."""
+@pytest.fixture(scope="module")
+def unfinished_once(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that an interrupt between learning and export leaves beside `out`."""
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
+    folder = tmp_path_factory.mktemp("unfinished")
+    (folder / "text.txt").write_text(conftest.TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         patch.setattr("grasp_deploy.compression.compress.export", interrupt)
         ended = compress(tiny_folder)
     assert ended.code == 130
     assert "--resume" in ended.stderr
-    return work / "out.partial"
+    return folder / "out.partial"
+
+
+@pytest.fixture
+def unfinished(unfinished_once: Path, work: Path) -> Path:
+    """A copy of it in the working folder."""
+    return Path(shutil.copytree(unfinished_once, work / "out.partial"))
 
 
 def test_an_output_that_exists(tiny_folder: Path, work: Path) -> None:
@@ -52,45 +55,11 @@ def test_an_output_that_exists(tiny_folder: Path, work: Path) -> None:
     assert tree(work) == before
 
 
-def test_overwrite_knows_a_checkpoint_when_it_sees_one(pruned: Path, work: Path) -> None:
-    plan, model = pruned / "plan.safetensors", work / "model"
-    shutil.copytree(Path(json.loads((pruned / "compress_config.json").read_text())["model"]), model)
-    (work / "web").mkdir()
-    (work / "web/manifest.json").write_text('{"name": "a page"}')
-    (pruned / "notes.txt").write_text("mine")
-    before = tree(work)
-
-    def onto(output: str) -> Ended:
-        return grasp_deploy("export", plan, "--model", model, "-o", output, "--overwrite")
-
-    assert_refused(onto("web"), "something else than a pruned checkpoint", "manifest.json")
-    assert_refused(onto("pruned"), "something else than a pruned checkpoint", "notes.txt")
-    assert_refused(onto("model"), "something else than a pruned checkpoint")
-    assert tree(work) == before
-
-
 def test_an_output_that_is_a_link(pruned: Path, tiny_folder: Path, work: Path) -> None:
     (work / "out").symlink_to(pruned)
     for options in ((), ("--overwrite",)):
         assert_refused(compress(tiny_folder, *options), "output out is a link", "or another")
     assert (work / "out").is_symlink()
-
-
-def test_an_export_that_is_at_work_there(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    with (work / ".out.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        refused = export(pruned / "plan.safetensors", tiny_folder)
-        assert_refused(refused, "another run is at work on out", "wait for it")
-    assert export(pruned / "plan.safetensors", tiny_folder).code == 0
-    assert not list(work.glob(".out*"))
-
-
-def test_what_a_stopped_replacement_left_is_put_back(pruned: Path, work: Path) -> None:
-    before = tree(pruned)
-    pruned.rename(work / ".pruned.replaced")
-    with pytest.raises(InputError, match="the output pruned exists"):
-        refuse_existing(Path("pruned"), overwrite=False)
-    assert tree(pruned) == before
 
 
 def test_overwrite_deletes_checkpoints_and_nothing_else(tiny_folder: Path, work: Path) -> None:
@@ -102,7 +71,6 @@ def test_overwrite_deletes_checkpoints_and_nothing_else(tiny_folder: Path, work:
         compress(tiny_folder, "-o", "text.txt", "--overwrite"), "is a file, not a folder"
     )
     assert_refused(compress(tiny_folder, "-o", ".", "--overwrite"), "name a folder")
-    assert_refused(compress(tiny_folder, "-o", "..", "--overwrite"), "name a folder")
     assert tree(work) == before
     shutil.rmtree(work / "out")
     assert compress(tiny_folder).code == 0
@@ -117,7 +85,6 @@ def test_overwrite_deletes_checkpoints_and_nothing_else(tiny_folder: Path, work:
     [
         ("text.txt/out", ("text.txt/out.partial", "is a file", "another folder")),
         ("/proc/out", ("/proc/out.partial", "another")),
-        ("x" * 250, ("name is too long", "shorter")),
         ("x" * 300, ("name is too long", "shorter")),
     ],
 )
@@ -127,14 +94,6 @@ def test_an_unwritable_output(
     before = tree(work)
     assert_refused(compress(tiny_folder, "-o", output), "cannot write", *words)
     assert tree(work) == before
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not hold for root")
-def test_a_forbidden_output(tiny_folder: Path, work: Path) -> None:
-    (work / "locked").mkdir(mode=0o500)
-    refused = compress(tiny_folder, "-o", "locked/out")
-    assert_refused(refused, "cannot write locked/out.partial", "may not write", "permissions")
-    assert not list((work / "locked").iterdir())
 
 
 @contextmanager
@@ -194,6 +153,7 @@ assert sorted(os.listdir("disk")) == ["ballast", "out"]
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk(tiny_folder: Path, work: Path) -> None:
     own_mounts = ["unshare", "--user", "--map-root-user", "--mount"]
     (work / "disk").mkdir()
@@ -209,59 +169,6 @@ def test_a_full_disk(tiny_folder: Path, work: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def export(plan: Path, model: Path) -> Ended:
-    return grasp_deploy("export", plan, "--model", model, "-o", "out")
-
-
-def test_a_plan_for_another_model(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    plan = pruned / "plan.safetensors"
-    save_tiny("llama", work / "same-shape", seed=1)
-    save_tiny("llama", work / "other-shape", num_hidden_layers=2)
-    before = tree(work)
-    other = ("the plan was made for", str(tiny_folder), "name the same model and revision")
-    assert_refused(export(plan, work / "same-shape"), *other, "other weights", "SHA-256")
-    shape = ("the plan was made for", str(tiny_folder), "name the model that it was made for")
-    assert_refused(export(plan, work / "other-shape"), *shape, "other sizes")
-    verified = grasp_deploy("verify", pruned, "--model", work / "same-shape")
-    assert_refused(verified, *other, "other weights")
-    assert tree(work) == before
-
-
-def test_a_plan_of_another_version(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    tensors, record = read_tensors(pruned / "plan.safetensors")
-    write_tensors(work / "new.safetensors", tensors, {**record, "version": PLAN_VERSION + 1})
-    words = (f"version {PLAN_VERSION + 1}", f"version {PLAN_VERSION}", "or compress again")
-    assert_refused(export(work / "new.safetensors", tiny_folder), "new.safetensors", *words)
-    assert not (work / "out").exists()
-
-
-def test_what_is_no_plan(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    tensors, record = read_tensors(pruned / "plan.safetensors")
-    write_tensors(work / "short.safetensors", {**tensors, "mask": tensors["mask"][1:]}, record)
-    write_tensors(work / "bare.safetensors", tensors, {"version": PLAN_VERSION})
-    nan = {**tensors, "scales": tensors["scales"] * float("nan")}
-    write_tensors(work / "nan.safetensors", nan, record)
-    empty = {**tensors, "mask": torch.zeros_like(tensors["mask"])}
-    write_tensors(work / "empty.safetensors", empty, record)
-    write_tensors(work / "odd.safetensors", tensors, {**record, "dense_layers": [[1]]})
-    (work / "cut.safetensors").write_bytes((pruned / "plan.safetensors").read_bytes()[:-1])
-    before = tree(work)
-    for name, words in {
-        "nowhere.safetensors": ("no file", "check the path"),
-        "text.txt": ("cannot be read", "plan.safetensors"),
-        "cut.safetensors": ("cannot be read", "plan.safetensors"),
-        "short.safetensors": ("is damaged", "fetch it again"),
-        "bare.safetensors": ("is damaged", "fetch it again"),
-        "nan.safetensors": ("is damaged", "fetch it again"),
-        "empty.safetensors": ("is damaged", "fetch it again"),
-        "odd.safetensors": ("is damaged", "fetch it again"),
-    }.items():
-        assert_refused(export(work / name, tiny_folder), name, *words)
-    weights = tiny_folder / "model.safetensors"
-    assert_refused(export(weights, tiny_folder), "is no plan", "plan.safetensors that compress")
-    assert tree(work) == before
 
 
 def test_with_nothing_to_resume_it_starts(tiny_folder: Path, work: Path) -> None:
@@ -302,7 +209,7 @@ def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinis
 def test_an_unfinished_run_of_other_releases(
     tiny_folder: Path, work: Path, unfinished: Path
 ) -> None:
-    """Another torch, or a CPU instead of a GPU, would not go on as it began."""
+    """Another torch, or a CPU instead of a GPU, would not continue to the same bits."""
     path = unfinished / "inputs.json"
     begun = json.loads(path.read_text())
     path.write_text(json.dumps({**begun, "torch": "1.0", "device": "cuda"}))
@@ -310,18 +217,6 @@ def test_an_unfinished_run_of_other_releases(
     refused = compress(tiny_folder, "--resume")
     assert_refused(refused, "other device (cuda -> cpu) and torch (1.0 -> ", "--overwrite")
     assert tree(work) == before
-
-
-def test_a_run_that_is_just_replacing_the_output(tiny_folder: Path, work: Path) -> None:
-    """Its old folder waits under another name, which is not ours to put back while it works."""
-    old = work / ".out.replaced"
-    old.mkdir()
-    (old / "manifest.json").write_text("{}")
-    with (work / ".out.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = tree(work)
-        assert_refused(compress(tiny_folder), "another run is at work on out")
-        assert tree(work) == before
 
 
 def test_another_run_at_work(tiny_folder: Path, work: Path, unfinished: Path) -> None:
@@ -335,7 +230,7 @@ def test_another_run_at_work(tiny_folder: Path, work: Path, unfinished: Path) ->
     assert compress(tiny_folder, "--resume").code == 0
 
 
-def test_a_folder_of_somebody_elses_in_the_way(tiny_folder: Path, work: Path) -> None:
+def test_a_foreign_folder_in_the_way(tiny_folder: Path, work: Path) -> None:
     (work / "out.partial").mkdir()
     (work / "out.partial/thesis.txt").write_text("three years of work")
     before = tree(work)
@@ -345,10 +240,10 @@ def test_a_folder_of_somebody_elses_in_the_way(tiny_folder: Path, work: Path) ->
     assert tree(work) == before
 
 
-def test_what_is_somebody_elses_beside_the_output_stays(
+def test_foreign_files_beside_the_output_stay(
     pruned: Path, tiny_folder: Path, work: Path, unfinished: Path
 ) -> None:
-    """A checkpoint named like an unfinished run, a file in one, a file and a link named like a
+    """A file in an unfinished run, a checkpoint named like one, a file and a link named like a
     lock."""
     (unfinished / "thesis.txt").write_text("three years of work")
     shutil.copytree(pruned, work / "copy.partial")
@@ -373,13 +268,6 @@ def test_an_output_inside_a_checkpoint(pruned: Path, tiny_folder: Path, work: Pa
     assert tree(pruned) == before
 
 
-def test_names_that_are_no_utf8(tiny_folder: Path, work: Path) -> None:
-    name = os.fsdecode(b"t\xff.txt")
-    assert_refused(compress(tiny_folder, "-o", name), "is no UTF-8", "another name")
-    refused = compress(tiny_folder, "--calibration", name)
-    assert_refused(refused, "--calibration", "is no UTF-8", "another name")
-
-
 def test_a_damaged_config_of_an_unfinished_run(
     tiny_folder: Path, work: Path, unfinished: Path
 ) -> None:
@@ -390,7 +278,9 @@ def test_a_damaged_config_of_an_unfinished_run(
     assert compress(tiny_folder, "--overwrite").code == 0
 
 
-def test_an_unfinished_run_is_begun_anew(tiny_folder: Path, work: Path, unfinished: Path) -> None:
+def test_overwrite_starts_an_unfinished_run_again(
+    tiny_folder: Path, work: Path, unfinished: Path
+) -> None:
     assert compress(tiny_folder, "--overwrite", keep="0.5").code == 0
     assert json.loads((work / "out/compress_config.json").read_text())["keep"] == 0.5
     assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
