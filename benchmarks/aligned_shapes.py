@@ -22,15 +22,15 @@ from option_checks import check_positive
 from rich.console import Console
 from rich.table import Table
 
-from grasp_deploy.bench.throughput.engines import ThroughputSettings
 from grasp_deploy.bench.throughput.run import bench_throughput
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.table import throughput_table
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-from grasp_deploy.cli.bench.options import int_list
-from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.config.option import number_list
 from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.report.progress import stage_bars
 
 MULTIPLES = (1, 8, 32, 64, 128)
@@ -72,7 +72,7 @@ def main() -> None:
         options.engine, options.batch, options.repetitions = "transformers", "1", 3
     settings = ThroughputSettings(
         engine=options.engine,
-        batches=tuple(int_list(options.batch, "--batch")),
+        batches=number_list(options.batch, "--batch"),
         prompt_tokens=lengths[0],
         new_tokens=lengths[1],
         repetitions=options.repetitions,

@@ -34,7 +34,6 @@ from variants import Bench, options_of
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.provenance import budget_record
@@ -44,6 +43,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.quality.corpora import Corpus
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.study_tables import quality_tables

@@ -36,11 +36,11 @@ from torch import Tensor
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.write.shards import TensorLayout, plan_shards, write_shards
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.files.record import new_record
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.stats.quartiles import spread
 
 LLAMA_1B = Path(__file__).parent / "configs" / "llama-1b.json"

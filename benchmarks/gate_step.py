@@ -42,11 +42,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.files.record import new_record
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.projection import project

@@ -16,11 +16,12 @@ from ending import run, write
 from exports import synthesized
 from rich.console import Console
 
-from grasp_deploy.bench.kv.run import KvSettings, bench_kv
+from grasp_deploy.bench.kv.run import bench_kv
+from grasp_deploy.bench.kv.settings import KvSettings
 from grasp_deploy.bench.tables import kv_table
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.files.sizes import parse_bytes
 from grasp_deploy.report.progress import stage_bars
 

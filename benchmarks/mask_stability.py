@@ -26,7 +26,6 @@ from study_options import add_options, keeps_and_seeds, settings_of
 from torch import Tensor
 
 from grasp_deploy.checkpoint.read.loading import load_checked
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
@@ -34,6 +33,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.stability_tables import stability_table

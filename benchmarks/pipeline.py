@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from ending import run, write
+from grasp_deploy.compression.stages import Stages
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -30,17 +31,16 @@ from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.checkpoint.read.source import ModelSource
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.report.progress import stage_bars
 

@@ -24,11 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.bench.memory.run import MemorySettings, bench_memory
+from grasp_deploy.bench.memory.run import bench_memory
+from grasp_deploy.bench.memory.settings import MemorySettings
 from grasp_deploy.bench.tables import memory_table
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.evaluate.models import BenchModel, bench_models
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.report.progress import stage_bars
 
 LLAMA_2_7B = Path(__file__).parent / "configs" / "llama-2-7b.json"

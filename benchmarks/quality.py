@@ -29,10 +29,10 @@ from study_rows import by_options, check_study, key, rows_of_others, rows_so_far
 from variant_tasks import add_task_options, average_of, tasks_of, told
 from variants import Bench, Variant
 
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.config.compress_config import CRITERIA
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import new_record
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.healing.heal import check_installed
 from grasp_deploy.report.progress import stage_bars
 from grasp_deploy.report.study_tables import quality_tables

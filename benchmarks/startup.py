@@ -27,12 +27,12 @@ from torch import Tensor
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.engine.serve import running_server
 from grasp_deploy.files.record import new_record
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.stats.quartiles import spread

@@ -23,12 +23,12 @@ from exports import add_options, pruned, synthesized
 from option_checks import check_positive
 from rich.console import Console
 
-from grasp_deploy.bench.throughput.engines import ThroughputSettings
 from grasp_deploy.bench.throughput.run import bench_throughput
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.table import throughput_table
-from grasp_deploy.cli.bench.options import int_list
-from grasp_deploy.cli.bench.output import check_place
+from grasp_deploy.config.option import number_list
 from grasp_deploy.evaluate.models import BenchModel, bench_models
+from grasp_deploy.files.record_output import check_place
 from grasp_deploy.report.progress import stage_bars
 
 RATIOS = (0.8, 0.6, 0.5)
@@ -68,7 +68,7 @@ def main() -> None:
         options.prompt_tokens, options.new_tokens, options.repetitions = 16, 4, 3
     settings = ThroughputSettings(
         engine=options.engine,
-        batches=tuple(int_list(options.batch, "--batch")),
+        batches=number_list(options.batch, "--batch"),
         prompt_tokens=options.prompt_tokens,
         new_tokens=options.new_tokens,
         repetitions=options.repetitions,

@@ -1,4 +1,4 @@
-"""`report`: draw records again, as tables, verdicts, figures and a page."""
+"""`report`: records as tables, verdicts, figures and a page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def report_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what records show: tables and verdicts, and if asked figures and a page."""
+    """Print tables and verdicts of records; on request, write figures and one page."""
     from grasp_deploy.report.records import read_records
 
     named = read_records(records)

@@ -18,7 +18,7 @@ ENTRY = "from grasp_deploy.cli import main; main()"
 # Seconds on a tiny model; what a test adds comes after it and wins.
 SHORT = (
     *("--sequences", "4", "--sequence-length", "16"),
-    *("--rounds", "1", "--epochs", "1", "--scale-epochs", "0", "--device", "cpu"),
+    *("--set", "rounds=1", "--set", "epochs=1", "--set", "scale-epochs=0", "--device", "cpu"),
 )
 
 

@@ -42,7 +42,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def pruned(tiny_folder: Path, work: Path) -> Path:
     """Layers that differ, scales that are not all 1, and no tensor that the plan does not make."""
-    learning = ("--scale-epochs", "1", "--select", "last", "--no-compensation")
+    choices = ("scale-epochs=1", "select=last", "compensation=false")
+    learning = [word for choice in choices for word in ("--set", choice)]
     text = ("--calibration", "text.txt")
     options = ("--keep", "0.6", *text, *SHORT, *learning)
     assert grasp_deploy("compress", tiny_folder, "-o", "pruned", *options).code == 0

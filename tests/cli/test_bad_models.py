@@ -200,7 +200,7 @@ def test_a_config_that_transformers_cannot_take(model: Path, changes: dict[str, 
 def test_a_config_that_asks_for_plain_tuples(model: Path, work: Path) -> None:
     """It is no mistake, and no reason to fail."""
     edit_json(model / "config.json", return_dict=False)
-    assert compress(model, "--scale-epochs", "1").code == 0
+    assert compress(model, "--set", "scale-epochs=1").code == 0
     assert grasp_deploy("verify", work / "out", "--engine", "transformers").code == 0
 
 

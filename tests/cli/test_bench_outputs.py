@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.files.record import write_record
+from grasp_deploy.files.record_output import check_place
 from tests.cli.command import assert_refused, grasp_deploy, tree
 from tests.report.records import kv_record, memory_record, model
 from tests.report.study_records import study_record

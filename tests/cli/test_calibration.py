@@ -19,7 +19,7 @@ from tests.tiny import save_tiny, tiny_tokenizer
 
 QUICK = (
     *("--sequences", "8", "--sequence-length", "64", "--keep", "0.7", "--method", "magnitude"),
-    *("--scale-epochs", "0", "--compensation-sequences", "2", "--device", "cpu"),
+    *("--set", "scale-epochs=0", "--set", "compensation-sequences=2", "--device", "cpu"),
 )
 MIXTURE = "upper.txt:3,lower.txt:1"
 CHATS = [

@@ -40,7 +40,7 @@ LINKS = ["files", "shapes", "weights", "gated", "reloaded", "companions"]
 
 
 def options(output: str) -> list[str]:
-    text = ("--calibration", "text.txt", *SHORT, "--scale-epochs", "1")
+    text = ("--calibration", "text.txt", *SHORT, "--set", "scale-epochs=1")
     return ["-o", output, *text, "--keep", "0.6", "--json"]
 
 
@@ -281,7 +281,7 @@ def test_the_table_names_the_broken_link_too(pruned: Path) -> None:
 
 
 def test_an_interrupt_leaves_a_run_that_goes_on(tiny_folder: Path, work: Path) -> None:
-    longer = ("--method", "grasp", "--sequences", "32", "--epochs", "16")
+    longer = ("--method", "grasp", "--sequences", "32", "--set", "epochs=16")
     arguments = ("compress", tiny_folder, *options("out"), *longer)
     frequent = f"import grasp_deploy.compression.resume as w; w.SAVE_EVERY_SECONDS = 0.05; {ENTRY}"
     process = subprocess.Popen(

@@ -51,7 +51,7 @@ def test_out_of_memory(
 
     monkeypatch.setattr("grasp_deploy.evaluate.perplexity.perplexity", full)
     ended = grasp_deploy("evaluate", "perplexity", pruned, "--data", "text.txt", *SHORT[:4])
-    assert_refused(ended, str(error).splitlines()[0], "smaller --batch-size")
+    assert_refused(ended, str(error).splitlines()[0], "smaller batch size")
 
 
 def test_links_that_lead_to_themselves(tiny_folder: Path, work: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from grasp_deploy.bench.kv.settings import KvSettings
 from grasp_deploy.checkpoint.limits import Platform
 from grasp_deploy.checkpoint.read.config_file import positions_at
 from grasp_deploy.engine.capacity import BLOCK_TOKENS, kv_capacity, predict_capacity
@@ -18,17 +19,6 @@ from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 
 DEFAULT_CONTEXT_TOKENS = 2048
-
-
-@dataclass(frozen=True)
-class KvSettings:
-    """A memory for weights and KV cache together, and the tokens of a full sequence."""
-
-    memory_bytes: int
-    context_tokens: int | None = None  # None: 2,048, or what the models were made for
-    predict_only: bool = False
-    dtype: str = "auto"  # the models' shapes have it already
-    seed: int = 0
 
 
 def bench_kv(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from grasp_deploy.bench.memory.measure import prefill_memory
 from grasp_deploy.bench.memory.prefill import predict_prefill
+from grasp_deploy.bench.memory.settings import MemorySettings
 from grasp_deploy.checkpoint.read.config_file import positions_at
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.engine.serve import available_memory_bytes
@@ -18,18 +19,6 @@ from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.files.sizes import format_bytes
-
-
-@dataclass(frozen=True)
-class MemorySettings:
-    """What is measured: `batch` prompts at each length."""
-
-    prompt_tokens: tuple[int, ...] = (256, 512, 1024, 2048)
-    batch: int = 4
-    repetitions: int = 3
-    device: str = "auto"
-    dtype: str = "auto"  # the models' shapes have it already
-    seed: int = 0
 
 
 def bench_memory(

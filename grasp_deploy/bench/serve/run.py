@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.bench.serve.settings import ServeSettings
 from grasp_deploy.bench.serve.vllm_bench import (
     Load,
     bench_serve_environment,
@@ -41,38 +42,25 @@ PATIENCE_SECONDS = 12 * 3600.0  # 500 long requests, one after the other, on a C
 START_SECONDS = 1800.0
 
 
-@dataclass(frozen=True)
-class ServeSettings:
-    """The loads, one for each concurrency and for each rate, and what they are made of."""
-
-    concurrencies: tuple[int, ...] = (1, 8, 32)
-    request_rates: tuple[float, ...] = ()
-    requests: int = 500
-    prompt_tokens: int = 512
-    new_tokens: int = 128
-    slo_ms: Mapping[str, float] = field(default_factory=dict)  # of ttft, tpot, e2el
-    repetitions: int = 1
-    seed: int = 0
-
-    def loads(self, repetition: int) -> list[Load]:
-        """The loads of a repetition, each with requests of its own."""
-        points: list[tuple[int | None, float | None]] = [
-            *((concurrency, None) for concurrency in self.concurrencies),
-            *((None, rate) for rate in self.request_rates),
-        ]
-        seed = self.seed + repetition * len(points)
-        return [
-            Load(
-                max_concurrency=concurrency,
-                request_rate=rate,
-                requests=self.requests,
-                prompt_tokens=self.prompt_tokens,
-                new_tokens=self.new_tokens,
-                slo_ms=self.slo_ms,
-                seed=seed + index,
-            )
-            for index, (concurrency, rate) in enumerate(points)
-        ]
+def loads_of(settings: ServeSettings, repetition: int) -> list[Load]:
+    """The loads of a repetition, each with requests of its own."""
+    points: list[tuple[int | None, float | None]] = [
+        *((concurrency, None) for concurrency in settings.concurrencies),
+        *((None, rate) for rate in settings.request_rates),
+    ]
+    seed = settings.seed + repetition * len(points)
+    return [
+        Load(
+            max_concurrency=concurrency,
+            request_rate=rate,
+            requests=settings.requests,
+            prompt_tokens=settings.prompt_tokens,
+            new_tokens=settings.new_tokens,
+            slo_ms=settings.slo_ms,
+            seed=seed + index,
+        )
+        for index, (concurrency, rate) in enumerate(points)
+    ]
 
 
 def bench_serve(
@@ -95,7 +83,7 @@ def bench_serve(
     flags = server_flags(models[0], vllm_arguments)
     for model in models:  # all of them before the first, which may be hours
         check_before_serving(model.path, flags)
-    cells = [[_cell(model, load) for load in settings.loads(0)] for model in models]
+    cells = [[_cell(model, load) for load in loads_of(settings, 0)] for model in models]
     steps = settings.repetitions * len(models) * len(cells[0])
     done = count()
 
@@ -110,7 +98,7 @@ def bench_serve(
         timeout_seconds=PATIENCE_SECONDS,
     ) as ask:
         for repetition, order in enumerate(rounds(len(models), settings.repetitions)):
-            loads = settings.loads(repetition)
+            loads = loads_of(settings, repetition)
             for index in order:
                 _serve_and_load(models[index].path, flags, loads, cells[index], ask, ran)
     return new_record(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from grasp_deploy.bench.memory.prefill import predict_prefill
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.timing import quiet_environment
 from grasp_deploy.bench.throughput.vllm_child import vllm_child_environment, vllm_load_request
 from grasp_deploy.checkpoint.format.shapes import ModelShape
@@ -26,27 +27,6 @@ MODULES = {
     "vllm": "grasp_deploy.bench.throughput.vllm_child",
     "transformers": "grasp_deploy.bench.throughput.transformers_child",
 }
-
-
-@dataclass(frozen=True)
-class ThroughputSettings:
-    """What is measured, and how; the same for all models."""
-
-    engine: str = "vllm"
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    prompt_tokens: int = 2048
-    new_tokens: int = 256
-    repetitions: int = 3
-    kv_memory_bytes: int | None = None  # of each model; None: the largest batch of the first one
-    device: str = "auto"
-    dtype: str = "auto"
-    enforce_eager: bool = False
-    seed: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Of one sequence at its end."""
-        return self.prompt_tokens + self.new_tokens
 
 
 def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> ThroughputSettings:

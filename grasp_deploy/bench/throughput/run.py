@@ -15,7 +15,6 @@ from typing import Any
 
 from grasp_deploy.bench.throughput.engines import (
     MODULES,
-    ThroughputSettings,
     check_memory,
     checked,
     environment_of,

@@ -51,7 +51,7 @@ def load_checked(
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever transformers makes of an odd config.json
-        other = "" if attention == "sdpa" else f", or drop --attention {attention}"
+        other = "" if attention == "sdpa" else f", or drop --set attention={attention}"
         raise _not_loadable(directory, error, other) from error
     model.config.return_dict = True  # outputs are read by name, whatever the file asks for
     return model.eval()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from grasp_deploy.bench.throughput import engines as throughput_engines
-from grasp_deploy.bench.throughput.engines import MODULES, ThroughputSettings, kv_pool_bytes
+from grasp_deploy.bench.throughput.engines import MODULES, kv_pool_bytes
 from grasp_deploy.bench.throughput.run import bench_throughput, rounds
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.verdicts import verdicts
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
