@@ -56,7 +56,7 @@ def _config(given: dict[str, Any]) -> CompressConfig:
 
 def _parse_assignments(assignments: typing.Iterable[str]) -> dict[str, Any]:
     """The fields in texts NAME=VALUE; a later one wins. InputError for an unknown name."""
-    hints = typing.get_type_hints(CompressConfig, include_extras=True)
+    hints = typing.get_type_hints(CompressConfig)  # without bounds: the config checks those
     values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -70,7 +70,7 @@ def _parse_assignments(assignments: typing.Iterable[str]) -> dict[str, Any]:
         try:
             values[name] = msgspec.convert(value, hints[name], strict=False)
         except msgspec.ValidationError:
-            values[name] = value  # the config tells what is allowed, beside other problems
+            values[name] = value  # the config says what is allowed, beside other problems
     return values
 
 

@@ -20,6 +20,7 @@ from grasp_deploy.bench.throughput.engines import (
     environment_of,
     load_request,
 )
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
