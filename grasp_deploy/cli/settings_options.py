@@ -53,7 +53,7 @@ def with_parameters(
     @wraps(command)
     def with_options(**arguments: Any) -> Any:
         values = {p.name: arguments.pop(p.name) for p in new}
-        given = {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value not in (None, [])}
         return command(**{replaced: build(given)}, **arguments)
 
     kept = list(inspect.signature(command, eval_str=True).parameters.values())
@@ -101,6 +101,7 @@ def _parameter(settings_type: type, field: Field[Any]) -> inspect.Parameter:
     declaration: Any = typer.Option(
         flag(settings_type, field.name).replace("--set ", "--"),
         help=metadata["help"] + ("" if metadata["parse"] else default_text(field.default)),
+        metavar=metadata["metavar"],
         rich_help_panel=metadata["panel"],
         hidden=metadata["shown"] == "help-all",
         show_default=False,  # Typer would show None, which stands for "not given"

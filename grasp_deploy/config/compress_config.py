@@ -45,7 +45,7 @@ class CompressConfig(CompressOptions):
             )
         if "model" not in values:
             raise InputError(f"{source} names no model: give MODEL, a hub id or a folder")
-        return cls(**values)
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from grasp_deploy.config.option import (
     Length,
     Seed,
     option,
+    study,
 )
 
 Criterion = Literal[  # one-shot scores; a test compares them with `pruning.criteria`
@@ -43,149 +44,128 @@ class CompressOptions:
     """
 
     model: str
-    revision: str | None = option("Branch, tag or commit of a hub model.", None, panel="Model")
+    revision: str | None = option("Branch, tag or commit of a hub model.", None, "Model")
 
     keep: Share | None = option(
-        "Share of the prunable cost to keep, such as 0.6. One budget is required.",
-        None,
-        panel="Budget",
+        "Share of the prunable cost to keep, such as 0.6. One budget is required.", None, "Budget"
     )
     weights: str | None = option(
-        "Instead of --keep: size of all weights, such as 9GiB (cost: parameters).",
-        None,
-        panel="Budget",
+        "Instead of --keep: size of all weights, such as 9GiB (cost: parameters).", None, "Budget"
     )
     kv_per_token: str | None = option(
-        "Instead of --keep: KV cache of one token, such as 64KiB (cost: kv-bytes).",
-        None,
-        panel="Budget",
+        "Instead of --keep: KV cache of one token, such as 64KiB (cost: kv-bytes).", None, "Budget"
     )
     cost: str | None = option(
         "Cost model: parameters, kv-bytes, memory, or your own package.module:function.",
         None,
-        panel="Budget",
+        "Budget",
     )
     cached_tokens: CountOrZero | None = option(
         "Tokens in the deployment's KV cache (context x sequences), for --cost memory.",
         None,
-        panel="Budget",
+        "Budget",
     )
-    kv_cost_factor: Factor = option("Multiplier on the cost of KV groups.", 1.0, shown="set")
-    targets: Literal["both", "ffn", "kv"] = option(
-        "Units that may be removed: both, ffn or kv.", "both", shown="set"
+    kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
+    targets: Literal["both", "ffn", "kv"] = study(
+        "Units that may be removed: both, ffn or kv.", "both"
     )
 
     ffn_multiple: Count = option(
-        "Keep a multiple of this many FFN channels in each layer.", 1, panel="Shapes"
+        "Keep a multiple of this many FFN channels in each layer.", 1, "Shapes"
     )
     kv_multiple: Count = option(
-        "Keep a multiple of this many KV groups in each layer.", 1, panel="Shapes"
+        "Keep a multiple of this many KV groups in each layer.", 1, "Shapes"
     )
     tensor_parallel: Count = option(
-        "Tensor-parallel size that must divide every layer; it enters both multiples.",
-        1,
-        panel="Shapes",
+        "Tensor-parallel size that must divide every layer; it enters both multiples.", 1, "Shapes"
     )
 
     calibration: str = option(
         "Text or chats: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]; or several by "
         "weight, SOURCE:WEIGHT,SOURCE:WEIGHT, such as wikitext2:0.5,c4:0.5.",
         "wikitext2",
-        panel="Calibration",
+        "Calibration",
     )
     calibration_split: str | None = option(
         "Rows to use (of each source), such as 'train[:900]'. Default: the corpus's training part.",
         None,
-        panel="Calibration",
+        "Calibration",
         shown="help-all",
     )
     calibration_column: str | None = option(
         "Column (of each source) that holds the text, or chats as lists of messages.",
         None,
-        panel="Calibration",
+        "Calibration",
         shown="help-all",
     )
-    sequences: Count = option("Number of calibration sequences.", 512, panel="Calibration")
-    sequence_length: Length = option("Tokens in a sequence.", 512, panel="Calibration")
+    sequences: Count = option("Number of calibration sequences.", 512, "Calibration")
+    sequence_length: Length = option("Tokens in a sequence.", 512, "Calibration")
 
     method: Literal["progressive", "grasp", "gumbel-topk", Criterion] = option(
         "How units are chosen: grasp (gates learnt under the budget, behind pruning in rounds), "
         f"progressive (rounds alone), gumbel-topk, or one-shot by a criterion: "
         f"{', '.join(CRITERIA)}.",
         "grasp",
-        panel="Method",
+        "Method",
     )
-    start: Literal["progressive", "equal", Criterion] = option(
+    start: Literal["progressive", "equal", Criterion] = study(
         "Initial scores of learnt gates: progressive (pruning in rounds), equal, or a criterion.",
         "progressive",
-        shown="set",
     )
-    rounds: Count = option("Rounds of progressive pruning.", 5, shown="set")
-    round_criterion: Criterion = option("Criterion used in each round.", "obs", shown="set")
-    criterion_sequences: Count = option("Sequences that a criterion reads.", 64, shown="set")
-    allocation: Literal["global", "layerwise", "owl"] = option(
+    rounds: Count = study("Rounds of progressive pruning.", 5)
+    round_criterion: Criterion = study("Criterion used in each round.", "obs")
+    criterion_sequences: Count = study("Sequences that a criterion reads.", 64)
+    allocation: Literal["global", "layerwise", "owl"] = study(
         "Allocation of the budget to layers under a one-shot criterion: global (one ranking), "
         "layerwise (equal shares) or owl (by outliers).",
         "global",
-        shown="set",
     )
-    compensation: bool = option(
-        "Refit the kept output columns to the dense model's hidden states by least squares.",
-        True,
-        shown="set",
+    compensation: bool = study(
+        "Refit the kept output columns to the dense model's hidden states by least squares.", True
     )
-    compensation_sequences: Count = option("Sequences that compensation reads.", 128, shown="set")
-    ridge: Factor = option("Ridge penalty towards the original weights.", 0.01, shown="set")
+    compensation_sequences: Count = study("Sequences that compensation reads.", 128)
+    ridge: Factor = study("Ridge penalty towards the original weights.", 0.01)
 
-    epochs: Count = option("Passes over the sequences to learn the gates.", 1, shown="set")
-    gate_sequences: Count = option("Sequences that gates are learnt from.", 256, shown="set")
-    learning_rate: Factor = option("AdamW learning rate of scores and scales.", 0.01, shown="set")
-    learning_rate_schedule: Literal["constant", "cosine"] = option(
-        "constant, or cosine decay to 0.", "cosine", shown="set"
+    epochs: Count = study("Passes over the sequences to learn the gates.", 1)
+    gate_sequences: Count = study("Sequences that gates are learnt from.", 256)
+    learning_rate: Factor = study("AdamW learning rate of scores and scales.", 0.01)
+    learning_rate_schedule: Literal["constant", "cosine"] = study(
+        "constant, or cosine decay to 0.", "cosine"
     )
-    objective: Literal["text", "distillation"] = option(
+    objective: Literal["text", "distillation"] = study(
         "Loss that trains the gates: text (next token) or distillation (from the dense model).",
         "text",
-        shown="set",
     )
-    gate_site: Literal["outputs", "keys-values"] = option(
+    gate_site: Literal["outputs", "keys-values"] = study(
         "Where a KV group is gated while learning: the outputs of its heads, or its keys-values.",
         "outputs",
-        shown="set",
     )
-    temperature: Factor = option(
-        "Temperature of the gates: p = sigmoid(score / temperature).", 1.5, shown="set"
+    temperature: Factor = study("Temperature of the gates: p = sigmoid(score / temperature).", 1.5)
+    batch_size: Count = study("Sequences in a step.", 1)
+    scale_epochs: CountOrZero = study(
+        "Passes over the sequences to learn the scales; 0: no scales.", 1
     )
-    batch_size: Count = option("Sequences in a step.", 1, shown="set")
-    scale_epochs: CountOrZero = option(
-        "Passes over the sequences to learn the scales; 0: no scales.", 1, shown="set"
-    )
-    ranking: Literal["auto", "score", "score-per-cost"] = option(
+    ranking: Literal["auto", "score", "score-per-cost"] = study(
         "Rank units by score or score-per-cost; auto: per cost for criteria whose scores are "
         "losses or sums over weights.",
         "auto",
-        shown="set",
     )
-    select: Literal["best", "last", "average"] = option(
+    select: Literal["best", "last", "average"] = study(
         "Mask to keep: best (on held-out sequences), last, or average (mean scores of the last "
         "quarter of the steps). Scales likewise.",
         "best",
-        shown="set",
     )
-    swap_groups: CountOrZero = option(
+    swap_groups: CountOrZero = study(
         "Kept and removed KV groups nearest to the cut that are swapped, one pair at a time, if "
         "that lowers the held-out loss.",
         0,
-        shown="set",
     )
-    seed: Seed = option("Seed of the order of sequences and of ties.", 0, panel="Running")
-    device: str = option(DEVICE_HELP, "auto", panel="Running")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        DTYPE_HELP, "auto", panel="Running"
-    )
-    attention: str = option("Attention implementation of transformers.", "sdpa", shown="set")
+    seed: Seed = option("Seed of the order of sequences and of ties.", 0, "Running")
+    device: str = option(DEVICE_HELP, "auto", "Running")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(DTYPE_HELP, "auto", "Running")
+    attention: str = study("Attention implementation of transformers.", "sdpa")
     gradient_checkpointing: bool = option(
-        "Recompute activations in the backward pass to save memory.", False, panel="Running"
+        "Recompute activations in the backward pass to save memory.", False, "Running"
     )
 
     @property

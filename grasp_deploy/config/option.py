@@ -34,20 +34,27 @@ Visibility = Literal["help", "help-all", "set"]
 def option(
     help_text: str,
     default: Any = dataclasses.MISSING,
-    *,
     panel: str | None = None,
+    *,
     flag: str | None = None,
+    metavar: str | None = None,
     shown: Visibility = "help",
     parse: Callable[[str, str], Any] | None = None,
 ) -> Any:
     """A dataclass field that is a command-line option too; its type states the bounds.
 
     `panel` groups options in `--help`. `flag` is the spelling, by default the field's name.
-    `shown` is where the option is listed: in `--help`, only in `--help-all`, or there as a name
+    `metavar` stands for the value in help. `shown` is where the option is listed: in `--help`, only in `--help-all`, or there as a name
     for `--set NAME=VALUE`. `parse` reads the text of the command line; it gets the flag for errors.
     """
-    metadata = {"help": help_text, "panel": panel, "flag": flag, "shown": shown, "parse": parse}
+    metadata = {"help": help_text, "panel": panel, "flag": flag, "metavar": metavar}
+    metadata |= {"shown": shown, "parse": parse}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def study(help_text: str, default: Any) -> Any:
+    """A dataclass field that is an option for studies, given by `--set NAME=VALUE`."""
+    return option(help_text, default, shown="set")
 
 
 def option_fields(settings: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -82,7 +89,7 @@ def field_problems(settings: Any) -> dict[str, str]:
         given = assigned(settings, field.name, text)
         try:
             msgspec.convert(value, allowed)
-            str(value).encode()
+            "".join(map(str, value if isinstance(value, tuple) else [value])).encode()
         except msgspec.ValidationError:
             problems[field.name] = f"{given} is not {describe(allowed)}"
         except UnicodeEncodeError:  # an argument whose bytes are not UTF-8
@@ -106,6 +113,8 @@ def describe(hint: Any) -> str:
         return "a whole number" + _bounds(kind)
     if isinstance(kind, inspect.FloatType):
         return "a number" + _bounds(kind)
+    if isinstance(kind, inspect.VarTupleType):
+        return "a list of texts"
     return "true or false" if isinstance(kind, inspect.BoolType) else "text"
 
 

@@ -17,6 +17,7 @@ from grasp_deploy.config.option import (
     flag,
     number_list,
     option,
+    study,
 )
 from grasp_deploy.errors import InputError
 
@@ -26,8 +27,8 @@ class Settings:
     name: str = "plain"
     batches: tuple[Count, ...] = option("Requests at a time.", (1, 2), flag="--batch")
     new_tokens: Count | None = option("Tokens of an answer.", None)
-    step_size: float = option("Size of a step.", 1.0, shown="set")
-    refit: bool = option("Refit.", True, shown="set")
+    step_size: float = study("Size of a step.", 1.0)
+    refit: bool = study("Refit.", True)
 
 
 def test_spelling() -> None:

@@ -32,9 +32,7 @@ class ServeSettings:
         "Requests at once, one load for each number. Default: 1,8,32.", (), flag="--concurrency"
     )
     request_rates: tuple[Rate, ...] = option(
-        "Instead of --concurrency: requests per second, such as 0.5,2,8.",
-        (),
-        flag="--request-rate",
+        "Instead of --concurrency: requests per second, such as 0.5,2,8.", (), flag="--request-rate"
     )
     requests: Count = option("Requests of each load.", 500)
     prompt_tokens: Count = option("Tokens of each prompt.", 512)

@@ -20,10 +20,10 @@ class CardSettings:
     """What is measured, and how; the same for both models."""
 
     data: tuple[str, ...] = option(
-        "Text outside the calibration set, as [NAME=]SOURCE[@SPLIT]; SOURCE: wikitext2, ptb, c4, "
-        "a local file, or hf:NAME[:CONFIG]. May be repeated. Default: wikitext2 and c4, except "
-        "the calibration text.",
+        "Text outside the calibration set: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]. "
+        "May be repeated. Default: wikitext2 and c4, except the calibration text.",
         (),
+        metavar="[NAME=]SOURCE[@SPLIT]",
     )
     records: tuple[Path, ...] = option(
         "Accuracies: a record of `evaluate tasks --output` for the dense model and this "
