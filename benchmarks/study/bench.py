@@ -26,7 +26,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.quality.corpora import Corpus
-from grasp_deploy.evaluate.tasks.run import TaskSettings
+from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable

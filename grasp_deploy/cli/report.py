@@ -1,4 +1,4 @@
-"""`report`: draw records again, as tables, verdicts, figures and a page."""
+"""`report`: records as tables, verdicts, figures and a page."""
 
 from __future__ import annotations
 

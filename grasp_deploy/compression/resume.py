@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
-from grasp_deploy.config.rules import flag
+from grasp_deploy.config.option import flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
@@ -264,7 +264,7 @@ def _changes(begun: dict[str, Any], config: CompressConfig) -> list[str]:
     """Options that differ from those that the run began with."""
     now = asdict(config)
     changed = [name for name in now if begun.get(name) != now[name]]
-    return [f"{flag(name)} {begun.get(name)} -> {now[name]}" for name in changed]
+    return [f"{flag(config, name)} {begun.get(name)} -> {now[name]}" for name in changed]
 
 
 def _refuse_other_config(begun: dict[str, Any], config: CompressConfig, directory: Path) -> None:

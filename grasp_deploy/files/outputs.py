@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from grasp_deploy.files.disk import kind_of, readable_disk_errors, sync
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.sizes import format_bytes
 
+logger = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"  # in every pruned checkpoint
 PLAN_FILE = "plan.safetensors"  # in every pruned checkpoint
 
@@ -41,6 +43,7 @@ def staged_directory(output: Path, *, overwrite: bool = False) -> Iterator[Path]
                 sync(path)
             sync(staging)
             _replace(staging, output)
+            logger.info("wrote %s", output)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise

@@ -36,7 +36,8 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.healing.lora import HealConfig, LoraDistiller
+from grasp_deploy.healing.lora import LoraDistiller
+from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
 from grasp_deploy.pruning.schedule import CalibrationBlocks
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES
-from grasp_deploy.config.rules import LARGEST_NUMBER, LARGEST_SEED, flag
-from grasp_deploy.errors import InputError
+from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.layout import PRUNABLE_LINEARS
 from grasp_deploy.pruning.objective import distillation_loss, mean_loss
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
@@ -21,46 +18,9 @@ from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 LINEARS = tuple(linear.name.rpartition(".")[2] for linear in PRUNABLE_LINEARS)
 WARMUP_SHARE = 0.05  # of the time, in which the learning rate rises
 CHECKS = 20  # of the held-out loss, spread evenly over the time
-LARGEST_RANK = 4096
-DTYPES = ("auto", *DTYPE_BYTES)
 PATIENCE = 5  # checks without a new best, after which healing ends
 ROUNDING = 1e-9  # of a share: 0.1 + 0.05 is above 0.15
 SHRINKAGE = 0.3  # factor on the learning rate after a check without a new best
-
-
-@dataclass(frozen=True)
-class HealConfig:
-    """All options of a healing. With `minutes` the result also depends on the machine's speed."""
-
-    calibration: str
-    calibration_split: str | None = None
-    calibration_column: str | None = None
-    sequences: int = 512
-    sequence_length: int = 512
-    minutes: float = 10.0
-    steps: int | None = None  # instead of minutes: the same result on every run
-    rank: int = 32
-    learning_rate: float = 1e-3
-    batch_size: int = 2
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-
-    def __post_init__(self) -> None:
-        problems = []
-        for name in ("sequences", "minutes", "steps", "rank", "learning_rate", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= LARGEST_NUMBER:
-                problem = f"over {LARGEST_NUMBER}" if value > 0 else "no positive number"
-                problems.append(f"{flag(name)} {value} is {problem}")
-        if not 0 <= self.seed <= LARGEST_SEED:
-            problems.append(f"--seed {self.seed} is not between 0 and {LARGEST_SEED}")
-        if self.rank > LARGEST_RANK:
-            problems.append(f"--rank {self.rank} is over {LARGEST_RANK}")
-        if self.dtype not in DTYPES:
-            problems.append(f"--dtype {self.dtype} is unknown: use {', '.join(DTYPES)}")
-        if problems:
-            raise InputError("; ".join(problems))
 
 
 class LoraDistiller:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grasp_deploy.report.record_tables import record_tables
 
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
-from grasp_deploy.report.record_tables import record_tables
 from grasp_deploy.report.records import check_record
 from tests.report.study_records import study_record
 

@@ -14,7 +14,8 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
-from grasp_deploy.evaluate.tasks.run import TaskSettings, bench_tasks
+from grasp_deploy.evaluate.tasks.run import bench_tasks
+from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.healing.heal import NothingWon
 from grasp_deploy.report.records import check_record
 from tests.benchmarks import scripts  # noqa: F401  so that Python finds them

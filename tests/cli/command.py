@@ -23,7 +23,7 @@ ENTRY = "from grasp_deploy.cli import main; main()"
 # A schedule of seconds on a tiny model. Options that a test adds behind it win.
 SHORT = (
     *("--sequences", "4", "--sequence-length", "16"),
-    *("--rounds", "1", "--epochs", "1", "--scale-epochs", "0", "--device", "cpu"),
+    *("--set", "rounds=1", "--set", "epochs=1", "--set", "scale-epochs=0", "--device", "cpu"),
 )
 
 

@@ -41,7 +41,8 @@ def pruned_once(tiny_folder: Path, make_once: MakeOnce) -> Path:
     def make(folder: Path) -> None:
         folder.mkdir()
         (folder / "text.txt").write_text(TEXT)
-        learning = ("--scale-epochs", "1", "--select", "last", "--no-compensation")
+        choices = ("scale-epochs=1", "select=last", "compensation=false")
+        learning = [word for choice in choices for word in ("--set", choice)]
         options = ("--keep", "0.6", "--calibration", "text.txt", *SHORT, *learning)
         with chdir(folder):
             ended = grasp_deploy("compress", tiny_folder, "-o", "pruned", *options)

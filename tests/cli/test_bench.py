@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.cli.bench.options import int_list
-from grasp_deploy.cli.bench.output import check_place
-from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import write_record
+from grasp_deploy.files.record_output import check_place
 from tests.bench.records import kv_record, memory_record, model
 from tests.cli.command import assert_refused, grasp_deploy, tree
 from tests.report.study_records import study_record
@@ -40,11 +38,6 @@ def test_a_record_of_the_same_kind_may_be_replaced(work: Path) -> None:
     write_record(work / "memory.json", memory_record([model("dense")]))
     check_place(work / "kv.json", "kv")
     check_place(work / "memory.json")  # a script that does not tell its kind
-
-
-def test_numbers_too_large_to_mean_anything() -> None:
-    with pytest.raises(InputError, match=r"--batch .* whole number below 10"):
-        int_list(f"1,{'1' * 19}", "--batch")
 
 
 @pytest.mark.parametrize("bench", [("kv", "--predict-only"), ("memory",)])

@@ -12,12 +12,13 @@ import pytest
 from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import SHORT, Ended, assert_refused, grasp_deploy, tree
 from tests.tiny import save_tiny, tiny_tokenizer
 
 QUICK = (
     *("--sequences", "8", "--sequence-length", "64", "--keep", "0.7", "--method", "magnitude"),
-    *("--scale-epochs", "0", "--compensation-sequences", "2", "--device", "cpu"),
+    *("--set", "scale-epochs=0", "--set", "compensation-sequences=2", "--device", "cpu"),
 )
 MIXTURE = "upper.txt:3,lower.txt:1"
 CHATS = [

@@ -113,7 +113,7 @@ def test_a_config_that_transformers_cannot_take(model: Path, changes: dict[str, 
 def test_a_config_that_asks_for_plain_tuples(model: Path, work: Path) -> None:
     """`return_dict: false` is valid, and the model works like any other."""
     edit_json(model / "config.json", return_dict=False)
-    assert compress(model, "--scale-epochs", "1").code == 0
+    assert compress(model, "--set", "scale-epochs=1").code == 0
     assert grasp_deploy("verify", work / "out", "--engine", "transformers").code == 0
 
 

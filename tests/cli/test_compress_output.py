@@ -107,7 +107,7 @@ def largest_file(size_bytes: int) -> Iterator[None]:
 
 
 def test_a_limit_on_file_sizes_that_the_weights_exceed(tiny_folder: Path, work: Path) -> None:
-    small = "--no-compensation"  # which saves no columns on its way
+    small = "--set=compensation=false"  # which saves no columns on its way
     with largest_file(100_000):
         refused = compress(tiny_folder, small)
     assert refused.code == 2

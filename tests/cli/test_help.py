@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
 import pytest
 
 import grasp_deploy
+from grasp_deploy.cli.settings_options import default_text
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.rules import flag
+from grasp_deploy.config.option import flag, option_fields
 from tests.cli import command
 
-HEAVY = ("torch", "transformers", "numpy", "datasets", "safetensors", "vllm", "matplotlib", "peft")
-PANELS = ("Model", "Budget", "Shapes", "Calibration", "Method", "Learning", "Running")
+HEAVY = ("torch", "transformers", "vllm")
+MOST_OPTIONS = 25
 COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate", "demo")
 
 
@@ -37,29 +37,39 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"^│ {name} ", text, re.MULTILINE), name
 
 
+def wide_help(*arguments: str) -> str:
+    """Help on a wide terminal, so that no option is broken over lines."""
+    return command.run_process(*arguments, COLUMNS="400", TERMINAL_WIDTH="400").stdout
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """Rows of help by their option."""
+    return dict(re.findall(r"^│ [* ]* *(--[a-z-]+) (.*)│$", text, re.MULTILINE))
+
+
+def study_rows(text: str) -> dict[str, str]:
+    """Rows of the panel of names for `--set`, by their spelling."""
+    panel = text.partition("Studies: --set")[2]
+    rows = re.findall(r"^│ ([a-z-]+) +(.*)│$", panel, re.MULTILINE)
+    return {f"--set {name}": row for name, row in rows}
+
+
 @pytest.mark.parametrize("name", ["compress", "up"])
-def test_help_shows_every_option_with_its_default(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # On a wide terminal, so that no option is broken over lines.
-    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 400)
-    monkeypatch.setenv("COLUMNS", "400")
-    text = command.grasp_deploy(name, "--help").stdout
-    for panel in PANELS:
-        assert f"─ {panel} ─" in text, panel
-    for field in fields(CompressConfig):
-        if not field.metadata:
-            continue
-        row = next((r for r in text.splitlines() if re.search(f"{flag(field.name)} ", r)), None)
+def test_help_is_short_and_help_all_is_complete(name: str) -> None:
+    short, complete = wide_help(name, "--help"), wide_help(name, "--help-all")
+    assert len(rows_of(short)) <= MOST_OPTIONS
+    shared = {"--output", "--overwrite", "--config", "--set", "--help-all", "--help"}
+    own = {"--resume", "--json"} if name == "compress" else set()
+    by_visibility: dict[str, set[str]] = {"help": shared | own, "help-all": {"--shard-size"}}
+    for field in option_fields(CompressConfig).values():
+        shown, spelled = field.metadata["shown"], flag(CompressConfig, field.name)
+        by_visibility.setdefault(shown, set()).add(spelled)
+        row = rows_of(complete).get(spelled) or study_rows(complete).get(spelled)
         assert row is not None, field.name
-        if field.default is not None:
-            switch = {True: "yes", False: "no"}  # 1 and 1.0 are True to a dict
-            value = field.default
-            default = switch[value] if isinstance(value, bool) else str(value).lower()
-            assert f"(default: {default})" in row, row
-    for option in ("--output", "--overwrite", "--shard-size", "--config"):
-        assert option in text
-    assert ("--resume" in text and "--json" in text) == (name == "compress")
+        assert default_text(field.default).replace("[dim]", "").removesuffix("[/]") in row
+    assert rows_of(short).keys() == by_visibility["help"]
+    assert rows_of(complete).keys() == by_visibility["help"] | by_visibility["help-all"]
+    assert study_rows(complete).keys() == by_visibility["set"]
 
 
 def test_the_version_is_the_packages() -> None:

@@ -6,15 +6,15 @@ import io
 import math
 
 import pytest
-from rich.console import Console
-from rich.table import Table
-
 from grasp_deploy.report.study_tables import (
     budget_tables,
     kept_table,
     quality_tables,
     seeds_in_words,
 )
+from rich.console import Console
+from rich.table import Table
+
 from tests.report.study_records import Losses, study_record, with_allocation
 
 ONE_SEED: Losses = {"default": {keep: [0.1] for keep in (0.4, 0.8, 0.6, 0.5)}}

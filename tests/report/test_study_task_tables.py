@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
 from grasp_deploy.report.record_tables import record_tables
 from grasp_deploy.report.study_task_tables import accuracy_tables
+
 from tests.report.study_records import study_record, with_tasks
 from tests.report.test_study_tables import cells_of, drawn, title_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ WANTED = (
     *CARRIED_OVER,
 )
 UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy
+logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 8.0
 
 
@@ -69,6 +71,7 @@ def resolve_model(name: str, revision: str | None = None, weights: bool = True) 
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith("/"):
         raise InputError(f"no such folder: {name}; name a model's folder, or a hub id")
     snapshot = _fetch(name, revision, WANTED if weights else ("config.json",))
+    logger.info("%s lies in %s", name, snapshot)
     return ModelSource(name, snapshot, snapshot.name)
 
 

@@ -1,4 +1,4 @@
-"""How every bench begins and ends: where its record may go, and how it is shown."""
+"""The end of a bench: its record on stdout and in a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.cli.console import print_json, stdout
-from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,30 +18,9 @@ def command_line() -> list[str]:
     return ["grasp-deploy", *sys.argv[1:]]
 
 
-def check_place(output: Path | None, kind: str | None = None) -> None:
-    """InputError if a record could not be written there, before anything is measured.
-
-    Only a record is ever replaced, and, where the `kind` of benchmark is told, only one of it.
-    """
-    if output is None:
-        return
-    from grasp_deploy.files.outputs import check_file_place
-    from grasp_deploy.files.record import read_record
-
-    if check_file_place(output, "--output"):
-        try:
-            there = read_record(output)["benchmark"]
-        except InputError:
-            raise InputError(
-                f"--output {output} exists and is no record of this release: name another file"
-            ) from None
-        if kind is not None and there != kind:
-            raise InputError(
-                f"--output {output} is a record of {there}, and not of {kind}: name another file"
-            )
-
-
-def end(record: Any, output: Path | None, as_json: bool, table: Callable[[Any], Table]) -> None:
+def write_and_print(
+    record: Any, output: Path | None, as_json: bool, table: Callable[[Any], Table]
+) -> None:
     """Write the record if asked to, and print it as JSON or as its table."""
     from msgspec import to_builtins
 

@@ -18,9 +18,10 @@ from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.vllm_process import answer_to_its_name, installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
-from grasp_deploy.evaluate.tasks.harness import RunSettings, run_task
+from grasp_deploy.evaluate.tasks.harness import run_task
 from grasp_deploy.evaluate.tasks.lm_eval_log import silent
 from grasp_deploy.evaluate.tasks.loading import load_tasks
+from grasp_deploy.evaluate.tasks.settings import RunSettings
 from grasp_deploy.files.progress import OnProgress
 
 PATIENCE_SECONDS = 24 * 3600.0  # MMLU on a large model
