@@ -107,14 +107,8 @@ def heal(
     if not loss_after < distiller.first_loss:
         raise NothingWon(distiller, shape.dtype)
     loss_dense = mean_loss(teacher, blocks.heldout, config.batch_size)
-    healed = Healed(
-        output,
-        distiller.step,
-        distiller.seconds,
-        loss_dense,
-        distiller.first_loss,
-        loss_after,
-    )
+    losses = (loss_dense, distiller.first_loss, loss_after)
+    healed = Healed(output, distiller.step, distiller.seconds, *losses)
     _write(weights, _healed_plan(plan, config, healed, text, weights), base, output, overwrite)
     return healed
 

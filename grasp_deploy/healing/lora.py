@@ -56,10 +56,12 @@ class LoraDistiller:
         the length that a model bears depends on the model and on the loss it can still win.
         """
         start, checks, checks_without_best = time.perf_counter(), 0, 0
-        while (share := self._share_done()) < 1 and checks_without_best < PATIENCE:
-            distance = self._learn_step(share)
+        done, total = self._progress()
+        while done < total and checks_without_best < PATIENCE:
+            distance = self._learn_step(done / total)
             self.seconds = time.perf_counter() - start
-            heldout_loss, checks_due = None, math.floor(CHECKS * self._share_done() + ROUNDING)
+            done, total = self._progress()
+            heldout_loss, checks_due = None, math.floor(CHECKS * (done / total) + ROUNDING)
             if checks_due > checks or not math.isfinite(distance):
                 checks = checks_due
                 heldout_loss = self.last_loss = self.heldout_loss()
@@ -73,7 +75,8 @@ class LoraDistiller:
                     self.learning_rate *= SHRINKAGE
             yield {
                 "stage": "healing",
-                **self._progress(),
+                "step": math.floor(done),
+                "steps": math.ceil(total),
                 "distance": distance,
                 "heldout_loss": heldout_loss,
             }
@@ -98,18 +101,12 @@ class LoraDistiller:
         """The present student's loss on held-out text, in nats per token."""
         return mean_loss(self.student, self.blocks.heldout, self.config.batch_size)
 
-    def _progress(self) -> dict[str, int]:
+    def _progress(self) -> tuple[float, float]:
         """Steps done and in all; or seconds, if those are counted."""
         if self.config.steps is not None:
-            return {"step": self.step, "steps": self.config.steps}
+            return self.step, self.config.steps
         limit = 60 * self.config.minutes
-        return {"step": math.floor(min(self.seconds, limit)), "steps": math.ceil(limit)}
-
-    def _share_done(self) -> float:
-        """Share of the steps or minutes that is done, 1 at the end."""
-        if self.config.steps is not None:
-            return self.step / self.config.steps
-        return self.seconds / (60 * self.config.minutes)
+        return min(self.seconds, limit), limit
 
     def _learn_step(self, share: float) -> float:
         """Make one step behind a share of all; its distance from the dense model, nats per token.

@@ -46,8 +46,8 @@ def quick(demo_text: tuple[Path, Path]) -> HealConfig:
 def cut(short_config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint that lost much: a random mask, and nothing that makes up for it."""
     output = tmp_path_factory.mktemp("cut") / "out"
-    bare = {"method": "random", "rounds": 5, "compensation": False, "scale_epochs": 0}
-    compress(replace(short_config, **bare), output)
+    bare = replace(short_config, method="random", rounds=5, compensation=False, scale_epochs=0)
+    compress(bare, output)
     return output
 
 
@@ -57,6 +57,7 @@ def healed(quick: HealConfig, cut: Path, tmp_path_factory: pytest.TempPathFactor
     rows: list[dict[str, Any]] = []
     result = heal(cut, quick, output, on_progress=rows.append)
     assert result.loss_after < result.loss_before
+    assert quick.steps is not None
     assert 0 < result.steps == len(rows) <= quick.steps  # fewer where the loss falls no more
     assert {row["stage"] for row in rows} == {"healing"}
     return output
@@ -67,8 +68,8 @@ def test_it_does_better_on_text_that_it_has_not_seen(
 ) -> None:
     models = {folder: load(folder, device="cpu") for folder in (cut, healed)}
     blocks = read_blocks(load_tokenizer(healed), str(demo_text[1]), None, None, 64, 40)
-    found = {folder: perplexity(model, blocks).perplexity for folder, model in models.items()}
-    assert found[healed] < found[cut]
+    values = {folder: perplexity(model, blocks).perplexity for folder, model in models.items()}
+    assert values[healed] < values[cut]
 
 
 def test_the_plan_knows_the_text_of_calibration_and_of_healing(

@@ -28,8 +28,9 @@ UNITS = UnitTable.of_layers([(96, 8)] * 5)
 COSTS = parameters_cost(UNITS, Widths(64, 32, 2, False, False, 4, 4))  # 192 and 12,288
 
 
-def budget_of(keep: float, **multiples: int) -> Budget:
-    return make_budget(UNITS, COSTS, keep * float(COSTS.sum()), **multiples)
+def budget_of(keep: float, ffn_multiple: int = 1, kv_multiple: int = 1) -> Budget:
+    limit = keep * float(COSTS.sum())
+    return make_budget(UNITS, COSTS, limit, ffn_multiple=ffn_multiple, kv_multiple=kv_multiple)
 
 
 def random_scores(seed: int = 0) -> Tensor:

@@ -63,8 +63,8 @@ def test_every_layers_error_falls_and_is_the_one_that_hidden_states_show(name: s
     with gated(model, units, width) as gates:
         gates.assign(random_mask(units).float())
         pruned = hidden_states(model, blocks)
-    found = float((dense[1] - pruned[1]).double().square().sum())
-    assert fits[1].after == pytest.approx(found, rel=1e-3)
+    error = float((dense[1] - pruned[1]).double().square().sum())
+    assert fits[1].after == pytest.approx(error, rel=1e-3)
 
 
 def test_only_kept_columns_of_the_output_layers_change() -> None:

@@ -166,7 +166,7 @@ def test_masks_mean_the_same_at_either_site(family: str) -> None:
 def gradient_of_gated_weights(model: PreTrainedModel, values: Tensor) -> Tensor:
     """The gate's gradient, of keys and values: the gates are multiplied into weights and biases."""
     values = values.clone().requires_grad_()
-    weights = dict(model.named_parameters())
+    weights: dict[str, Tensor] = dict(model.named_parameters())
     for layer in range(UNITS.layers):
         stem = f"model.layers.{layer}"
         weights[f"{stem}.mlp.down_proj.weight"] = (
@@ -189,9 +189,9 @@ def test_the_gradient_at_keys_and_values_is_autograds_and_another_than_at_output
 ) -> None:
     model = frozen(family)
     for values in (random_values(), random_mask().float(), torch.ones(UNITS.size)):
-        found = gate_gradient(model, values, "keys-values")
+        gradient = gate_gradient(model, values, "keys-values")
         expected = gradient_of_gated_weights(model, values)
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
     mask = random_mask().float()
     sites = [gate_gradient(model, mask, site) for site in ("outputs", "keys-values")]
     removed = UNITS.is_kv & (mask == 0)

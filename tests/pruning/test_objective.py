@@ -1,4 +1,4 @@
-"""What learning minimises."""
+"""Losses that learning minimises."""
 
 from __future__ import annotations
 

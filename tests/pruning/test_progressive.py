@@ -19,7 +19,7 @@ def test_the_budget_falls_in_even_steps_and_nothing_comes_back() -> None:
     asked: list[Tensor] = []
 
     def score(mask: Tensor) -> Tensor:
-        """What was scored lowest becomes the best, were it still there."""
+        """Units scored lowest first would be the best later, had they not been removed."""
         asked.append(mask)
         return torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8]) * (1 if len(asked) == 1 else -1)
 
@@ -28,7 +28,7 @@ def test_the_budget_falls_in_even_steps_and_nothing_comes_back() -> None:
     masks = [mask for _, mask in rounds]
     for mask, limit in zip(masks, (8.0, 6.0, 4.0), strict=True):
         assert limit - 2 < BUDGET.cost_of(mask) <= limit  # 2: the dearest unit, which did not fit
-    assert all(torch.equal(one, other) for one, other in zip(masks, repaired, strict=True))
+    assert all(torch.equal(mask, fixed) for mask, fixed in zip(masks, repaired, strict=True))
     assert asked[0].all() and torch.equal(asked[1], masks[0]) and torch.equal(asked[2], masks[1])
     assert masks[0].tolist() == [1, 1, 1, 1, 0, 0, 1, 1]
     assert not (masks[2] & ~masks[1]).any() and not (masks[1] & ~masks[0]).any()
@@ -39,14 +39,14 @@ def test_it_goes_on_behind_rounds_that_are_done() -> None:
     whole = list(cut_in_rounds(BUDGET, 3, lambda _mask: scores, lambda _mask: None))
     (_, first), *expected = whole
     rest = cut_in_rounds(BUDGET, 3, lambda _mask: scores, lambda _mask: None, done=1, mask=first)
-    for (found_scores, found), (wanted_scores, wanted) in zip(rest, expected, strict=True):
-        assert torch.equal(found, wanted) and torch.equal(found_scores, wanted_scores)
+    for (scores_now, mask), (expected_scores, expected_mask) in zip(rest, expected, strict=True):
+        assert torch.equal(mask, expected_mask) and torch.equal(scores_now, expected_scores)
 
 
 def test_one_round_is_one_cut() -> None:
     scores = torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8])
-    ((found, mask),) = cut_in_rounds(BUDGET, 1, lambda _mask: scores, lambda _mask: None)
-    assert torch.equal(found, scores)
+    ((ranked_scores, mask),) = cut_in_rounds(BUDGET, 1, lambda _mask: scores, lambda _mask: None)
+    assert torch.equal(ranked_scores, scores)
     assert torch.equal(mask, project(scores, BUDGET))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import torch
@@ -109,9 +110,15 @@ def test_at_the_floor_every_ranking_works_and_under_it_none_is_accepted(
     case: Case, seed: int
 ) -> None:
     had = case.budget
-    shape = {"ffn_multiple": had.ffn_multiple, "kv_multiple": had.kv_multiple}
+    with_limit = partial(
+        make_budget,
+        had.units,
+        had.costs,
+        ffn_multiple=had.ffn_multiple,
+        kv_multiple=had.kv_multiple,
+    )
     floor = smallest_limit(had)
-    budget = make_budget(had.units, had.costs, floor, **shape)
+    budget = with_limit(floor)
     generator = torch.Generator().manual_seed(seed)
     for p in (torch.rand(had.units.size, generator=generator), had.costs.float()):
         assert budget.cost_of(project(p, budget)) <= floor
@@ -119,7 +126,7 @@ def test_at_the_floor_every_ranking_works_and_under_it_none_is_accepted(
     assert budget.cost_of(project(had.costs.float(), budget)) == floor
     if floor > 0:
         with pytest.raises(BudgetError, match="under the floor") as error:
-            make_budget(had.units, had.costs, floor * (1 - 1e-9), **shape)
+            with_limit(floor * (1 - 1e-9))
         assert error.value.smallest_limit == floor
 
 
@@ -138,11 +145,12 @@ def test_the_dtype_of_the_scores_does_not_matter(case: Case) -> None:
 def test_the_device_does_not_matter(multiples: tuple[int, int], levels: int) -> None:
     units = UnitTable.of_layers([(1408, 8)] * 12)
     costs = units.spread([3.1] * 12, [1024.7] * 12)
-    shape = {"ffn_multiple": multiples[0], "kv_multiple": multiples[1]}
+    ffn, kv = multiples
     p = torch.randint(levels, (units.size,), generator=torch.Generator().manual_seed(0)) / levels
     limit = 0.5 * float(costs.sum())
-    on_cpu = project(p, make_budget(units, costs, limit, **shape))
-    on_gpu = project(p.cuda(), make_budget(units, costs, limit, **shape, device="cuda"))
+    budget_on = partial(make_budget, units, costs, limit, ffn_multiple=ffn, kv_multiple=kv)
+    on_cpu = project(p, budget_on(device="cpu"))
+    on_gpu = project(p.cuda(), budget_on(device="cuda"))
     assert torch.equal(on_cpu, on_gpu.cpu())
 
 

@@ -26,7 +26,7 @@ def token_ids(*shape: int, seed: int = 0) -> Tensor:
 
 def frozen(name: str = "llama", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A variant of the tiny models, frozen as learning and criteria need it."""
-    model = tiny_model(**VARIANTS[name]).to(dtype)
+    model = tiny_model(**VARIANTS[name], dtype=dtype)
     freeze(model)
     return model
 

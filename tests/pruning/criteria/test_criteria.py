@@ -104,15 +104,15 @@ def test_wanda_sums_weights_times_input_norms_over_a_units_columns() -> None:
 def test_outliers_are_counted_over_all_prunable_weights_of_a_layer() -> None:
     model = frozen()
     coupled = list(coupled_linears(model))
-    linears = [one.linear for one in coupled]
+    linears = [part.linear for part in coupled]
     inputs = inputs_by_hand(model, linears)
     expected = []
     for layer in range(LAYERS):
         sizes = torch.cat(
             [
-                (one.linear.weight.double().abs() * x.norm(dim=0)).flatten()
-                for one, x in zip(coupled, inputs, strict=True)
-                if one.segment // 2 == layer
+                (part.linear.weight.double().abs() * x.norm(dim=0)).flatten()
+                for part, x in zip(coupled, inputs, strict=True)
+                if part.segment // 2 == layer
             ]
         )
         expected.append((sizes > 3 * sizes.mean()).double().mean())

@@ -1,4 +1,4 @@
-"""Units removed one by one, against least squares solved anew for each."""
+"""Units removed one by one, against least squares solved again for each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gram(y: Tensor) -> Tensor:
 
 
 def by_least_squares(y: Tensor, of_gradients: Tensor, ridge: float) -> Tensor:
-    """Every unit's loss from a regression on all units that are left, at every removal anew.
+    """Every unit's loss from a regression on all units that are left, repeated at every removal.
 
     The ridge is noise: rows of it, one for each column.
     """
@@ -42,7 +42,7 @@ def by_least_squares(y: Tensor, of_gradients: Tensor, ridge: float) -> Tensor:
     y = torch.cat([y, noise])
     owner = torch.arange(y.shape[1]) // width
     left, dearest = list(range(units)), 0.0
-    found = torch.zeros(units, dtype=torch.float64)
+    at_removal = torch.zeros(units, dtype=torch.float64)
     while left:
         losses = {}
         for unit in left:
@@ -52,9 +52,9 @@ def by_least_squares(y: Tensor, of_gradients: Tensor, ridge: float) -> Tensor:
             losses[unit] = float((rest.T @ rest / tokens * of_gradients[unit]).sum() / 2)
         cheapest = min(left, key=losses.__getitem__)
         dearest = max(dearest, losses[cheapest])
-        found[cheapest] = dearest
+        at_removal[cheapest] = dearest
         left.remove(cheapest)
-    return found
+    return at_removal
 
 
 @pytest.mark.parametrize("panel", [1, 4, 64])
@@ -65,10 +65,10 @@ def test_each_loss_is_what_least_squares_says_at_its_turn(
     monkeypatch.setattr(elimination, "PANEL_COLUMNS", panel)
     y, of_gradients = inputs(), moments(COLUMNS // width, width)
     for ridge in (1e-12, 0.3):
-        found = losses_one_by_one(gram(y), of_gradients, noise_share=ridge)
-        torch.testing.assert_close(found, by_least_squares(y, of_gradients, ridge))
-    found = losses_one_by_one(gram(y), of_gradients)
-    torch.testing.assert_close(found, by_least_squares(y, of_gradients, 0.01))
+        losses = losses_one_by_one(gram(y), of_gradients, noise_share=ridge)
+        torch.testing.assert_close(losses, by_least_squares(y, of_gradients, ridge))
+    losses = losses_one_by_one(gram(y), of_gradients)
+    torch.testing.assert_close(losses, by_least_squares(y, of_gradients, 0.01))
 
 
 @pytest.mark.parametrize("panel", [1, 64])
@@ -81,10 +81,10 @@ def test_what_cannot_go_makes_its_copies_cheap(panel: int, monkeypatch: pytest.M
     removable = torch.ones(COLUMNS, dtype=torch.bool)
     removable[[1, 5]] = False
     free = losses_one_by_one(gram(y), of_gradients, noise_share=1e-6)
-    found = losses_one_by_one(gram(y), of_gradients, removable, noise_share=1e-6)
-    assert free.argmin() == 1 and found.argmin() == 2
-    assert found[2] < 1e-3 * free[2]
-    assert found[1] == found[5] == found.max()
+    losses = losses_one_by_one(gram(y), of_gradients, removable, noise_share=1e-6)
+    assert free.argmin() == 1 and losses.argmin() == 2
+    assert losses[2] < 1e-3 * free[2]
+    assert losses[1] == losses[5] == losses.max()
 
 
 def test_where_nothing_can_go_nothing_is_counted() -> None:
@@ -96,12 +96,12 @@ def test_of_two_copies_one_is_cheap_and_the_other_is_not() -> None:
     """Each alone would look as if nobody missed it; together they are missed."""
     y = inputs()
     y[:, 2] = y[:, 1]
-    found = losses_one_by_one(
+    losses = losses_one_by_one(
         gram(y), torch.ones(COLUMNS, 1, 1, dtype=torch.float64), noise_share=1e-6
     )
-    cheap, dear = found[[1, 2]].sort().values
-    assert cheap == found.min() and cheap < 1e-3 * found.median()
-    assert dear > 0.1 * found.median()
+    cheap, dear = losses[[1, 2]].sort().values
+    assert cheap == losses.min() and cheap < 1e-3 * losses.median()
+    assert dear > 0.1 * losses.median()
 
 
 def test_how_an_input_is_scaled_makes_no_difference() -> None:
@@ -109,8 +109,8 @@ def test_how_an_input_is_scaled_makes_no_difference() -> None:
     plain = losses_one_by_one(gram(y), of_gradients)
     y[:, 4] *= 1e3
     of_gradients[4] /= 1e6
-    found = losses_one_by_one(gram(y), of_gradients)
-    torch.testing.assert_close(found, plain, rtol=1e-4, atol=0)
+    losses = losses_one_by_one(gram(y), of_gradients)
+    torch.testing.assert_close(losses, plain, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("dead", [[1], [0, 2, 3], [0, 1, 2, 3, 4, 5]])
@@ -120,9 +120,9 @@ def test_units_that_are_always_zero_cost_nothing_and_change_nothing(dead: list[i
     columns = [column for column in range(COLUMNS) if column // 2 in alive]
     alone = losses_one_by_one(gram(y[:, columns]), of_gradients[alive])
     y[:, [column for column in range(COLUMNS) if column // 2 in dead]] = 0
-    found = losses_one_by_one(gram(y), of_gradients)
-    assert not found[dead].any()
-    torch.testing.assert_close(found[alive], alone)
+    losses = losses_one_by_one(gram(y), of_gradients)
+    assert not losses[dead].any()
+    torch.testing.assert_close(losses[alive], alone)
 
 
 def test_inputs_that_overflow_are_refused() -> None:

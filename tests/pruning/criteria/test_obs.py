@@ -36,23 +36,23 @@ def test_the_scores_are_the_losses_of_both_factors(name: str, mask: Tensor) -> N
     model = frozen(name)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(mask)
-        found = obs_scores(model, UNITS, TEXT)
+        scores = obs_scores(model, UNITS, TEXT)
         ys, gs = seen_inputs_and_gradients(model, SEQUENCES)
     expected = []
     for y, g, size in zip(ys, gs, UNITS.segment_sizes, strict=True):
         width = y.shape[1] // size
         moments = torch.stack([part.T @ part / len(g) for part in g.split(width, dim=1)])
         expected.append(losses_one_by_one(y.T @ y / len(y), moments))
-    torch.testing.assert_close(found, torch.cat(expected), rtol=1e-3, atol=1e-12)
+    torch.testing.assert_close(scores, torch.cat(expected), rtol=1e-3, atol=1e-12)
 
 
 def test_layers_whose_units_all_stay_are_left_out() -> None:
     model = frozen("llama")
     is_kv = UNITS.is_kv
     every = obs_scores(model, UNITS, TEXT)
-    found = obs_scores(model, UNITS, TEXT, removable=is_kv)
-    assert torch.equal(found[is_kv], every[is_kv]) and every[~is_kv].any()
-    assert not found[~is_kv].any()
+    scores = obs_scores(model, UNITS, TEXT, removable=is_kv)
+    assert torch.equal(scores[is_kv], every[is_kv]) and every[~is_kv].any()
+    assert not scores[~is_kv].any()
 
 
 def test_checkpointed_activations_give_the_same_scores() -> None:
