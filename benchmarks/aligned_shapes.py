@@ -28,7 +28,7 @@ from grasp_deploy.bench.throughput.table import throughput_table
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.cli.bench.options import int_list
 from grasp_deploy.cli.bench.output import check_place
-from grasp_deploy.data import read_blocks
+from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.report.progress import stage_bars
@@ -38,7 +38,7 @@ MULTIPLES = (1, 8, 32, 64, 128)
 
 def quality(folder: Path, heldout: Path, sequences: int) -> float:
     """Perplexity on blocks of 256 tokens of the held-out text."""
-    blocks = read_blocks(load_tokenizer(folder), str(heldout), None, None, 256, sequences)
+    blocks = read_blocks(load_tokenizer(folder), TextSource(str(heldout)), 256, sequences)
     return perplexity(load(folder, device="cpu"), blocks, batch_size=4).perplexity
 
 

@@ -40,8 +40,8 @@ from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.provenance import budget_record
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import TextSource
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.quality.corpora import Corpus
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
@@ -108,7 +108,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_options(parser)
-    parser.add_argument("--text", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="repeat")
+    parser.add_argument("--text", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="repeat")
     parser.add_argument("--way", choices=WAYS, default="default")
     parser.set_defaults(keep="0.5")
     options = parser.parse_args()
@@ -131,7 +131,7 @@ def main() -> None:
         record["rows"] = rows_so_far(options.output, record, {})
         there = {(row["variant"], row["keep"], row["seed"]) for row in record["rows"]}
         for keep, seed in itertools.product(*keeps_and_seeds(options)):
-            jobs = {text.name: prepared(settings, text, keep, seed) for text in texts}
+            jobs = {text.label: prepared(settings, text, keep, seed) for text in texts}
             for chooser in jobs:
                 left = [text for text in jobs if (_named(chooser, text), keep, seed) not in there]
                 for row in rows_of(jobs, chooser, left, bench, Path(folder), on_progress):
@@ -146,17 +146,18 @@ def named_text(options: argparse.Namespace) -> list[str]:
     return [f"the text={options.calibration or 'the embedded model'}{split}"]
 
 
-def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[Corpus]:
+def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[TextSource]:
     """What to calibrate on: texts by name, or the one that other studies take too."""
-    texts = parsed("--text", options.text or ())
+    texts = parsed("--text", options.text or (), evaluates=False)
     if texts and options.calibration:
         raise InputError("--text names the texts, --calibration one more: give only --text")
-    alone = Corpus("the text", settings["calibration"], settings["calibration_split"])
+    (text,) = settings["calibration"]
+    alone = TextSource(text, settings["calibration_split"], name="the text")
     return texts or [alone]
 
 
-def prepared(settings: dict[str, Any], text: Corpus, keep: float, seed: int) -> PreparedRun:
-    of_text = {"calibration": text.source, "calibration_split": text.split}
+def prepared(settings: dict[str, Any], text: TextSource, keep: float, seed: int) -> PreparedRun:
+    of_text = {"calibration": [text.what], "calibration_split": text.split}
     return prepare(CompressConfig(**{**settings, **of_text, "keep": keep, "seed": seed}))
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from ending import run, write
+from grasp_deploy.compression.stages import Stages
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -35,9 +36,8 @@ from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import Blocks
+from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
@@ -74,7 +74,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
         shape=shape,
         device=device,
         budget=budget_for(config, shape, device),
-        text=Blocks(tokens, "random tokens", None, None, options.sequences),
+        text=Blocks(tokens, TextSource("random tokens"), options.sequences),
         weight_hashes={},
     )
 

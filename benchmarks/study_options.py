@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from exports import demo_texts
 
+from grasp_deploy.data import TextSource, evaluation_source
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.quality.corpora import Corpus, parse_corpus
 
 Number = TypeVar("Number")
 
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", help="text; default: the embedded model's")
     parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
     parser.add_argument(
-        "--evaluate", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="held-out text; repeat"
+        "--evaluate", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="held-out text; repeat"
     )
     parser.add_argument("--keep", default="0.8,0.6,0.5,0.4", help="budgets")
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
@@ -54,7 +54,7 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """The options of the config that all variants share."""
     settings = {
         "model": str(options.model),
-        "calibration": options.calibration or str(demo_texts(work)[0]),
+        "calibration": [options.calibration or str(demo_texts(work)[0])],
         "calibration_split": options.calibration_split,
         "sequences": options.sequences,
         "sequence_length": options.sequence_length,
@@ -65,24 +65,16 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     return settings
 
 
-def corpora_of(options: argparse.Namespace, work: Path) -> list[Corpus]:
+def corpora_of(options: argparse.Namespace, work: Path) -> list[TextSource]:
     """The held-out text: what --evaluate names, or the embedded model's."""
     if options.evaluate:
         return parsed("--evaluate", options.evaluate)
-    return [Corpus("held-out", str(demo_texts(work)[1]))]
+    return [TextSource(str(demo_texts(work)[1]), name="held-out")]
 
 
-def parsed(flag: str, texts: Sequence[str]) -> list[Corpus]:
+def parsed(flag: str, texts: Sequence[str], evaluates: bool = True) -> list[TextSource]:
     """Corpora of an option that may be repeated; InputError if two have the same name."""
-    corpora = [_parsed(flag, text) for text in texts]
-    if len({corpus.name for corpus in corpora}) < len(corpora):
+    corpora = [evaluation_source(text, option=flag, evaluates=evaluates) for text in texts]
+    if len({corpus.label for corpus in corpora}) < len(corpora):
         raise InputError(f"two {flag} have the same name: give each its own")
     return corpora
-
-
-def _parsed(flag: str, text: str) -> Corpus:
-    """The corpus that an option names; the package's own error speaks of its own option."""
-    try:
-        return parse_corpus(text)
-    except InputError:
-        raise InputError(f"{flag} {text!r} lacks a part: write NAME=SOURCE@SPLIT") from None

@@ -27,7 +27,7 @@ class Outcome:
 def heal_config(config: CompressConfig, healing: dict[str, Any]) -> HealConfig:
     """Of the text, seed and blocks of a compression; `healing` has what differs from defaults."""
     same = {
-        "calibration": config.calibration,
+        "calibration": config.calibration[0],
         "calibration_split": config.calibration_split,
         "sequences": config.sequences,
         "sequence_length": config.sequence_length,

@@ -6,7 +6,7 @@ import argparse
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import read_blocks
+from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.evaluate.quality.corpora import Corpus
 from grasp_deploy.evaluate.tasks.run import TaskSettings
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.gates import gated
@@ -59,7 +58,7 @@ class Bench:
     def __init__(
         self,
         options: argparse.Namespace,
-        corpora: Sequence[Corpus],
+        corpora: Sequence[TextSource],
         tasks: TaskSettings | None = None,
         on_progress: OnProgress = lambda row: None,
     ) -> None:
@@ -67,8 +66,7 @@ class Bench:
         length = 64 if options.smoke else options.sequence_length
         tokenizer = load_tokenizer(options.model)
         self.blocks = {
-            corpus.name: read_blocks(tokenizer, corpus.source, corpus.split, None, length, blocks)
-            for corpus in corpora
+            corpus.label: read_blocks(tokenizer, corpus, length, blocks) for corpus in corpora
         }
         self.directory: Path = options.model
         self.dense = self.perplexities(self.directory)
@@ -164,7 +162,7 @@ NO_SCORES = dict.fromkeys(("mean_kept_ffn_score", "mean_kept_kv_score"))
 def options_of(config: CompressConfig) -> dict[str, Any]:
     """All options that a row was made with, less those that its study, budget and seed tell."""
     told = ("model", "keep", "seed", "calibration", "calibration_split")
-    return {name: value for name, value in asdict(config).items() if name not in told}
+    return {name: value for name, value in config.as_dict().items() if name not in told}
 
 
 def allocation(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> dict[str, float | None]:

@@ -28,7 +28,7 @@ def takes_config(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def with_options(**arguments: Any) -> Any:
         given = {f.name: arguments.pop(f.name) for f in OPTIONS}
-        values = {name: value for name, value in given.items() if value is not None}
+        values = {name: value for name, value in given.items() if value not in (None, [])}
         file, model = arguments.pop("config_file"), arguments.pop("model")
         stored = read_config_file(file) if file else {}
         values |= {"model": model} if model else {}
@@ -78,6 +78,7 @@ def _default_text(default: Any) -> str:
     words = {None: "", True: " [dim](default: yes)[/]", False: " [dim](default: no)[/]"}
     if default is None or isinstance(default, bool):
         return words[default]
+    default = " ".join(default) if isinstance(default, tuple) else default
     return f" [dim](default: {str(default).lower()})[/]"
 
 
@@ -85,6 +86,8 @@ def _plain_type(hint: Any) -> Any:
     """The type that Typer parses: without None; choices as text, which the config checks."""
     if typing.get_origin(hint) is types.UnionType:
         return next(t for t in typing.get_args(hint) if t is not types.NoneType)
+    if typing.get_origin(hint) is tuple:
+        return list[str]
     return str if typing.get_origin(hint) is Literal else hint
 
 

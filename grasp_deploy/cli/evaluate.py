@@ -19,7 +19,10 @@ def perplexity_command(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     *,
     data: Annotated[
-        str, typer.Option(help="wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG].")
+        str,
+        typer.Option(
+            metavar="TEXT[@SPLIT]", help="wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]."
+        ),
     ],
     split: Annotated[str | None, typer.Option(help="Rows to use, such as 'train[900:]'.")] = None,
     column: Annotated[
@@ -54,12 +57,12 @@ def perplexity_command(
     from grasp_deploy.checkpoint.format.shapes import read_config
     from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
     from grasp_deploy.checkpoint.read.source import resolve_model
-    from grasp_deploy.data import evaluation_split, read_blocks, read_token_documents
+    from grasp_deploy.data import evaluation_source, read_blocks, read_token_documents
     from grasp_deploy.evaluate.perplexity import document_perplexity, perplexity
     from grasp_deploy.report.progress import stage_bars
 
     directory = resolve_model(model, revision).directory
-    tokenizer, split = load_tokenizer(directory), evaluation_split(data, split)
+    tokenizer, source = load_tokenizer(directory), evaluation_source(data, split, column)
     if sequence_length is None:
         positions = read_config(directory).get("max_position_embeddings") or 2048
         sequence_length = min(2048, positions)
@@ -69,10 +72,10 @@ def perplexity_command(
             f"{sequence_length} or less"
         )
     if per_document:
-        documents = read_token_documents(tokenizer, data, split, column, sequences)
+        documents = read_token_documents(tokenizer, source, sequences)
         calibrated_on = _calibrated_share(directory, documents.token_ids)
     else:
-        blocks = read_blocks(tokenizer, data, split, column, sequence_length, sequences)
+        blocks = read_blocks(tokenizer, source, sequence_length, sequences)
         calibrated_on = _calibrated_share(directory, [blocks.token_ids.flatten()])
     loaded = load(directory, device=device, dtype=dtype)
     with stage_bars(stderr) as on_progress:

@@ -17,7 +17,7 @@ def card_command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]SOURCE[@SPLIT]",
+            metavar="[NAME=]TEXT[@SPLIT]",
             help="Text that it was not calibrated on: wikitext2, ptb, c4, a local file, or "
             "hf:NAME[:CONFIG]. May be repeated. Default: wikitext2 and c4, less the one that it "
             "was calibrated on.",

@@ -75,18 +75,18 @@ class CompressConfig:
         "Shapes", "Tensor-parallel size that every layer must divide by; sets both multiples.", 1
     )
 
-    calibration: str = option(
+    calibration: tuple[str, ...] = option(
         "Calibration",
-        "Text or chats: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]; or several by "
-        "weight, SOURCE:WEIGHT,SOURCE:WEIGHT, such as wikitext2:0.5,c4:0.5.",
-        "wikitext2",
+        "Text or chats, as TEXT[@SPLIT][=WEIGHT]: wikitext2, ptb, c4, a local file or "
+        "hf:NAME[:CONFIG]. May be repeated; the sequences are shared out by weight, or equally.",
+        ("wikitext2",),
     )
     calibration_split: str | None = option(
         "Calibration",
-        "Rows to use (of each source), such as 'train[:900]'. Default: the corpus's training part.",
+        "Rows of each text that names none, such as 'train[:900]'. Default: train.",
     )
     calibration_column: str | None = option(
-        "Calibration", "Column (of each source) that holds the text, or chats as lists of messages."
+        "Calibration", "Column that holds the text, or chats as lists of messages."
     )
     sequences: int = option("Calibration", "How many blocks of text.", 512)
     sequence_length: int = option("Calibration", "Tokens in a block.", 512)
@@ -175,6 +175,9 @@ class CompressConfig:
     )
 
     def __post_init__(self) -> None:
+        texts: Any = self.calibration
+        if isinstance(texts, list):  # as JSON has it
+            object.__setattr__(self, "calibration", tuple(texts))
         wrong_types = type_problems(self)
         problems = [
             *wrong_types.values(),
@@ -212,8 +215,12 @@ class CompressConfig:
         criterion = self.start if self.learns else self.method
         return self.allocation == "global" or criterion in CRITERIA
 
+    def as_dict(self) -> dict[str, Any]:
+        """The options as JSON holds them."""
+        return {**asdict(self), "calibration": list(self.calibration)}
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str) -> CompressConfig:

@@ -41,7 +41,8 @@ def type_problems(config: CompressConfig) -> dict[str, str]:
     problems = {}
     for f in fields(config):
         value, wanted = getattr(config, f.name), hints[f.name]
-        if isinstance(value, str) and not _is_utf8(value):
+        texts = value if isinstance(value, tuple) else (value,)
+        if not all(_is_utf8(text) for text in texts if isinstance(text, str)):
             problems[f.name] = f"{flag(f.name)} {value!r} is no UTF-8: choose another name"
         elif not _fits(value, wanted):
             problems[f.name] = f"{flag(f.name)} {value!r} is not {_describe(wanted)}"
@@ -61,6 +62,8 @@ def _fits(value: Any, wanted: Any) -> bool:
         return any(_fits(value, choice) for choice in typing.get_args(wanted))
     if typing.get_origin(wanted) is Literal:
         return value in typing.get_args(wanted)
+    if typing.get_origin(wanted) is tuple:
+        return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
     if wanted is float:
         return type(value) is float or (type(value) is int and abs(value) <= LARGEST_NUMBER)
     return type(value) is wanted and (wanted is not int or abs(value) <= LARGEST_NUMBER)
@@ -71,6 +74,8 @@ def _describe(wanted: Any) -> str:
         return "one of " + ", ".join(typing.get_args(wanted))
     if typing.get_origin(wanted) is types.UnionType:
         return " or ".join(_describe(c) for c in typing.get_args(wanted) if c is not types.NoneType)
+    if typing.get_origin(wanted) is tuple:
+        return "a list of texts"
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     return names[wanted]
 
