@@ -35,7 +35,7 @@ from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.table import throughput_table
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.config.option import number_list
-from grasp_deploy.data import read_blocks
+from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.perplexity import perplexity
 
@@ -44,7 +44,7 @@ MULTIPLES = (1, 8, 32, 64, 128)
 
 def quality(folder: Path, heldout: Path, sequences: int) -> float:
     """Perplexity on sequences of 256 tokens of the held-out text."""
-    blocks = read_blocks(load_tokenizer(folder), str(heldout), None, None, 256, sequences)
+    blocks = read_blocks(load_tokenizer(folder), TextSource(str(heldout)), 256, sequences)
     return perplexity(load(folder, device="cpu"), blocks, batch_size=4).perplexity
 
 

@@ -38,7 +38,7 @@ from benchmarks.study.options import (
     add_study_options,
     corpora_of,
     keeps_and_seeds,
-    parse_corpora,
+    parse_texts,
     settings_of,
 )
 from benchmarks.study.record import Row, new_study
@@ -55,8 +55,8 @@ from grasp_deploy.compression.refit import refit_best
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import TextSource
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.quality.corpora import Corpus
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.training import freeze
 
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         study.rows = earlier_rows(options.output, study, {})
         measured = {row.run for row in study.rows}
         for keep, seed in itertools.product(*keeps_and_seeds(options)):
-            jobs = {text.name: prepared(settings, text, keep, seed) for text in texts}
+            jobs = {text.label: prepared(settings, text, keep, seed) for text in texts}
             for chooser in jobs:
                 left = [t for t in jobs if (variant_name(chooser, t), keep, seed) not in measured]
                 for row in rows_of(jobs, chooser, left, bench, folder, on_progress):
@@ -153,17 +153,17 @@ def default_text(options: argparse.Namespace) -> list[str]:
     return [f"the text={options.calibration or 'the embedded model'}{split}"]
 
 
-def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[Corpus]:
+def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[TextSource]:
     """The texts to calibrate on: those of --text, or the one of --calibration."""
-    texts = parse_corpora("--text", options.text or ())
+    texts = parse_texts("--text", options.text or (), evaluates=False)
     if texts and options.calibration:
         raise InputError("--text and --calibration both name texts: give only --text")
-    default = Corpus("the text", settings["calibration"], settings["calibration_split"])
-    return texts or [default]
+    (text,) = settings["calibration"]
+    return texts or [TextSource(text, settings["calibration_split"], name="the text")]
 
 
-def prepared(settings: dict[str, Any], text: Corpus, keep: float, seed: int) -> PreparedRun:
-    of_text = {"calibration": text.source, "calibration_split": text.split}
+def prepared(settings: dict[str, Any], text: TextSource, keep: float, seed: int) -> PreparedRun:
+    of_text = {"calibration": [text.what], "calibration_split": text.split}
     return prepare(CompressConfig(**{**settings, **of_text, "keep": keep, "seed": seed}))
 
 

@@ -48,7 +48,7 @@ from grasp_deploy.compression.refit import refit_best
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import Blocks
+from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
@@ -82,7 +82,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
         base=StoredModel(options.config.parent, {}, shape, {}),
         device=device,
         budget=budget_for(config, shape, device),
-        text=Blocks(tokens, "random tokens", None, None, options.sequences),
+        text=Blocks(tokens, TextSource("random tokens"), options.sequences),
         weight_hashes={},
     )
 

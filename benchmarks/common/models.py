@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
@@ -51,7 +50,7 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
         model=str(options.model),
         keep=keep,
         ffn_multiple=ffn_multiple,
-        calibration=str(options.calibration or demo_texts(work)[0]),
+        calibration=(str(options.calibration or demo_texts(work)[0]),),
         calibration_split=options.calibration_split,
         sequences=BATCH_SIZE if options.smoke else options.sequences,
         sequence_length=SEQUENCE_LENGTH,
@@ -78,7 +77,7 @@ def _difference(output: Path, config: CompressConfig) -> str:
         made = load_plan(output / PLAN_FILE).provenance
     except InputError:
         return "has no plan that can be read"
-    for name, now in asdict(config).items():
+    for name, now in config.as_dict().items():
         before = made["config"].get(name)
         if name not in HASHED_OPTIONS and before != now:
             return f"was made with {name} {before}, not {now}"

@@ -6,7 +6,7 @@ import argparse
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import read_blocks
+from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.evaluate.quality.corpora import Corpus
 from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.gates import gated
@@ -62,7 +61,7 @@ class Bench:
     def __init__(
         self,
         options: argparse.Namespace,
-        corpora: Sequence[Corpus],
+        corpora: Sequence[TextSource],
         tasks: TaskSettings | None = None,
         on_progress: OnProgress = lambda row: None,
     ) -> None:
@@ -70,8 +69,7 @@ class Bench:
         length = 64 if options.smoke else options.sequence_length
         tokenizer = load_tokenizer(options.model)
         self.sequences = {
-            corpus.name: read_blocks(tokenizer, corpus.source, corpus.split, None, length, count)
-            for corpus in corpora
+            corpus.label: read_blocks(tokenizer, corpus, length, count) for corpus in corpora
         }
         self.directory: Path = options.model
         self.dense = self.perplexities(load_float32(self.directory))
@@ -175,7 +173,7 @@ def _differs_in_scales_only(config: CompressConfig) -> bool:
 def recorded_options(config: CompressConfig) -> dict[str, Any]:
     """All options of a config, except those that a row's study, budget and seed name."""
     elsewhere = ("model", "keep", "seed", "calibration", "calibration_split")
-    return {name: value for name, value in asdict(config).items() if name not in elsewhere}
+    return {name: value for name, value in config.as_dict().items() if name not in elsewhere}
 
 
 def cost_shares(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> tuple[float, float]:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from benchmarks.common.models import add_model_options, demo_texts
 from benchmarks.common.output import add_output_options
+from grasp_deploy.data import TextSource, evaluation_source
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.quality.corpora import Corpus, parse_corpus
 
 Number = TypeVar("Number")
 SMOKE_SETTINGS = {"sequences": 8, "sequence_length": 64, "batch_size": 4}
@@ -20,7 +20,7 @@ def add_study_options(parser: argparse.ArgumentParser, keep: str) -> None:
     """Add model, text, budgets (`keep` by default), seeds and sizes."""
     add_model_options(parser)
     parser.add_argument(
-        "--evaluate", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="held-out text; repeat"
+        "--evaluate", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="held-out text; repeat"
     )
     parser.add_argument("--keep", default=keep, help="budgets, such as 0.8,0.5")
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
@@ -51,7 +51,7 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """The options of the config that all variants share."""
     return {
         "model": str(options.model),
-        "calibration": options.calibration or str(demo_texts(work)[0]),
+        "calibration": [options.calibration or str(demo_texts(work)[0])],
         "calibration_split": options.calibration_split,
         "sequences": options.sequences,
         "sequence_length": options.sequence_length,
@@ -60,24 +60,16 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
 
 
-def corpora_of(options: argparse.Namespace, work: Path) -> list[Corpus]:
+def corpora_of(options: argparse.Namespace, work: Path) -> list[TextSource]:
     """The held-out text that --evaluate names, or the embedded model's."""
     if options.evaluate:
-        return parse_corpora("--evaluate", options.evaluate)
-    return [Corpus("held-out", str(demo_texts(work)[1]))]
+        return parse_texts("--evaluate", options.evaluate)
+    return [TextSource(str(demo_texts(work)[1]), name="held-out")]
 
 
-def parse_corpora(flag: str, texts: Sequence[str]) -> list[Corpus]:
-    """Corpora of an option that may be repeated; InputError if two have the same name."""
-    corpora = [_parse_corpus(flag, text) for text in texts]
-    if len({corpus.name for corpus in corpora}) < len(corpora):
+def parse_texts(flag: str, texts: Sequence[str], evaluates: bool = True) -> list[TextSource]:
+    """Texts of an option that may be repeated; InputError if two have the same name."""
+    sources = [evaluation_source(text, option=flag, evaluates=evaluates) for text in texts]
+    if len({source.label for source in sources}) < len(sources):
         raise InputError(f"two {flag} have the same name: give each its own")
-    return corpora
-
-
-def _parse_corpus(flag: str, text: str) -> Corpus:
-    """The corpus that an option names; the package's own error names another option."""
-    try:
-        return parse_corpus(text)
-    except InputError:
-        raise InputError(f"{flag} {text!r} lacks a part: write NAME=SOURCE@SPLIT") from None
+    return sources

@@ -16,9 +16,8 @@ from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolv
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import Blocks, places_of, read_calibration
+from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
 from grasp_deploy.data.overlap import fingerprint
-from grasp_deploy.data.sources import weighted_sources
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
@@ -136,7 +135,9 @@ def prepare(config: CompressConfig) -> PreparedRun:
     Raises InputError for a model, budget or text that cannot be used.
     """
     device = resolve_device(config.device)
-    weighted_sources(config.calibration)  # before anything is downloaded
+    sources = calibration_sources(
+        config.calibration, config.calibration_split, config.calibration_column
+    )
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
     shape = base.shape
@@ -147,12 +148,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
         )
     budget = budget_for(config, shape, device)
     text = read_calibration(
-        load_tokenizer(source.directory),
-        config.calibration,
-        config.calibration_split,
-        config.calibration_column,
-        config.sequence_length,
-        config.sequences,
+        load_tokenizer(source.directory), sources, config.sequence_length, config.sequences
     )
     check_tokens(text.token_ids, base.config)
     run = PreparedRun(config, source, base, device, budget, text, file_hashes(source.directory))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +23,7 @@ def provenance_of(run: PreparedRun, mask: Tensor) -> dict[str, Any]:
         "dense_layers": list(zip(units.ffn_channels, units.kv_groups, strict=True)),
         "cost_model": run.config.cost_model,
         "budget": budget_record(run.budget, mask),
-        "config": asdict(run.config),
+        "config": run.config.as_dict(),
         "calibration": run.text.as_dict() | {"heldout_sequences": len(run.blocks.heldout)},
         "inputs": run.inputs,
         "versions": versions(),
@@ -43,6 +42,6 @@ def is_result_of(plan: Plan, run: PreparedRun) -> bool:
     made = plan.provenance
     return (
         made["versions"].get("grasp_deploy") == __version__
-        and made["config"] == asdict(run.config)
+        and made["config"] == run.config.as_dict()
         and made.get("inputs") == run.inputs
     )

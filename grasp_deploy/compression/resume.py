@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +261,7 @@ def _holds_others(directory: Path, begun: bool) -> bool:
 
 def _changes(begun: dict[str, Any], config: CompressConfig) -> list[str]:
     """Options that differ from those that the run began with."""
-    now = asdict(config)
+    now = config.as_dict()
     changed = [name for name in now if begun.get(name) != now[name]]
     return [f"{flag(config, name)} {begun.get(name)} -> {now[name]}" for name in changed]
 

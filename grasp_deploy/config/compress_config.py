@@ -30,8 +30,12 @@ class CompressConfig(CompressOptions):
         if problems:
             raise InputError("; ".join(problems))
 
+    def as_dict(self) -> dict[str, Any]:
+        """The options as JSON holds them."""
+        return {**asdict(self), "calibration": list(self.calibration)}
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str) -> CompressConfig:

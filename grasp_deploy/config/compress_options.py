@@ -80,20 +80,21 @@ class CompressOptions:
         "Tensor-parallel size that must divide every layer; it enters both multiples.", 1, "Shapes"
     )
 
-    calibration: str = option(
-        "Text or chats: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]; or several by "
-        "weight, SOURCE:WEIGHT,SOURCE:WEIGHT, such as wikitext2:0.5,c4:0.5.",
-        "wikitext2",
+    calibration: tuple[str, ...] = option(
+        "Text or chats: wikitext2, ptb, c4, a local file or hf:NAME[:CONFIG]. May be repeated; the "
+        "sequences are shared out by weight, or equally.",
+        ("wikitext2",),
         "Calibration",
+        metavar="TEXT[@SPLIT][=WEIGHT]",
     )
     calibration_split: str | None = option(
-        "Rows to use (of each source), such as 'train[:900]'. Default: the corpus's training part.",
+        "Rows of each text that names none, such as 'train[:900]'. Default: train.",
         None,
         "Calibration",
         shown="help-all",
     )
     calibration_column: str | None = option(
-        "Column (of each source) that holds the text, or chats as lists of messages.",
+        "Column that holds the text, or chats as lists of messages.",
         None,
         "Calibration",
         shown="help-all",

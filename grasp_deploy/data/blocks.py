@@ -1,4 +1,4 @@
-"""From a source of text to the token blocks that learning and evaluation see."""
+"""Cut a text into the token blocks that learning and evaluation see."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from grasp_deploy.data.corpora import find_corpus, remote_documents
 from grasp_deploy.data.files import local_documents
+from grasp_deploy.data.source import TextSource
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ CHARACTERS_PER_TOKEN = 6  # a first guess on the high side; too low only costs a
 
 @dataclass(frozen=True)
 class Part:
-    """What one source gives to blocks of several."""
+    """The share of one source in blocks of several."""
 
     source: str
     weight: float
@@ -37,19 +38,17 @@ class Blocks:
     """Token blocks `token_ids` (sequences, sequence_length) int64, and where they come from."""
 
     token_ids: torch.Tensor
-    source: str
-    split: str | None
-    column: str | None
+    source: TextSource
     documents: int
-    parts: tuple[Part, ...] = ()  # of several sources; of one there are none
+    parts: tuple[Part, ...] = ()  # of several sources; none for a single source
 
     def as_dict(self) -> dict[str, Any]:
-        """Provenance for records; the hash tells whether two results saw the same tokens."""
+        """Provenance for records; equal hashes mean that two results saw the same tokens."""
         sequences, sequence_length = self.token_ids.shape
         return {
-            "source": self.source,
-            "split": self.split,
-            "column": self.column,
+            "source": self.source.what,
+            "split": self.source.split,
+            "column": self.source.column,
             "documents": self.documents,
             "sequence_length": sequence_length,
             "sequences": sequences,
@@ -60,57 +59,37 @@ class Blocks:
 
 def read_blocks(
     tokenizer: PreTrainedTokenizerBase,
-    source: str,
-    split: str | None,
-    column: str | None,
+    source: TextSource,
     sequence_length: int,
     sequences: int | None,
 ) -> Blocks:
     """Read a source and cut it into blocks: `read_documents`, then `token_blocks`."""
-    documents = read_documents(source, split, column, tokenizer)
+    documents = read_documents(source, tokenizer)
     token_ids = token_blocks(tokenizer, documents, sequence_length, sequences)
-    return Blocks(token_ids, source, split, column, len(documents))
-
-
-def calibration_split(source: str, split: str | None) -> str | None:
-    """The split to calibrate on: `train` where a hub source's `split` names none."""
-    return _with_name(split, "train") if find_corpus(source) else split
-
-
-def evaluation_split(source: str, split: str | None) -> str | None:
-    """The split to evaluate on: `test` (C4: `validation`) where a hub source's names none."""
-    corpus = find_corpus(source)
-    return _with_name(split, corpus.evaluation_split) if corpus else split
-
-
-def _with_name(split: str | None, name: str) -> str:
-    return name + (split or "") if not split or split.startswith("[") else split
+    return Blocks(token_ids, source, len(documents))
 
 
 def read_documents(
-    source: str,
-    split: str | None = None,
-    column: str | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    source: TextSource, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> list[str]:
-    """The documents of `wikitext2 | ptb | c4 | hf:NAME[:CONFIG] | PATH`.
+    """Read the documents of a corpus or a local file.
 
     Local `.jsonl`, `.json`, `.csv` and `.parquet`: a row is a document; any other file is plain
-    text: one document, read whole. `split` is written as in `datasets`: `train`, `train[:900]`,
-    `[10%:20%]`; a local file is its own `train`. `column` is `text` if not given, else `messages`
-    or `conversations`, else the only one that holds strings. A row that is a list of messages is
-    the document that the chat template of `tokenizer` makes of it. Errors: InputError for a source
-    that is missing, unreadable, not text, empty or out of reach, for a split or column that it does
-    not have, and for conversations that cannot be written.
+    text: one document, read whole. Splits are written as in `datasets`: `train`, `train[:900]`,
+    `[10%:20%]`; a local file is its own `train`. The column is `text` if none is named, else
+    `messages` or `conversations`, else the only one that holds strings. The chat template of
+    `tokenizer` writes a row that is a list of messages. Raises InputError for a source that is
+    missing, unreadable, not text, empty or out of reach, for a split or column that it lacks, and
+    for conversations that cannot be written.
     """
-    corpus = find_corpus(source)
+    what, split, column = source.what, source.split, source.column
+    corpus = find_corpus(what)
     if corpus:
-        split = _with_name(split, "train")
-        documents = remote_documents(corpus, source, split, column, tokenizer)
+        documents = remote_documents(corpus, what, split or "train", column, tokenizer)
     else:
-        documents = local_documents(Path(source), split, column, tokenizer)
+        documents = local_documents(Path(what), split, column, tokenizer)
     if not any(document.strip() for document in documents):
-        where = f"split {split!r} of {source}" if split else source
+        where = f"split {split!r} of {what}" if split else what
         raise InputError(f"{where} is empty: it holds no text; give another file or split")
     return documents
 
@@ -125,8 +104,8 @@ def token_blocks(
     """The first `sequences` (None: all) blocks of the joined text, (n, sequence_length) int64.
 
     Documents are joined by a blank line, tokenised without special tokens and cut without
-    overlap; the rest is dropped. `mixed` names the source where it is one of several. Errors:
-    InputError where there are fewer than `sequences`.
+    overlap; the rest is dropped. `mixed` names the source where it is one of several. Raises
+    InputError if there are fewer than `sequences`.
     """
     if sequence_length < 2 or (sequences is not None and sequences < 1):
         raise InputError(
@@ -136,21 +115,16 @@ def token_blocks(
     ids = _first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
     available = len(ids) // sequence_length
     if available < (sequences or 1):
-        raise InputError(_too_short(len(ids), available, sequence_length, sequences or 1, mixed))
+        remedy = (
+            "a smaller weight, fewer --sequences" if mixed else f"--sequences {available} at most"
+        )
+        raise InputError(
+            f"the text{f' of {mixed}' if mixed else ''} is too short: its {len(ids)} tokens give "
+            f"{available} blocks of {sequence_length} tokens, and {sequences or 1} are needed; use "
+            f"{f'{remedy}, ' if available else ''}more text or a shorter --sequence-length"
+        )
     count = sequences or available
     return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)
-
-
-def _too_short(
-    tokens: int, available: int, sequence_length: int, needed: int, mixed: str | None
-) -> str:
-    text = f"the text of {mixed}" if mixed else "the text"
-    remedy = "a smaller weight, fewer --sequences" if mixed else f"--sequences {available} at most"
-    return (
-        f"{text} is too short: its {tokens} tokens give {available} blocks of {sequence_length} "
-        f"tokens, and {needed} are needed; use {f'{remedy}, ' if available else ''}more text or a "
-        "shorter --sequence-length"
-    )
 
 
 def _first_tokens(
@@ -161,7 +135,7 @@ def _first_tokens(
     Tokenizers of these families split at blank lines (no merge crosses one, or a pattern cuts
     there after a look at one more character), so a last document with visible text shields all
     before it from whatever follows: those tokens are the whole text's. With enough of them the
-    rest is left alone; 100 MB of text would cost minutes and many GiB.
+    rest is not tokenised; 100 MB of text would cost minutes and many GiB.
     """
     end = len(documents)
     if needed is not None:
@@ -178,7 +152,7 @@ def _first_tokens(
 
 
 def _documents_within(documents: Sequence[str], characters: int) -> int:
-    """How many documents it takes to exceed `characters` and end with one of visible text."""
+    """Number of first documents that exceed `characters` and end with one of visible text."""
     total = 0
     for index, document in enumerate(documents):
         total += len(document) + len(JOIN)

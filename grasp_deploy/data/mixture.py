@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from grasp_deploy.data.blocks import (
-    Blocks,
-    Part,
-    calibration_split,
-    read_blocks,
-    read_documents,
-    token_blocks,
-)
-from grasp_deploy.data.sources import WeightedSource, shares, weighted_sources
+from grasp_deploy.data.blocks import Blocks, Part, read_blocks, read_documents, token_blocks
+from grasp_deploy.data.source import TextSource
+from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,40 +21,57 @@ if TYPE_CHECKING:
 
 def read_calibration(
     tokenizer: PreTrainedTokenizerBase,
-    sources: str,
-    split: str | None,
-    column: str | None,
+    sources: Sequence[TextSource],
     sequence_length: int,
     sequences: int,
 ) -> Blocks:
-    """Read the sources that `weighted_sources` knows; `split` and `column` are those of each.
+    """Read `sequences` blocks of the sources, each giving its share, spread evenly over all.
 
-    Of several, each gives its share of the `sequences` blocks, spread evenly over all of them.
-    Errors: those of `weighted_sources`, `shares` and `read_blocks`.
+    Raises InputError as `shares` and `read_blocks` do.
     """
-    named = weighted_sources(sources)
-    if len(named) == 1:
-        (name,) = (source.name for source in named)
-        split = calibration_split(name, split)
-        return read_blocks(tokenizer, name, split, column, sequence_length, sequences)
-    counts = shares([source.weight for source in named], sequences)
-    token_ids, parts = [], []
-    for source, count in zip(named, counts, strict=True):
-        part_split = calibration_split(source.name, split)
-        documents = read_documents(source.name, part_split, column, tokenizer)
-        token_ids.append(
-            token_blocks(tokenizer, documents, sequence_length, count, mixed=source.name)
-        )
-        parts.append(_part(source, part_split, count, documents))
+    if len(sources) == 1:
+        return read_blocks(tokenizer, sources[0], sequence_length, sequences)
+    counts = shares([source.weight for source in sources], sequences)
     mixed = torch.empty(sequences, sequence_length, dtype=torch.int64)
-    for places, blocks in zip(places_of(counts), token_ids, strict=True):
-        mixed[places] = blocks
-    documents_in_all = sum(part.documents for part in parts)
-    return Blocks(mixed, sources, split, column, documents_in_all, tuple(parts))
+    parts = []
+    for source, count, places in zip(sources, counts, places_of(counts), strict=True):
+        documents = read_documents(source, tokenizer)
+        mixed[places] = token_blocks(
+            tokenizer, documents, sequence_length, count, mixed=source.what
+        )
+        parts.append(Part(source.what, source.weight, source.split, count, len(documents)))
+    splits = {source.split for source in sources}
+    whole = replace(
+        sources[0],
+        what=", ".join(f"{source.what}={source.weight:g}" for source in sources),
+        split=splits.pop() if len(splits) == 1 else None,
+    )
+    return Blocks(mixed, whole, sum(part.documents for part in parts), tuple(parts))
+
+
+def shares(weights: Sequence[float], total: int) -> list[int]:
+    """Share out `total` blocks: at least one to each source, else by weight.
+
+    Blocks left over by whole shares go to the largest remainders, the first of equal ones. Raises
+    InputError if there are fewer blocks than sources.
+    """
+    if total < len(weights):
+        raise InputError(
+            f"{total} blocks cannot hold one of each of {len(weights)} sources: use --sequences "
+            f"{len(weights)} or more, or fewer sources"
+        )
+    exact = [Fraction(str(weight)) for weight in weights]  # of the decimal number, so that 0.1 ties
+    exact = [weight * total / sum(exact) for weight in exact]
+    counts = [max(1, math.floor(share)) for share in exact]
+    while left := total - sum(counts):  # below 0 where sources were raised to one block
+        step = 1 if left > 0 else -1
+        places = [place for place, count in enumerate(counts) if count + step > 0]
+        counts[max(places, key=lambda place: step * (exact[place] - counts[place]))] += step
+    return counts
 
 
 def places_of(counts: Sequence[int]) -> list[Tensor]:
-    """Where the blocks of each source stand among all: `(count,)` int64 each, ascending.
+    """Positions of the blocks of each source among all: `(count,)` int64 each, ascending.
 
     The `k`-th of `n` blocks belongs `k/n` of the way, the first named source first: every source
     has a block near the start, and any run of blocks has its share of each.
@@ -70,9 +83,3 @@ def places_of(counts: Sequence[int]) -> list[Tensor]:
     ]
     order = torch.tensor([source for _, source in sorted(wanted)])
     return [(order == source).nonzero().flatten() for source in range(len(counts))]
-
-
-def _part(
-    source: WeightedSource, split: str | None, sequences: int, documents: Sequence[str]
-) -> Part:
-    return Part(source.name, source.weight, split, sequences, len(documents))

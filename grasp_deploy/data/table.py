@@ -1,4 +1,4 @@
-"""Rows, columns and slices: what local files and corpora of the hub have in common."""
+"""Columns and slices: common to local files and corpora of the hub."""
 
 from __future__ import annotations
 
@@ -36,20 +36,6 @@ def slice_bound(bound: str, rows: int) -> int | None:
     return int(bound) if bound else None
 
 
-def as_columns(rows: object, source: object) -> Columns:
-    """Columns of a list of objects (a key that a row lacks is None there), or of strings."""
-    if isinstance(rows, list):
-        if all(isinstance(row, str) for row in rows):
-            return {"text": rows}
-        if all(isinstance(row, dict) for row in rows):
-            names = dict.fromkeys(name for row in rows for name in row)
-            return {name: [row.get(name) for row in rows] for name in names}
-    raise InputError(
-        f"{source} holds no list of documents; each must be an object such as "
-        '{"text": "…"}, or each a string'
-    )
-
-
 def texts_of(
     columns: Columns,
     column: str | None,
@@ -77,25 +63,12 @@ def texts_of(
                 f"column {column!r} of {source} must hold strings, but row {row} (counted from 0) "
                 f"holds {value!r:.40}; mend that row or name another column with {COLUMN_OPTION}"
             )
-        texts.append(encodable(value))
+        texts.append(value)
     return texts
 
 
-def _is_conversation(value: object) -> bool:
-    return isinstance(value, list) and any(isinstance(message, dict) for message in value)
-
-
-def encodable(text: str) -> str:
-    """The text without halves of surrogate pairs, which JSON can spell and no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
 def _default_column(columns: Columns, source: object) -> str:
-    if "text" in columns or not columns:
+    if "text" in columns:
         return "text"
     for name in CHAT_COLUMNS:
         if any(_is_conversation(value) for value in columns.get(name, ())):
@@ -109,3 +82,7 @@ def _default_column(columns: Columns, source: object) -> str:
             f"are: {', '.join(columns)}; name the one to read with {COLUMN_OPTION}"
         )
     return strings[0]
+
+
+def _is_conversation(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(message, dict) for message in value)

@@ -16,7 +16,7 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import read_blocks
+from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.engine.serve import running_server
 from grasp_deploy.engine.vllm_process import installed_platform
@@ -75,7 +75,7 @@ def demo_config(calibration: Path) -> CompressConfig:
     return CompressConfig(
         model=str(MODEL),
         keep=KEEP,
-        calibration=str(calibration),
+        calibration=(str(calibration),),
         sequences=128,
         sequence_length=BLOCK_TOKENS,
         criterion_sequences=32,
@@ -112,7 +112,7 @@ def write_text(folder: Path) -> tuple[Path, Path]:
 def _measure(directory: Path, heldout: Path) -> dict[str, Any]:
     """The footprint record of a model, and its held-out perplexity."""
     tokenizer = load_tokenizer(directory)
-    blocks = read_blocks(tokenizer, str(heldout), None, None, BLOCK_TOKENS, HELDOUT_BLOCKS)
+    blocks = read_blocks(tokenizer, TextSource(str(heldout)), BLOCK_TOKENS, HELDOUT_BLOCKS)
     measured = perplexity(load(directory, device="cpu"), blocks)
     record = footprint(model_shape(read_config(directory))).as_dict()
     return {**record, "perplexity": measured.perplexity}

@@ -68,6 +68,11 @@ def engine_environment(platform: Platform, workers: int) -> dict[str, str]:
     return environment
 
 
+def vllm_child_environment() -> dict[str, str]:
+    """The environment of a child that runs vLLM's engine in its own process."""
+    return {**engine_environment(installed_platform(), 1), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+
 def thread_binding(workers: int, cores: Sequence[int], numa_nodes: int) -> str:
     """Which cores each worker's threads run on, as VLLM_CPU_OMP_THREADS_BIND spells it.
 

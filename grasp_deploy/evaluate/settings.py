@@ -18,7 +18,9 @@ from grasp_deploy.config.option import (
 class PerplexitySettings:
     """The text, and how it is cut and scored."""
 
-    data: str = option("wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG].")
+    data: str = option(
+        "wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG].", metavar="TEXT[@SPLIT]"
+    )
     split: str | None = option("Rows to use, such as 'train[900:]'.", None)
     column: str | None = option("Column that holds the text, or chats as lists of messages.", None)
     sequence_length: Length | None = option(SEQUENCE_LENGTH_HELP, None)

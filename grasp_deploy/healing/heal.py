@@ -31,7 +31,7 @@ from grasp_deploy.checkpoint.read.validate import StoredModel, TensorEntry, chec
 from grasp_deploy.checkpoint.write.checkpoint import write_checkpoint
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.checkpoint.write.shards import CODES
-from grasp_deploy.data import Blocks, calibration_split, read_blocks
+from grasp_deploy.data import Blocks, calibration_sources, read_blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
@@ -115,14 +115,10 @@ def heal(
 
 def _read_text(directory: Path, config: HealConfig) -> tuple[Blocks, CalibrationBlocks]:
     """The text to learn from, and its split into sequences to learn on and held-out ones."""
-    text = read_blocks(
-        load_tokenizer(directory),
-        config.calibration,
-        calibration_split(config.calibration, config.calibration_split),
-        config.calibration_column,
-        config.sequence_length,
-        config.sequences,
+    (source,) = calibration_sources(
+        [config.calibration], config.calibration_split, config.calibration_column
     )
+    text = read_blocks(load_tokenizer(directory), source, config.sequence_length, config.sequences)
     check_tokens(text.token_ids, read_config(directory))
     blocks = CalibrationBlocks.split(text.token_ids)
     if not len(blocks.heldout):

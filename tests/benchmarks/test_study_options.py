@@ -102,12 +102,12 @@ def test_the_demo_text_is_made_only_where_it_is_needed(
     parser = argparse.ArgumentParser()
     study_options.add_options(parser)
     named = parser.parse_args(["--calibration", "a.txt", "--evaluate", "b=b.txt"])
-    assert study_options.settings_of(named, tmp_path)["calibration"] == "a.txt"
-    assert [corpus.name for corpus in study_options.corpora_of(named, tmp_path)] == ["b"]
+    assert study_options.settings_of(named, tmp_path)["calibration"] == ["a.txt"]
+    assert [corpus.label for corpus in study_options.corpora_of(named, tmp_path)] == ["b"]
     assert not made
     default = parser.parse_args([])
-    assert study_options.settings_of(default, tmp_path)["calibration"].endswith("ion.jsonl")
-    assert study_options.corpora_of(default, tmp_path)[0].source.endswith("heldout.jsonl")
+    assert study_options.settings_of(default, tmp_path)["calibration"][0].endswith("ion.jsonl")
+    assert study_options.corpora_of(default, tmp_path)[0].what.endswith("heldout.jsonl")
     assert made == [tmp_path, tmp_path]
 
 
@@ -117,10 +117,10 @@ def test_files_whose_names_have_signs_of_the_option_in_them(tmp_path: Path) -> N
     whole, named, part, last = study_options.parsed(
         "--evaluate", [str(file), f"x={file}", f"y={file}@train[:9]", "z=me@home.txt@test"]
     )
-    assert (whole.name, whole.source, whole.split) == (file.name, str(file), None)
-    assert (named.name, named.source, named.split) == ("x", str(file), None)
-    assert (part.name, part.source, part.split) == ("y", str(file), "train[:9]")
-    assert (last.name, last.source, last.split) == ("z", "me@home.txt", "test")
+    assert (whole.label, whole.what, whole.split) == (file.name, str(file), None)
+    assert (named.label, named.what, named.split) == ("x", str(file), None)
+    assert (part.label, part.what, part.split) == ("y", str(file), "train[:9]")
+    assert (last.label, last.what, last.split) == ("z", "me@home.txt", "test")
 
 
 def test_a_full_disk_ends_in_a_line_that_names_the_record(

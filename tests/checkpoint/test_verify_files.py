@@ -47,7 +47,7 @@ def made(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = CompressConfig(
         model=str(base),
         keep=0.6,
-        calibration=str(folder / "text.txt"),
+        calibration=(str(folder / "text.txt"),),
         sequences=4,
         sequence_length=16,
         rounds=1,

@@ -20,7 +20,7 @@ QUICK = (
     *("--sequences", "8", "--sequence-length", "64", "--keep", "0.7", "--method", "magnitude"),
     *("--set", "scale-epochs=0", "--set", "compensation-sequences=2", "--device", "cpu"),
 )
-MIXTURE = "upper.txt:3,lower.txt:1"
+MIXTURE = ("--calibration", "upper.txt=3", "--calibration", "lower.txt")
 CHATS = [
     [{"role": "user", "content": f"What is {n} and {n}?"}, {"role": "assistant", "content": "It."}]
     for n in range(40)
@@ -44,7 +44,7 @@ def texts(work: Path) -> Path:
 @pytest.fixture
 def mixed(tiny_folder: Path, texts: Path) -> Path:
     """A checkpoint calibrated on the first two of the texts."""
-    options = ("--calibration", MIXTURE, *QUICK)
+    options = (*MIXTURE, *QUICK)
     ended = grasp_deploy("compress", tiny_folder, "-o", "mixed", *options)
     assert ended.code == 0, ended.stderr
     return texts / "mixed"
@@ -64,7 +64,7 @@ def job(model: Path, **options: Any) -> PreparedRun:
 
 def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
     calibration = load_plan(mixed / "plan.safetensors").provenance["calibration"]
-    assert calibration["source"] == MIXTURE
+    assert calibration["source"] == "upper.txt=3, lower.txt=1"
     assert calibration["heldout_sequences"] == 2  # one of each source
     assert calibration["parts"] == [
         {"source": "upper.txt", "weight": 3, "split": None, "sequences": 6, "documents": 1},
@@ -82,7 +82,7 @@ def test_both_sides_of_the_split_see_every_source(
     tiny_folder: Path, texts: Path, weights: str, sequences: int
 ) -> None:
     first, second = weights.split(":")
-    sources = f"upper.txt:{first},lower.txt:{second}"
+    sources = (f"upper.txt={first}", f"lower.txt={second}")
     blocks = job(tiny_folder, calibration=sources, sequences=sequences, sequence_length=16).blocks
     assert len(blocks.train) + len(blocks.heldout) == sequences
     small = [(side > ord("Z")).any(dim=1) for side in (blocks.train, blocks.heldout)]
@@ -134,24 +134,26 @@ def test_text_that_cannot_be_used(
 @pytest.mark.parametrize(
     ("sources", "words"),
     [
-        ("upper.txt:1,lower.txt", ("'lower.txt' has no weight", "SOURCE:WEIGHT")),
-        ("upper.txt:0,lower.txt:1", ("upper.txt", "no positive number")),
-        ("upper.txt:1,./upper.txt:1", ("upper.txt is named twice",)),
-        ("upper.txt:1,lower.txt:1,no.txt:1", ("no.txt does not exist",)),
-        ("upper.txt:1,chats.jsonl:1", ("row 0", "chats.jsonl", "no chat template")),
+        (("upper.txt=0", "lower.txt=1"), ("'upper.txt=0' lacks", "positive weight")),
+        (("upper.txt", "./upper.txt"), ("names ./upper.txt twice",)),
+        (("upper.txt", "no.txt"), ("no.txt does not exist",)),
+        (("upper.txt", "chats.jsonl"), ("row 0", "chats.jsonl", "no chat template")),
     ],
 )
 def test_mixtures_that_are_refused(
-    tiny_folder: Path, texts: Path, sources: str, words: tuple[str, ...]
+    tiny_folder: Path, texts: Path, sources: tuple[str, str], words: tuple[str, ...]
 ) -> None:
-    options = ("--calibration", sources, *QUICK)
+    first, second = sources
+    options = ("--calibration", first, "--calibration", second, *QUICK)
     assert_refused(grasp_deploy("compress", tiny_folder, "-o", "out", *options), *words)
     assert not Path("out").exists()
 
 
 def test_a_wrong_mixture_is_refused_before_a_model_is_fetched(texts: Path) -> None:
-    options = ("--calibration", "upper.txt,lower.txt", *QUICK)
-    assert_refused(grasp_deploy("compress", "no-one/nothing", "-o", "out", *options), "no weight")
+    options = ("--calibration", "upper.txt=-1", *QUICK)
+    assert_refused(
+        grasp_deploy("compress", "no-one/nothing", "-o", "out", *options), "positive weight"
+    )
 
 
 def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
@@ -161,10 +163,10 @@ def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
         "{% for message in messages %}<{{ message.role }}>{{ message.content + '\n' }}{% endfor %}"
     )
     tokenizer.save_pretrained(texts / "tuned")
-    options = ("--calibration", "chats.jsonl:1,upper.txt:1", *QUICK)
+    options = ("--calibration", "chats.jsonl", "--calibration", "upper.txt", *QUICK)
     ended = grasp_deploy("compress", texts / "tuned", "-o", "chatty", *options)
     assert ended.code == 0, ended.stderr
-    tokens = job(texts / "tuned", calibration="chats.jsonl", sequences=3).text.token_ids
+    tokens = job(texts / "tuned", calibration=("chats.jsonl",), sequences=3).text.token_ids
     assert bytes(tokens.flatten().tolist()).startswith(b"<user>What is 0 and 0?\n<assistant>It.\n")
     record, ended = evaluated(Path("chatty"), "chats.jsonl", "--per-document")
     assert record["data"]["documents"] == 8

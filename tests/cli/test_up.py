@@ -24,7 +24,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompressConfig:
     save_tiny("llama", tmp_path / "model")
     (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
     schedule = {"sequences": 4, "sequence_length": 16, "rounds": 1, "scale_epochs": 0}
-    return CompressConfig(model="model", keep=0.6, calibration="text.txt", **schedule)  # type: ignore[arg-type]
+    return CompressConfig(model="model", keep=0.6, calibration=("text.txt",), **schedule)  # type: ignore[arg-type]
 
 
 def test_the_result_of_the_same_options_and_files_is_done(

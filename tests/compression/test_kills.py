@@ -36,7 +36,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> CompressConfig:
     return CompressConfig(
         model=str(folder / "model"),
         keep=0.6,
-        calibration=str(folder / "text.txt"),
+        calibration=(str(folder / "text.txt"),),
         sequences=64,
         sequence_length=32,
         method="grasp",  # of all methods the one with every stage

@@ -26,7 +26,7 @@ from grasp_deploy.pruning.criteria import criterion_scores
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
-COMPENSATED = {  # more tokens than a layer has columns
+COMPENSATED: dict[str, Any] = {  # more tokens than a layer has columns
     "method": "taylor-element",
     "scale_epochs": 1,
     "sequences": 32,
@@ -61,7 +61,7 @@ def test_the_config_knows_every_criterion() -> None:
 
 @pytest.mark.parametrize("method", ["random", "flap", "obs"])
 def test_a_criterion_alone_decides_the_mask(
-    method: str, quick: CompressConfig, tmp_path: Path
+    method: Any, quick: CompressConfig, tmp_path: Path
 ) -> None:
     config = replace(quick, method=method)
     plan, rows = compressed(config, tmp_path / "out")
@@ -106,7 +106,12 @@ def test_a_cut_in_rounds_scores_what_is_left(quick: CompressConfig, tmp_path: Pa
 
 def test_the_better_of_start_and_learnt_mask_wins(quick: CompressConfig, tmp_path: Path) -> None:
     """A learning rate that wrecks the scores, and the last mask asked for."""
-    rounds = {**COMPENSATED, "method": "progressive", "compensation": True, "rounds": 2}
+    rounds: dict[str, Any] = {
+        **COMPENSATED,
+        "method": "progressive",
+        "compensation": True,
+        "rounds": 2,
+    }
     config = replace(quick, **rounds, learning_rate=5.0, select="last")
     start, _ = compressed(config, tmp_path / "start")
     learnt, rows = compressed(replace(config, method="grasp"), tmp_path / "learnt")
@@ -131,7 +136,12 @@ def test_an_equal_start_and_gumbel_noise_give_other_masks(
     quick: CompressConfig, tmp_path: Path
 ) -> None:
     masks = {}
-    for method, start in (("grasp", "equal"), ("gumbel-topk", "equal"), ("grasp", "magnitude")):
+    methods: list[tuple[Any, Any]] = [
+        ("grasp", "equal"),
+        ("gumbel-topk", "equal"),
+        ("grasp", "magnitude"),
+    ]
+    for method, start in methods:
         config = replace(quick, method=method, start=start, learning_rate=0.1)
         masks[method, start] = compressed(config, tmp_path / f"{method}-{start}")[0].mask
     different = {tuple(mask.tolist()) for mask in masks.values()}
@@ -206,7 +216,7 @@ def test_swaps_need_held_out_text(learnt: CompressConfig) -> None:
 
 @pytest.mark.parametrize("allocation", ["layerwise", "owl"])
 def test_allocations_bend_a_criterions_ranking(
-    allocation: str, quick: CompressConfig, tmp_path: Path
+    allocation: Any, quick: CompressConfig, tmp_path: Path
 ) -> None:
     config = replace(quick, method="magnitude")
     shared, _ = compressed(replace(config, allocation=allocation), tmp_path / allocation)
@@ -239,7 +249,7 @@ def test_compensation_lowers_the_heldout_loss(
     assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
         range(1, 2 * len(plan.dense_layers) + 1)
     )
-    default = {"compensation_sequences": CompressConfig.compensation_sequences}
+    default: dict[str, Any] = {"compensation_sequences": CompressConfig.compensation_sequences}
     config = replace(quick, **{**COMPENSATED, **default})
     without, _ = compressed(config, tmp_path / "without")
     assert torch.equal(without.mask, plan.mask)

@@ -21,8 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from grasp_deploy.data import (
     Blocks,
-    calibration_split,
-    evaluation_split,
+    TextSource,
     read_blocks,
     read_documents,
     token_blocks,
@@ -187,8 +186,8 @@ def test_nothing_to_predict(sequence_length: int, sequences: int) -> None:
 
 def test_provenance_tells_texts_apart() -> None:
     ids = torch.arange(12).view(3, 4)
-    record = Blocks(ids, "a.jsonl", "train[:5]", "body", 5).as_dict()
-    other = Blocks(ids + 1, "a.jsonl", "train[:5]", "body", 5).as_dict()
+    source = TextSource("a.jsonl", "train[:5]", "body")
+    record, other = Blocks(ids, source, 5).as_dict(), Blocks(ids + 1, source, 5).as_dict()
     assert record.pop("token_ids_sha256") != other.pop("token_ids_sha256")
     assert record == other
     assert record == {
@@ -201,27 +200,16 @@ def test_provenance_tells_texts_apart() -> None:
     }
 
 
-def test_default_splits() -> None:
-    assert calibration_split("wikitext2", None) == "train"
-    assert calibration_split("hf:a/b", "[:900]") == "train[:900]"
-    assert calibration_split("c4", "validation") == "validation"
-    assert evaluation_split("wikitext2", None) == evaluation_split("ptb", None) == "test"
-    assert evaluation_split("c4", "[:9]") == "validation[:9]"
-    assert evaluation_split("hf:a/b:c", "train[900:]") == "train[900:]"
-    assert calibration_split("a.txt", None) is evaluation_split("a.txt", None) is None
-    assert evaluation_split("a.jsonl", "[:9]") == "[:9]"
-
-
 @needs_shared
 def test_reference_protocol() -> None:
     tokenizer = AutoTokenizer.from_pretrained(SHARED / "models" / "ref-llama-7m")
     c4 = str(SHARED / "data" / "c4" / "c4_sample.jsonl")
-    ids = torch.tensor(naive_ids(tokenizer, read_documents(c4, "train[:900]")))
-    blocks = read_blocks(tokenizer, c4, "train[:900]", None, 512, 512)
+    ids = torch.tensor(naive_ids(tokenizer, read_documents(TextSource(c4, "train[:900]"))))
+    blocks = read_blocks(tokenizer, TextSource(c4, "train[:900]"), 512, 512)
     assert blocks.documents == 900
     assert torch.equal(blocks.token_ids.flatten(), ids[: 512 * 512])
     wikitext2 = str(SHARED / "data" / "wikitext-2" / "wiki.test.raw")
     for source, split in ((wikitext2, None), (c4, "train[900:]")):
-        evaluation = read_blocks(tokenizer, source, split, None, 512, 80)
+        evaluation = read_blocks(tokenizer, TextSource(source, split), 512, 80)
         assert evaluation.token_ids.shape == (80, 512)
     assert evaluation.documents == 100

@@ -8,7 +8,7 @@ import datasets
 import pandas
 import pytest
 
-from grasp_deploy.data import read_blocks, read_documents, read_token_documents
+from grasp_deploy.data import TextSource, read_blocks, read_documents, read_token_documents
 from grasp_deploy.data.corpora import Corpus, remote_documents
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_tokenizer
@@ -46,7 +46,7 @@ def write(path: Path, chats: list[Any], column: str = "messages", **others: Any)
 
 def message(source: str, column: str | None = None) -> str:
     with pytest.raises(InputError) as caught:
-        read_documents(source, None, column, TOKENIZER)
+        read_documents(TextSource(source, column=column), TOKENIZER)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -56,18 +56,18 @@ def message(source: str, column: str | None = None) -> str:
 def test_rows_are_written_by_the_template(tmp_path: Path, suffix: str, chats: list[Any]) -> None:
     for column in ("messages", "conversations"):
         source = write(tmp_path / f"{column}{suffix}", chats, column)
-        assert read_documents(source, None, None, TOKENIZER) == WRITTEN
-        assert read_documents(source, "train[1:]", None, TOKENIZER) == WRITTEN[1:]
+        assert read_documents(TextSource(source), TOKENIZER) == WRITTEN
+        assert read_documents(TextSource(source, "train[1:]"), TOKENIZER) == WRITTEN[1:]
     named = write(tmp_path / f"named{suffix}", chats, "chosen", messages="not this", prompt="nor")
-    assert read_documents(named, None, "chosen", TOKENIZER) == WRITTEN
+    assert read_documents(TextSource(named, column="chosen"), TOKENIZER) == WRITTEN
 
 
 def test_what_is_tokenised_is_what_the_template_wrote(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", CHATS)
     text = "\n\n".join(WRITTEN).encode()
-    blocks = read_blocks(TOKENIZER, source, None, None, 4, None)
+    blocks = read_blocks(TOKENIZER, TextSource(source), 4, None)
     assert bytes(blocks.token_ids.flatten().tolist()) == text[: len(text) // 4 * 4]
-    documents = read_token_documents(TOKENIZER, source, None, None, None)
+    documents = read_token_documents(TOKENIZER, TextSource(source), None)
     assert [bytes(ids.tolist()).decode() for ids in documents.token_ids] == WRITTEN
 
 
@@ -84,12 +84,12 @@ def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_text_comes_before_conversations_and_these_before_other_strings(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", CHATS, text="plain")
-    assert read_documents(source, None, None, TOKENIZER) == ["plain", "plain"]
-    assert read_documents(source, None, "messages", TOKENIZER) == WRITTEN
+    assert read_documents(TextSource(source), TOKENIZER) == ["plain", "plain"]
+    assert read_documents(TextSource(source, column="messages"), TOKENIZER) == WRITTEN
     source = write(tmp_path / "b.jsonl", CHATS, source="a name")
-    assert read_documents(source, None, None, TOKENIZER) == WRITTEN
+    assert read_documents(TextSource(source), TOKENIZER) == WRITTEN
     source = write(tmp_path / "c.jsonl", [["no", "messages"]] * 2, body="plain")
-    assert read_documents(source, None, None, TOKENIZER) == ["plain", "plain"]
+    assert read_documents(TextSource(source), TOKENIZER) == ["plain", "plain"]
 
 
 def test_keys_of_other_messages_are_left_out(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def test_keys_of_other_messages_are_left_out(tmp_path: Path) -> None:
     chats = [[{"role": "user", "content": "Hi.", "name": "Ann"}, {"role": "user", "content": "?"}]]
     for suffix in (".jsonl", ".parquet"):
         source = write(tmp_path / f"a{suffix}", chats)
-        assert read_documents(source, None, None, TOKENIZER) == ["<user>Hi.(Ann)\n<user>?\n"]
+        assert read_documents(TextSource(source), TOKENIZER) == ["<user>Hi.(Ann)\n<user>?\n"]
 
 
 def test_a_tokenizer_without_a_template(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", CHATS)
     with pytest.raises(InputError) as caught:
-        read_blocks(tiny_tokenizer(), source, None, None, 4, None)
+        read_blocks(tiny_tokenizer(), TextSource(source), 4, None)
     assert str(caught.value) == (
         f"row 0 (counted from 0) of column 'messages' of {source} is a conversation, and the "
         "model's tokenizer has no chat template to write it with; give plain text, or a model "
@@ -118,7 +118,7 @@ def test_a_template_that_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"makes no text of row 0 .*: see whether it fits its roles"
     ):
-        read_blocks(silent, source, None, None, 4, None)
+        read_blocks(silent, TextSource(source), 4, None)
 
 
 @pytest.mark.parametrize(

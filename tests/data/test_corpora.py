@@ -16,7 +16,7 @@ import datasets
 import huggingface_hub
 import pytest
 
-from grasp_deploy.data import corpora, read_documents
+from grasp_deploy.data import TextSource, corpora, read_documents
 from grasp_deploy.data.corpora import Corpus, remote_documents
 from grasp_deploy.errors import InputError
 
@@ -124,7 +124,7 @@ def test_what_datasets_is_asked_for(
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)  # leaves out the look at the host
-    assert read_documents(source, split) == ["a document"]
+    assert read_documents(TextSource(source, split)) == ["a document"]
     files = asked.pop("data_files")
     name = asked.pop("split")
     assert asked == expected
@@ -141,7 +141,7 @@ def test_no_network(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(corpora.CORPORA, "ptb", Corpus("text", address=closed_port()))
     started = time.perf_counter()
     with pytest.raises(InputError) as caught:
-        read_documents(source)
+        read_documents(TextSource(source))
     assert time.perf_counter() - started < corpora.REACH_SECONDS
     text = str(caught.value)
     assert text.startswith(f"{source} cannot be fetched: 127.0.0.1:")
@@ -163,10 +163,10 @@ def test_offline_mode_looks_in_the_cache_alone(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     started = time.perf_counter()
     with pytest.raises(InputError, match=r"unreachable \(Couldn't reach .*; pass a local file"):
-        read_documents("hf:org/name")
+        read_documents(TextSource("hf:org/name"))
     assert time.perf_counter() - started < 15, "it does not try again"
 
 
 def test_hf_without_a_name() -> None:
     with pytest.raises(InputError, match="names no dataset; write hf:NAME or hf:NAME:CONFIG"):
-        read_documents("hf:")
+        read_documents(TextSource("hf:"))

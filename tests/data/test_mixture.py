@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_deploy.data import Blocks, Part, places_of, read_blocks, read_calibration
+from grasp_deploy.data import (
+    Blocks,
+    Part,
+    TextSource,
+    calibration_sources,
+    places_of,
+    read_blocks,
+    read_calibration,
+)
+from grasp_deploy.data.mixture import shares
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_tokenizer
 
@@ -26,9 +37,9 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(
-    sources: str, sequences: int, split: str | None = None, column: str | None = None
+    texts: Sequence[str], sequences: int, split: str | None = None, column: str | None = None
 ) -> Blocks:
-    return read_calibration(TOKENIZER, sources, split, column, 8, sequences)
+    return read_calibration(TOKENIZER, calibration_sources(texts, split, column), 8, sequences)
 
 
 def letters(blocks: Blocks) -> str:
@@ -39,17 +50,17 @@ def letters(blocks: Blocks) -> str:
 
 
 def test_each_source_gives_its_first_blocks_in_order() -> None:
-    mixed = read("a.jsonl:3,b.jsonl:1,c.jsonl:1", 10)
+    mixed = read(["a.jsonl=3", "b.jsonl", "c.jsonl"], 10)
     assert mixed.token_ids.dtype == torch.int64
     assert letters(mixed) == "abcaaabcaa"
     for part, places in zip(mixed.parts, places_of([6, 2, 2]), strict=True):
-        alone = read_blocks(TOKENIZER, part.source, None, None, 8, part.sequences)
+        alone = read_blocks(TOKENIZER, TextSource(part.source), 8, part.sequences)
         assert torch.equal(mixed.token_ids[places], alone.token_ids)
         assert part.documents == alone.documents
 
 
 def test_provenance_lists_the_parts() -> None:
-    mixed = read("a.jsonl:3,b.jsonl:1", 4, split="train[:20]", column="other")
+    mixed = read(["a.jsonl=3", "b.jsonl=1"], 4, split="train[:20]", column="other")
     assert mixed.parts == (
         Part("a.jsonl", 3.0, "train[:20]", 3, 20),
         Part("b.jsonl", 1.0, "train[:20]", 1, 20),
@@ -59,7 +70,7 @@ def test_provenance_lists_the_parts() -> None:
     assert (
         record["token_ids_sha256"] == hashlib.sha256(mixed.token_ids.numpy().tobytes()).hexdigest()
     )
-    assert record["source"] == "a.jsonl:3,b.jsonl:1"
+    assert record["source"] == "a.jsonl=3, b.jsonl=1"
     assert (record["documents"], record["sequences"], record["sequence_length"]) == (40, 4, 8)
     assert [part["source"] for part in record["parts"]] == ["a.jsonl", "b.jsonl"]
     assert [part["weight"] for part in record["parts"]] == [3, 1]
@@ -67,7 +78,7 @@ def test_provenance_lists_the_parts() -> None:
 
 
 def test_a_single_source_is_read_as_ever() -> None:
-    alone, blocks = read("b.jsonl", 5), read_blocks(TOKENIZER, "b.jsonl", None, None, 8, 5)
+    alone, blocks = read(["b.jsonl"], 5), read_blocks(TOKENIZER, TextSource("b.jsonl"), 8, 5)
     assert torch.equal(alone.token_ids, blocks.token_ids)
     assert alone.as_dict() == blocks.as_dict()
     assert "parts" not in alone.as_dict()
@@ -75,7 +86,7 @@ def test_a_single_source_is_read_as_ever() -> None:
 
 def test_a_source_with_too_little_text_is_named() -> None:
     with pytest.raises(InputError) as caught:
-        read("a.jsonl:1,c.jsonl:1", 40)
+        read(["a.jsonl", "c.jsonl"], 40)
     assert str(caught.value) == (
         "the text of c.jsonl is too short: its 106 tokens give 13 blocks of 8 tokens, and 20 are "
         "needed; use a smaller weight, fewer --sequences, more text or a shorter --sequence-length"
@@ -84,7 +95,7 @@ def test_a_source_with_too_little_text_is_named() -> None:
 
 def test_a_source_that_is_missing_is_named() -> None:
     with pytest.raises(InputError, match=r"^d\.jsonl does not exist; give"):
-        read("a.jsonl:1,d.jsonl:1", 4)
+        read(["a.jsonl", "d.jsonl"], 4)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5))
@@ -98,3 +109,37 @@ def test_any_run_of_blocks_has_its_share(counts: list[int]) -> None:
         ideal = torch.arange(total + 1) * count / total
         # Within a block of the share, give or take one of each other source that ties with it.
         assert (present.cumsum(0) - ideal).abs().max() < len(counts) + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("weights", "total", "expected"),
+    [
+        ([1, 1], 5, [3, 2]),  # equal remainders: the first
+        ([3, 1], 8, [6, 2]),
+        ([0.1, 0.3], 2, [1, 1]),  # equal remainders of decimal numbers
+        ([5, 3, 1], 8, [4, 3, 1]),  # 4.44, 2.67, 0.89
+        ([1e6, 1, 1], 5, [3, 1, 1]),  # at least one
+    ],
+)
+def test_shares(weights: list[float], total: int, expected: list[int]) -> None:
+    assert shares(weights, total) == expected
+
+
+@given(
+    st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=6).flatmap(
+        lambda weights: st.tuples(st.just(weights), st.integers(len(weights), 600))
+    )
+)
+def test_shares_are_whole_and_near(case: tuple[list[float], int]) -> None:
+    weights, total = case
+    counts = shares(weights, total)
+    assert sum(counts) == total and min(counts) >= 1
+    whole = sum(map(Fraction, weights))
+    exact = [Fraction(weight) * total / whole for weight in weights]
+    if min(exact) >= 1:
+        assert all(abs(count - share) < 1 for count, share in zip(counts, exact, strict=True))
+
+
+def test_fewer_blocks_than_sources() -> None:
+    with pytest.raises(InputError, match=r"2 blocks cannot hold one of each of 3 .*--sequences 3"):
+        shares([1, 1, 1], 2)

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from grasp_deploy.data import Blocks, Documents, read_blocks
+from grasp_deploy.data import Blocks, Documents, TextSource, read_blocks
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate import losses as module
 from grasp_deploy.evaluate.losses import OnBatch, window_losses
@@ -62,7 +62,7 @@ def mean_loss(
 def random_blocks(blocks: int = 5, sequence_length: int = 40) -> Blocks:
     generator = torch.Generator().manual_seed(1)
     token_ids = torch.randint(97, (blocks, sequence_length), generator=generator)
-    return Blocks(token_ids, "noise", None, None, documents=1)
+    return Blocks(token_ids, TextSource("noise"), documents=1)
 
 
 def naive_losses(model: LlamaForCausalLM, tokens: torch.Tensor, first: int = 1) -> list[float]:
@@ -198,7 +198,7 @@ def test_bits_per_byte_count_the_bytes_of_what_is_scored() -> None:
     # A byte is a token, so the bytes are the tokens and bits per byte is bits per token.
     model, text = tiny_model("llama"), "naïve cafés, 34 €"
     ids = torch.tensor([[*text.encode()]])
-    result = perplexity(model, Blocks(ids, "x", None, None, 1), tokenizer=tiny_tokenizer())
+    result = perplexity(model, Blocks(ids, TextSource("x"), 1), tokenizer=tiny_tokenizer())
     assert result.bytes == result.tokens == len(text.encode()) - 1
     assert result.bits_per_byte == pytest.approx(result.loss_nats_per_token / math.log(2))
 
@@ -215,7 +215,7 @@ def test_bytes_of_a_tokenizer_with_longer_tokens(demo_model: Path) -> None:
 def documents_of(*lengths: int) -> Documents:
     generator = torch.Generator().manual_seed(2)
     ids = [torch.randint(97, (length,), generator=generator) for length in lengths]
-    return Documents(ids, "noise", None, None, skipped=0)
+    return Documents(ids, TextSource("noise"), skipped=0)
 
 
 def test_documents_are_taken_alone() -> None:
@@ -257,7 +257,7 @@ def test_blocks_longer_than_the_model() -> None:
 
 
 def test_tokens_of_another_tokenizer() -> None:
-    blocks = Blocks(torch.tensor([[3, 97]]), "noise", None, None, documents=1)
+    blocks = Blocks(torch.tensor([[3, 97]]), TextSource("noise"), documents=1)
     with pytest.raises(
         InputError, match=r"gave token 97, .* has only 97 tokens; use the tokenizer"
     ):
@@ -282,7 +282,7 @@ def test_reference_figures(source: str, split: str | None, expected: float) -> N
     folder = SHARED / "models" / "ref-llama-7m"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    blocks = read_blocks(tokenizer, str(SHARED / "data" / source), split, None, 512, 80)
+    blocks = read_blocks(tokenizer, TextSource(str(SHARED / "data" / source), split), 512, 80)
     result = perplexity(model, blocks, batch_size=4)
     assert result.tokens == 80 * 511
     assert result.perplexity == pytest.approx(expected, abs=0.02)

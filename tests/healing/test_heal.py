@@ -17,7 +17,7 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import read_blocks
+from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
@@ -33,7 +33,7 @@ pytest.importorskip("peft", reason="healing needs the extra 'heal'")
 @pytest.fixture(scope="module")
 def quick(demo_text: tuple[Path, Path]) -> HealConfig:
     return HealConfig(
-        calibration=str(demo_text[0]),
+        calibration=(str(demo_text[0]),),
         sequences=64,
         sequence_length=64,
         steps=40,
@@ -67,7 +67,7 @@ def test_it_does_better_on_text_that_it_has_not_seen(
     healed: Path, cut: Path, demo_text: tuple[Path, Path]
 ) -> None:
     models = {folder: load(folder, device="cpu") for folder in (cut, healed)}
-    blocks = read_blocks(load_tokenizer(healed), str(demo_text[1]), None, None, 64, 40)
+    blocks = read_blocks(load_tokenizer(healed), TextSource(str(demo_text[1])), 64, 40)
     values = {folder: perplexity(model, blocks).perplexity for folder, model in models.items()}
     assert values[healed] < values[cut]
 
@@ -80,9 +80,9 @@ def test_the_plan_knows_the_text_of_calibration_and_of_healing(
     assert set(before.tolist()) < set(after.tolist())
     assert bool((after.diff() > 0).all()), "ascending, each hash once"
     tokenizer = load_tokenizer(healed)
-    healed_on = read_blocks(tokenizer, quick.calibration, None, None, 64, 64).token_ids.flatten()
+    healed_on = read_blocks(tokenizer, TextSource(quick.calibration), 64, 64).token_ids.flatten()
     later = healed_on[16 * 128 :]  # behind the calibration text
-    heldout = read_blocks(tokenizer, str(demo_text[1]), None, None, 64, 64).token_ids.flatten()
+    heldout = read_blocks(tokenizer, TextSource(str(demo_text[1])), 64, 64).token_ids.flatten()
     assert calibrated_share([later], after) == 1.0
     assert calibrated_share([later], before) < 0.1
     assert calibrated_share([heldout], after) < NOTEWORTHY_SHARE
@@ -122,7 +122,9 @@ def test_a_healed_checkpoint_heals_again(
     """From the loss that the first healing stated, and with both texts in the plan and the card."""
     (first,) = load_plan(healed / PLAN_FILE).provenance["healing"]
     other = Path(shutil.copy(demo_text[0], tmp_path / "other.jsonl"))
-    gentle = replace(quick, calibration=str(other), learning_rate=quick.learning_rate / 10, seed=1)
+    gentle = replace(
+        quick, calibration=(str(other),), learning_rate=quick.learning_rate / 10, seed=1
+    )
     twice = heal(healed, gentle, tmp_path / "twice")
     assert twice.loss_before == pytest.approx(first["loss_after"], abs=1e-6)
     provenance = load_plan(tmp_path / "twice" / PLAN_FILE).provenance
@@ -160,7 +162,7 @@ def test_nothing_is_written_where_nothing_is_won(
 ) -> None:
     """Steps so large that every check finds a worse model."""
     config = HealConfig(
-        calibration=str(demo_text[0]),
+        calibration=(str(demo_text[0]),),
         sequences=16,
         sequence_length=64,
         steps=12,

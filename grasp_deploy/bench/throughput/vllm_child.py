@@ -13,13 +13,7 @@ from typing import Any
 from grasp_deploy.bench.throughput.energy import cuda_uuid
 from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, throughput_answers
 from grasp_deploy.engine.child import answer_requests
-from grasp_deploy.engine.vllm_process import engine_environment, installed_platform
 from grasp_deploy.errors import InputError
-
-
-def vllm_child_environment() -> dict[str, str]:
-    """What the child is to be started with."""
-    return {**engine_environment(installed_platform(), 1), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 def vllm_load_request(

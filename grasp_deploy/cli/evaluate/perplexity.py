@@ -40,18 +40,17 @@ def perplexity_command(
 def measure_perplexity(directory: Path, settings: PerplexitySettings) -> dict[str, Any]:
     """Load a model, measure it with progress bars, and return the record that `--json` prints."""
     from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-    from grasp_deploy.data import evaluation_split, read_blocks, read_token_documents
+    from grasp_deploy.data import evaluation_source, read_blocks, read_token_documents
     from grasp_deploy.evaluate.perplexity import document_perplexity, perplexity
     from grasp_deploy.report.progress import stage_bars
 
     tokenizer, length = load_tokenizer(directory), _sequence_length(directory, settings)
-    split = evaluation_split(settings.data, settings.split)
-    source = (tokenizer, settings.data, split, settings.column)
+    source = evaluation_source(settings.data, settings.split, settings.column)
     if settings.per_document:
-        documents = read_token_documents(*source, settings.sequences)
+        documents = read_token_documents(tokenizer, source, settings.sequences)
         calibrated_on = _calibrated_share(directory, documents.token_ids)
     else:
-        blocks = read_blocks(*source, length, settings.sequences)
+        blocks = read_blocks(tokenizer, source, length, settings.sequences)
         calibrated_on = _calibrated_share(directory, [blocks.token_ids.flatten()])
     loaded = load(directory, device=settings.device, dtype=settings.dtype)
     with stage_bars(stderr) as on_progress:

@@ -1,4 +1,4 @@
-"""The whole card, top-down: measure both models, judge, and renew the checkpoint's model card."""
+"""The quality card: measure both models, judge, and update the checkpoint's model card."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokenizer
 from grasp_deploy.checkpoint.write.export import base_of
-from grasp_deploy.data import Blocks, evaluation_split, read_blocks
+from grasp_deploy.data import Blocks, TextSource, read_blocks
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.data.source import display_name
 from grasp_deploy.evaluate.perplexity import Perplexity, perplexity
 from grasp_deploy.evaluate.quality.corpora import (
-    Corpus,
-    calibration_sources,
-    display_name,
+    all_sources,
     healing_sources,
     heldout_corpora,
-    is_calibrated_on,
+    was_seen,
 )
 from grasp_deploy.evaluate.quality.records import task_rows
 from grasp_deploy.evaluate.quality.settings import CardSettings
@@ -37,11 +36,11 @@ SEQUENCE_LENGTH = 2048
 def evaluate_card(
     directory: Path, settings: CardSettings, on_progress: OnProgress = lambda row: None
 ) -> dict[str, Any]:
-    """Measure a checkpoint beside its dense model, and put the record into its folder and card.
+    """Measure a checkpoint beside its dense model, and write the record into its folder and card.
 
-    All input is looked at before a model loads, and the folder changes at the very end. `on_progress`
-    hears rows of progress. Raises InputError for a folder that is no whole checkpoint, a dense
-    model that is out of reach or another one, text that cannot be read, and records of others.
+    All input is checked before a model loads, and the folder changes at the very end. Raises
+    InputError for an incomplete checkpoint, a dense model that is out of reach or does not match,
+    text that cannot be read, and records of other models.
     """
     plan = intact_plan(directory)
     base = base_of(plan, settings.model, "nothing tells what was lost").directory
@@ -52,7 +51,7 @@ def evaluate_card(
         for folder, what in ((base, "dense"), (directory, "pruned"))
     )
     corpora = [
-        _row(corpus, blocks, dense[corpus.name], pruned[corpus.name], plan)
+        _row(corpus, blocks, dense[corpus.label], pruned[corpus.label], plan)
         for corpus, blocks in texts.items()
     ]
     healed = [display_name(name) for name in healing_sources(plan.provenance)]
@@ -60,7 +59,7 @@ def evaluate_card(
         "schema_version": SCHEMA_VERSION,
         "verdict": quality_verdict(corpora, tasks, bool(healed)),
         "base_model": model_name(plan.provenance),
-        "calibrated_on": [display_name(name) for name in calibration_sources(plan.provenance)],
+        "calibrated_on": [display_name(name) for name in all_sources(plan.provenance)],
         "healed_on": healed,
         "corpora": corpora,
         "tasks": tasks,
@@ -70,55 +69,52 @@ def evaluate_card(
     return record
 
 
-def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[Corpus, Blocks]:
+def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[TextSource, Blocks]:
     """The blocks of each corpus, cut by the tokenizer that both models share."""
     config, tokenizer = read_config(directory), load_tokenizer(directory)
     positions = config.get("max_position_embeddings") or SEQUENCE_LENGTH
     length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
     texts = {}
-    sources, healed = calibration_sources(plan.provenance), "healing" in plan.provenance
-    for corpus in heldout_corpora(settings.data, sources, healed):
-        split = evaluation_split(corpus.source, corpus.split)
-        texts[corpus] = read_blocks(
-            tokenizer, corpus.source, split, settings.column, length, settings.sequences
-        )
+    sources, healed = all_sources(plan.provenance), "healing" in plan.provenance
+    for corpus in heldout_corpora(settings.data, sources, settings.column, healed):
+        texts[corpus] = read_blocks(tokenizer, corpus, length, settings.sequences)
         check_tokens(texts[corpus].token_ids, config)
     return texts
 
 
 def _measure(
     folder: Path,
-    texts: Mapping[Corpus, Blocks],
+    texts: Mapping[TextSource, Blocks],
     settings: CardSettings,
     on_progress: OnProgress,
     what: str,
 ) -> dict[str, Perplexity]:
-    """Perplexity by the corpus's name; the model is let go at the end, for the next one."""
+    """Perplexity by corpus; the model is freed at the end, before the next one loads."""
     model = load(folder, device=settings.device, dtype=settings.dtype)
-    found = {}
+    measured = {}
     for corpus, blocks in texts.items():
-        stage = f"{corpus.name}, {what}"
+        stage = f"{corpus.label}, {what}"
 
         def on_batch(done: int, steps: int, loss: float, stage: str = stage) -> None:
             on_progress({"stage": stage, "step": done, "steps": steps, "loss": loss})
 
-        found[corpus.name] = perplexity(model, blocks, settings.batch_size, on_batch)
-    return found
+        measured[corpus.label] = perplexity(model, blocks, settings.batch_size, on_batch)
+    return measured
 
 
 def _row(
-    corpus: Corpus, blocks: Blocks, dense: Perplexity, pruned: Perplexity, plan: Plan
+    corpus: TextSource, blocks: Blocks, dense: Perplexity, pruned: Perplexity, plan: Plan
 ) -> dict[str, Any]:
-    """What the record says of a corpus; its tokens tell what another name would hide."""
-    told, share = blocks.as_dict(), _calibrated_share(blocks, plan)
-    named = is_calibrated_on(corpus, calibration_sources(plan.provenance))
+    """The record of a corpus; overlapping tokens reveal calibration text under another name."""
+    text, share = blocks.as_dict(), _calibrated_share(blocks, plan)
+    named = was_seen(corpus, all_sources(plan.provenance))
     return {
-        "name": corpus.name,
-        "source": display_name(corpus.source),
-        "split": blocks.split,
+        "name": corpus.label,
+        "source": display_name(corpus.what),
+        "split": corpus.split,
         "calibrated_on": named or (share is not None and share >= NOTEWORTHY_SHARE),
         "calibrated_on_share": share,
-        **{key: told[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
+        **{key: text[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
         "tokens": dense.tokens,
         "tokens_counted": dense.tokens_counted,
         "dtype": dense.dtype,
@@ -130,7 +126,7 @@ def _row(
 
 
 def _calibrated_share(blocks: Blocks, plan: Plan) -> float | None:
-    """The share of the tokens that the plan's fingerprint knows; None for a plan without one."""
+    """The share of tokens in the plan's fingerprint; None for a plan without one."""
     if plan.calibrated is None:
         return None
     return calibrated_share([blocks.token_ids.flatten()], plan.calibrated)

@@ -23,7 +23,7 @@ class CardSettings:
         "Text outside the calibration set: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]. "
         "May be repeated. Default: wikitext2 and c4, except the calibration text.",
         (),
-        metavar="[NAME=]SOURCE[@SPLIT]",
+        metavar="[NAME=]TEXT[@SPLIT]",
     )
     records: tuple[Path, ...] = option(
         "Accuracies: a record of `evaluate tasks --output` for the dense model and this "

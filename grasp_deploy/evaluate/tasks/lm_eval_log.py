@@ -1,4 +1,4 @@
-"""What lm-eval says in its log: heard where it matters, and otherwise left unsaid."""
+"""The log of lm-eval: kept off the terminal, and read for prompts that were shortened."""
 
 from __future__ import annotations
 
@@ -10,32 +10,20 @@ LOGGER = logging.getLogger("lm_eval")
 
 
 @contextmanager
-def silent() -> Iterator[None]:
-    """While it lasts, nothing that lm-eval logs is shown."""
-    propagated, nowhere = LOGGER.propagate, logging.NullHandler()
-    LOGGER.addHandler(nowhere)
-    LOGGER.propagate = False
-    try:
-        yield
-    finally:
-        LOGGER.removeHandler(nowhere)
-        LOGGER.propagate = propagated
-
-
-@contextmanager
-def count_truncated() -> Iterator[list[str]]:
-    """Silence too, but its warnings of prompts that it shortened are collected."""
+def silent() -> Iterator[list[str]]:
+    """Show nothing that lm-eval logs; yields its warnings of prompts that it shortened."""
     truncated: list[str] = []
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "runcating" in record.getMessage():  # all its models say so, in their own words
+            if "runcating" in record.getMessage():  # in the wording of all its models
                 truncated.append(record.getMessage())
 
-    collector = Collector(logging.WARNING)
+    collector, propagated = Collector(logging.WARNING), LOGGER.propagate
     LOGGER.addHandler(collector)
+    LOGGER.propagate = False
     try:
-        with silent():
-            yield truncated
+        yield truncated
     finally:
         LOGGER.removeHandler(collector)
+        LOGGER.propagate = propagated

@@ -1,4 +1,4 @@
-"""Finding tasks: by lm-eval's names, whose items the hub has, and in local files."""
+"""Tasks by lm-eval's names, whose items the hub has, and tasks of local files."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ Loaded = Mapping[str, Any]  # lm-eval's: "tasks" and "groups" by name
 
 
 def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]:
-    """Tasks as `harness.run_task` takes them: those of lm-eval's names, then those of the files.
+    """Load tasks for `harness.run_task`: those of lm-eval's names, then those of the files.
 
     Raises InputError if there is none, for one that is named twice, unknown, out of reach or
     without an accuracy, for a file that holds no items, and if lm-eval is not installed.
     """
     check_installed()
     check_names(names, files)
-    of_files = {task_file.name: _file_task(task_file) for task_file in map(read_task_file, files)}
-    return {**_named_tasks(names), **of_files}
+    specs: dict[str, Any] = {task.name: _spec(task) for task in map(read_task_file, files)}
+    if names:
+        _check_known(names)
+        _check_reachable(names)
+        specs = {**{name: name for name in names}, **specs}
+    manager = _manager(bool(names))
+    return {name: _load(name, spec, manager) for name, spec in specs.items()}
 
 
 def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
@@ -40,25 +45,21 @@ def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
         raise InputError(f"task {twice[0]} is named twice: name each once, or rename a file")
 
 
-def _named_tasks(names: Sequence[str]) -> dict[str, Loaded]:
-    if not names:
-        return {}
-    manager = _manager()
-    for name in names:
-        if name not in manager.all_tasks:
-            close = ", ".join(get_close_matches(name, manager.all_tasks, n=3))
-            hint = f"did you mean {close}?" if close else "lm-eval ls tasks lists them"
-            raise InputError(f"lm-eval has no task {name!r}: {hint}")
-    _check_reachable(names)
-    return {name: _load(name, manager) for name in names}
-
-
 @cache
-def _manager() -> Any:
-    """lm-eval's index of all its tasks; building it means parsing thousands of files."""
+def _manager(include_defaults: bool) -> Any:
+    """lm-eval's index of its own tasks, if asked for: thousands of files are parsed for it."""
     from lm_eval.tasks import TaskManager
 
-    return TaskManager()
+    return TaskManager(include_defaults=include_defaults)
+
+
+def _check_known(names: Sequence[str]) -> None:
+    known = _manager(True).all_tasks
+    for name in names:
+        if name not in known:
+            close = ", ".join(get_close_matches(name, known, n=3))
+            hint = f"did you mean {close}?" if close else "lm-eval ls tasks lists them"
+            raise InputError(f"lm-eval has no task {name!r}: {hint}")
 
 
 def _check_reachable(names: Sequence[str]) -> None:
@@ -76,10 +77,11 @@ def _check_reachable(names: Sequence[str]) -> None:
         )
 
 
-def _load(name: str, manager: Any) -> Loaded:
+def _load(name: str, spec: Any, manager: Any) -> Loaded:
     try:
-        loaded: Loaded = manager.load([name])
-    except Exception as error:  # whatever datasets, the hub or a task's own code makes of it
+        with silent():  # it explains custom_dataset
+            loaded: Loaded = manager.load([spec])
+    except Exception as error:  # of datasets, the hub or a task's own code
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"task {name} cannot be loaded ({type(error).__name__}: {reason}): its items come from "
@@ -90,15 +92,14 @@ def _load(name: str, manager: Any) -> Loaded:
     return loaded
 
 
-def _file_task(task_file: TaskFile) -> Loaded:
-    """A task of lm-eval's with the items of a file; its few-shot examples are other items."""
+def _spec(task_file: TaskFile) -> dict[str, Any]:
+    """lm-eval's config of a task with a file's items; its few-shot examples are other items."""
     from datasets import Dataset
-    from lm_eval.api.task import ConfigurableTask
 
     metrics = ["acc"] if task_file.choices_first else ["acc", "acc_norm"]
     # lm-eval takes an index where the text belongs to mean that the choices come first.
     text, target = ("gold", "text") if task_file.choices_first else ("text", "gold")
-    config = {
+    return {
         "task": task_file.name,
         "custom_dataset": lambda **_: {"test": Dataset.from_list(task_file.items)},
         "test_split": "test",
@@ -112,5 +113,3 @@ def _file_task(task_file: TaskFile) -> Loaded:
             for metric in metrics
         ],
     }
-    with silent():  # it explains custom_dataset
-        return {"tasks": {task_file.name: ConfigurableTask(config=config)}, "groups": {}}

@@ -12,10 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from grasp_deploy.bench.throughput.vllm_child import vllm_child_environment
 from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.child import answer_requests, child
-from grasp_deploy.engine.vllm_process import answer_to_its_name, installed_platform
+from grasp_deploy.engine.vllm_process import (
+    answer_to_its_name,
+    installed_platform,
+    vllm_child_environment,
+)
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.tasks.harness import run_task
@@ -40,10 +43,10 @@ def vllm_cells(
     enforce_eager: bool,
     on_progress: OnProgress,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Start vLLM on a model, run all tasks, and give the cells of each; `on_progress` hears of each.
+    """Start vLLM on a model and yield the cells of each task; `on_progress` is called after each.
 
-    Raises InputError for tasks that cannot be had and for what vLLM refuses, ChildError if it
-    fails.
+    Raises InputError for tasks that cannot be loaded and for models that vLLM refuses, ChildError
+    if it fails.
     """
     engine = engine_arguments(model, max_tokens, batch_size, enforce_eager)
     wanted = {"names": list(names), "files": [str(path) for path in files]}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.bench.throughput.vllm_child import vllm_child_environment, vllm_load_request
+from grasp_deploy.bench.throughput.vllm_child import vllm_load_request
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.engine.vllm_process import vllm_child_environment
 from grasp_deploy.errors import InputError
 from tests.bench.throughput.planted import (
     BATCH,

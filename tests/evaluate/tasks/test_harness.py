@@ -13,7 +13,6 @@ import torch
 
 from grasp_deploy.data import corpora
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.tasks import harness
 from grasp_deploy.evaluate.tasks.harness import run_task, transformers_lm
 from grasp_deploy.evaluate.tasks.loading import load_tasks
 from grasp_deploy.evaluate.tasks.settings import RunSettings
@@ -66,10 +65,8 @@ def test_a_cell_is_json_and_says_how_it_was_run(cells: dict[str, dict[str, Any]]
 def test_an_answer_that_does_not_fit_is_refused(files: dict[str, Path]) -> None:
     (task,) = load_tasks([], [files["query"]]).values()
     lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, max_tokens=2)
-    own = lm._loglikelihood_tokens
     with pytest.raises(InputError, match=r"query has an answer of 16 tokens.* 2 at most: raise"):
         run_task(lm, "query", task, RunSettings(), None)
-    assert lm._loglikelihood_tokens == own
 
 
 def test_examples_come_from_other_items_and_the_seed_chooses_them(files: dict[str, Path]) -> None:
@@ -89,16 +86,15 @@ def test_examples_come_from_other_items_and_the_seed_chooses_them(files: dict[st
         assert prompts[3 * index].count(f"Question: {index}?") == 1
 
 
-def test_progress_and_an_lm_that_is_left_as_it_was(
+def test_progress_in_portions_and_a_log_that_speaks_again(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harness, "PORTION_REQUESTS", 10)
+    monkeypatch.setattr("grasp_deploy.evaluate.tasks.observed_lm.PORTION_REQUESTS", 10)
     lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, 512)
     (task,) = load_tasks([], [files["query"]]).values()
     seen: list[tuple[int, int]] = []
     run_task(lm, "query", task, RunSettings(), lambda done, all_of: seen.append((done, all_of)))
     assert seen == [(10, 36), (20, 36), (30, 36), (36, 36)]
-    assert not set(harness.REQUEST_KINDS) & set(vars(lm))
     assert logging.getLogger("lm_eval").propagate
 
 

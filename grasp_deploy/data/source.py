@@ -1,0 +1,123 @@
+"""A text to calibrate, heal or evaluate on: which one, and which rows and column of it.
+
+    c4                            a corpus (wikitext2, ptb, c4), a local file, or hf:NAME[:CONFIG]
+    mine.jsonl@train[:900]        some of its rows, written as in `datasets`
+    c4=0.5                        with its weight among several texts, to calibrate on
+    held-out=mine.jsonl@[900:]    with a name, to evaluate on
+
+A path that exists as written is taken whole, even if it holds `=` or `@`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from grasp_deploy.data.corpora import find_corpus
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import kind_of
+
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf")
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A text, the part of it to read, and its share of the sequences among several texts."""
+
+    what: str  # corpus name, path of a local file, or hf:NAME[:CONFIG]
+    split: str | None = None
+    column: str | None = None
+    weight: float = 1.0
+    name: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The given name, else that of the corpus or file."""
+        return self.name or display_name(self.what)
+
+    def is_same_text(self, other: str) -> bool:
+        """True if `other` names the same corpus or file, whatever the split."""
+        corpora = find_corpus(self.what), find_corpus(other)
+        if any(corpora):
+            return corpora[0] == corpora[1]  # wikitext2 has a name on the hub as well
+        return Path(self.what).resolve() == Path(other).resolve()
+
+
+def calibration_sources(
+    texts: Sequence[str], split: str | None = None, column: str | None = None
+) -> list[TextSource]:
+    """Parse `TEXT[@SPLIT][=WEIGHT]` of each `--calibration`; weights are 1 where none is given.
+
+    `split` is for texts that name none; corpora default to `train`. Raises InputError for an empty
+    part, a weight that is not positive, and a text that is given twice.
+    """
+    sources: list[TextSource] = []
+    for text in texts:
+        source = _weighted(text)
+        chosen = _with_name(source.what, source.split or split, evaluates=False)
+        source = replace(source, split=chosen, column=column)
+        if any(s.split == chosen and s.is_same_text(source.what) for s in sources):
+            raise InputError(f"--calibration names {source.what} twice: name it once")
+        sources.append(source)
+    if not sources:
+        raise InputError("--calibration names no text: give wikitext2, ptb, c4 or a file")
+    return sources
+
+
+def evaluation_source(
+    text: str,
+    split: str | None = None,
+    column: str | None = None,
+    *,
+    option: str = "--data",
+    evaluates: bool = True,
+) -> TextSource:
+    """Parse `[NAME=]TEXT[@SPLIT]`; corpora default to `test` (C4: `validation`).
+
+    `split` is for a text that names none; `evaluates=False` makes the default `train`. Raises
+    InputError, which names `option`, for an empty part.
+    """
+    named = None if kind_of(text) else re.fullmatch(r"([^/=@]*)=(.*)", text)
+    name, rest = named.groups() if named else (None, text)
+    source = _text_and_split(rest)
+    if name == "" or not source.what or source.split == "":
+        raise InputError(
+            f"{option} {text!r} lacks a part: write NAME=TEXT@SPLIT, such as c4, "
+            "mine=heldout.jsonl or wikitext2@validation"
+        )
+    chosen = _with_name(source.what, source.split or split, evaluates)
+    return replace(source, split=chosen, column=column, name=name)
+
+
+def display_name(what: str) -> str:
+    """A text as others may see it: without the folders that it lies in."""
+    return what if find_corpus(what) else Path(what).name
+
+
+def _weighted(text: str) -> TextSource:
+    head, _, number = text.rpartition("=")
+    weighted = NUMBER.fullmatch(number) and not kind_of(text)
+    source = _text_and_split(head if weighted else text)
+    weight = float(number) if weighted else 1.0
+    if not source.what or source.split == "" or not 0 < weight < math.inf:
+        raise InputError(
+            f"--calibration {text!r} lacks a part or a positive weight: write TEXT@SPLIT=WEIGHT, "
+            "such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]"
+        )
+    return replace(source, weight=weight)
+
+
+def _text_and_split(text: str) -> TextSource:
+    what, at, split = text.rpartition("@")
+    return TextSource(what, split) if at and not kind_of(text) else TextSource(text)
+
+
+def _with_name(what: str, split: str | None, evaluates: bool) -> str | None:
+    """The split to read; of a corpus with its name, such as `train[:900]` for `[:900]`."""
+    corpus = find_corpus(what)
+    if corpus is None or (split and not split.startswith("[")):
+        return split
+    return (corpus.evaluation_split if evaluates else "train") + (split or "")
