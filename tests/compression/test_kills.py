@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,7 +139,7 @@ def deep(warm: Forker, config: CompressConfig, tmp_path_factory: pytest.TempPath
     return folder
 
 
-def export_arguments(deep: Path, name: str, output: Path) -> dict[str, object]:
+def export_arguments(deep: Path, name: str, output: Path) -> dict[str, Any]:
     plan = str(deep / name / "plan.safetensors")
     folders = {"model": str(deep / "model"), "output": str(output)}
     return {**folders, "plan": plan, "shard_bytes": 100_000}
