@@ -80,9 +80,9 @@ def run_compress(
 
     `go_on` tells whoever interrupts it how to go on.
     """
-    from grasp_deploy.checkpoint.inspection import compression_record
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.resume import Workspace
+    from grasp_deploy.compression.summary import compression_record
     from grasp_deploy.report.progress import stage_bars
 
     shard_bytes = parse_bytes(shard_size, "--shard-size")
