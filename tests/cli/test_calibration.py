@@ -12,6 +12,7 @@ import pytest
 from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import SHORT, Ended, assert_refused, grasp_deploy, tree
 from tests.tiny import save_tiny, tiny_tokenizer
 
