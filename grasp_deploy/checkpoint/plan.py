@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
-from grasp_deploy.checkpoint.plan_record import has_provenance
+from grasp_deploy.checkpoint.plan_record import Provenance
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.units import UnitTable
@@ -33,7 +34,7 @@ class Plan:
     mask: Tensor  # (N,) bool
     scales: Tensor  # (N,) float32; 1 where a unit is removed
     provenance: dict[str, Any]  # base model and hashes, cost model, budget, config, versions
-    calibrated: Tensor | None = None  # (w,) int64, ascending; older plans have none
+    calibrated: Tensor | None = None  # (w,) int64, ascending; None for short text
     path: Path | None = field(default=None, compare=False)  # the file that it was loaded from
 
     def save(self, path: Path) -> None:
@@ -63,33 +64,31 @@ class Plan:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan; InputError if it is no plan, damaged, or of another version."""
+    """Read a plan; InputError if the file is not a plan, damaged, or of another version."""
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the plan in it, {path / PLAN_FILE}")
     tensors, record = read_tensors(path, f"name the {PLAN_FILE} that compress wrote")
     if "version" not in record or {"scores", "mask", "scales"} - tensors.keys():
-        raise InputError(f"{path} is no plan: name the {PLAN_FILE} that compress wrote")
+        raise InputError(f"{path} is not a plan: name the {PLAN_FILE} that compress wrote")
     version = record.pop("version")
     if version != PLAN_VERSION:
-        versions = record.get("versions")
-        release = versions.get("grasp_deploy", "") if isinstance(versions, dict) else ""
         raise InputError(
             f"{path} is a plan of version {version}, and this release reads version "
-            f"{PLAN_VERSION}: use the release {release} that wrote it, or compress again"
+            f"{PLAN_VERSION}: use the release that wrote it, or compress again"
         )
+    typed(record, Provenance, path, "fetch it again, or compress again")
     parts = tensors["scores"], tensors["mask"], tensors["scales"]
     plan = Plan(*parts, record, tensors.get("calibrated"), path)
-    if not (has_provenance(record) and _is_whole(plan)):
-        raise InputError(f"{path} is damaged: its parts do not fit together; fetch it again")
+    if not _is_whole(plan):
+        raise InputError(f"{path} is damaged: its tensors do not fit its layers; fetch it again")
     return plan
 
 
 def calibrated_beside(directory: Path) -> Tensor | None:
     """The fingerprint of the text that the checkpoint in a folder was calibrated on.
 
-    None for a model that is none of ours, and where its plan is older than fingerprints or cannot
-    be read: that is for `verify` to say, and keeps nobody from using the model.
+    None for a folder without a readable plan: that keeps nobody from using the model.
     """
     try:
         return load_plan(directory / PLAN_FILE).calibrated
@@ -98,16 +97,16 @@ def calibrated_beside(directory: Path) -> Tensor | None:
 
 
 def _is_whole(plan: Plan) -> bool:
-    """Whether the tensors fit the layers, every layer keeps something, and all is finite."""
-    size, calibrated = (plan.units,), plan.calibrated
-    if calibrated is not None and (calibrated.dtype, calibrated.dim()) != (torch.int64, 1):
+    """Check that the tensors fit the layers, are finite, and keep something in every layer."""
+    for tensor in (plan.scores, plan.scales):
+        if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
+            return False
+    if plan.mask.dtype != torch.bool:
         return False
-    if plan.mask.dtype != torch.bool or any(
-        tensor.dtype != torch.float32 or not torch.isfinite(tensor).all()
-        for tensor in (plan.scores, plan.scales)
-    ):
+    if any(tensor.shape != (plan.units,) for tensor in (plan.scores, plan.mask, plan.scales)):
         return False
-    if any(tensor.shape != size for tensor in (plan.scores, plan.mask, plan.scales)):
+    windows = plan.calibrated
+    if windows is not None and (windows.dtype != torch.int64 or windows.dim() != 1):
         return False
     kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
     return all(channels > 0 and groups > 0 for channels, groups in kept)

@@ -67,8 +67,8 @@ def verify(
     the links that need it. `served(directory, prompts, new_tokens)` gives the greedy tokens of a
     server; without it that link is left out.
 
-    Raises InputError if `directory` holds no pruned checkpoint, or the base model is out of reach or
-    not the one that the plan was made for.
+    Raises InputError if `directory` holds no pruned checkpoint, or the base model is out of reach
+    or not the one that the plan was made for.
     """
     if not any((directory / name).is_file() for name in (PLAN_FILE, MANIFEST_FILE)):
         raise InputError(

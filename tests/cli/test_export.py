@@ -56,13 +56,13 @@ def test_what_is_no_plan(pruned: Path, tiny_folder: Path, work: Path) -> None:
     write_tensors(work / "short.safetensors", {**tensors, "mask": tensors["mask"][1:]}, record)
     before = tree(work)
     for name, words in {
-        "nowhere.safetensors": ("no file", "check the path"),
-        "text.txt": ("cannot be read", "no plan"),
+        "nowhere.safetensors": ("no file", "plan.safetensors"),
+        "text.txt": ("cannot be read", "plan.safetensors"),
         "short.safetensors": ("is damaged", "fetch it again"),
     }.items():
         assert_refused(export(work / name, tiny_folder), name, *words)
     weights = tiny_folder / "model.safetensors"
-    assert_refused(export(weights, tiny_folder), "is no plan", "plan.safetensors that compress")
+    assert_refused(export(weights, tiny_folder), "is not a plan", "plan.safetensors that compress")
     assert tree(work) == before
 
 

@@ -27,7 +27,7 @@ def test_inspect_tells_what_lies_on_the_disk(tiny_folder: Path, pruned: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("MODEL", "--memory", "lots"), ("--memory 'lots'", "no size", "9GiB")),
+        (("MODEL", "--memory", "lots"), ("--memory 'lots'", "not a size", "9GiB")),
         (("./nowhere",), ("no such folder: ./nowhere", "hub id")),
     ],
 )

@@ -1,4 +1,4 @@
-"""How a checkpoint was made, in sentences for its model card."""
+"""Sentences for a model card: the method, the text, and how to make the checkpoint again."""
 
 from __future__ import annotations
 
@@ -23,56 +23,52 @@ Texts = Mapping[str, Any]
 
 def paragraph(*sentences: str) -> str:
     """Sentences as lines of a card; empty ones are left out."""
-    said = " ".join(sentence for sentence in sentences if sentence)
-    return textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)
+    text = " ".join(sentence for sentence in sentences if sentence)
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def how_units_were_chosen(plan: Plan) -> str:
-    """By which method, and what was done to the kept columns; older plans state less."""
+    """The method that chose the units, and whether kept columns were solved."""
     config = plan.provenance["config"]
-    method = config.get("method", "grasp")
-    units = UNITS.get(config.get("targets", "both"), " and ".join(UNITS.values()))
+    method = config["method"]
+    units = UNITS.get(config["targets"], " and ".join(UNITS.values()))
     if method in LEARNT_METHODS:
-        start = config.get("start")
-        begun = f", from {STARTS.get(start, f'the ranking of `{start}`')}" if start else ""
-        chosen = f"learnt gates on the frozen model (`{method}`{begun})"
+        start = STARTS.get(config["start"], f"the ranking of `{config['start']}`")
+        chosen = f"learnt gates on the frozen model (`{method}`, from {start})"
         if plan.provenance.get("swaps"):
             chosen += " and swaps of KV groups at their cut"
     elif method == "progressive":
-        rounds = config.get("rounds")
-        scores = config.get("round_criterion", "taylor-element")
-        chosen = STARTS[method]
-        if rounds:
-            chosen = f"a cut in {counted(rounds, 'round')} by `{scores}` scores"
+        rounds = counted(config["rounds"], "round")
+        chosen = f"a cut in {rounds} by `{config['round_criterion']}` scores"
     else:
         chosen = f"the criterion `{method}`, at once"
-    budget = SHARES.get(config.get("allocation", "global"), ONE_BUDGET)
+    budget = SHARES.get(config["allocation"], ONE_BUDGET)
     return f"{units} were chosen by {chosen}, {budget}.{_compensation(plan)}"
 
 
 def what_it_learnt_from(provenance: Texts) -> str:
-    """Text of calibration and healing, what it saw of the loss, and what that does not tell."""
+    """Text of calibration and healing, and the held-out loss on it."""
     healed = [_how_it_was_healed(healing) for healing in provenance.get("healing", [])]
     measured = healed or provenance["losses"]["heldout_pruned"] is not None
     return paragraph(_how_it_was_calibrated(provenance), *healed, ADVICE if measured else "")
 
 
 def _how_it_was_calibrated(provenance: Texts) -> str:
-    """On what text, and what that saw of the loss."""
+    """Calibration text, and the held-out loss before and after."""
     calibration, losses = provenance["calibration"], provenance["losses"]
-    said = f"Calibrated on {_blocks(calibration)}"
+    text = f"Calibrated on {_blocks(calibration)}"
     if losses["heldout_pruned"] is None:
-        return f"{said}; no block was held out, so no loss was measured."
+        return f"{text}; no block was held out, so no loss was measured."
     purpose = _purpose_of_heldout(provenance["config"])
     when = "Before healing, on" if provenance.get("healing") else "On"
     return (
-        f"{said}. {when} {calibration['heldout_sequences']} of them, held out{purpose}, the loss "
+        f"{text}. {when} {calibration['heldout_sequences']} of them, held out{purpose}, the loss "
         f"went from {losses['heldout_dense']:.4f} to {losses['heldout_pruned']:.4f} nats per token."
     )
 
 
 def _how_it_was_healed(healing: Texts) -> str:
-    """On what text, how long, and what was won, of one healing."""
+    """Text, steps and held-out loss of one healing."""
     return (
         f"Healed on {_blocks(healing['text'])}: {healing['steps']:,} steps of LoRA of rank "
         f"{healing['rank']}, merged into the linear layers. On blocks of them held out to choose "
@@ -83,7 +79,7 @@ def _how_it_was_healed(healing: Texts) -> str:
 
 
 def how_it_is_made_again(plan: Plan) -> str:
-    """What it takes to get the same weights, which a plan alone may not have."""
+    """What an export of the plan needs to give the same weights."""
     again = "these weights can be made again, byte for byte"
     if not plan.fitted:
         return f"From the plan and the base model {again}, and checked:"
@@ -95,7 +91,7 @@ def how_it_is_made_again(plan: Plan) -> str:
 
 
 def _compensation(plan: Plan) -> str:
-    """What least squares did; healing fits tensors too, but leaves the record of the fits."""
+    """A sentence on the solved columns, if there are any; healing fits tensors too."""
     provenance = plan.provenance
     fitted = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
     if not fitted:
@@ -107,15 +103,15 @@ def _compensation(plan: Plan) -> str:
 
 
 def _purpose_of_heldout(config: Texts) -> str:
-    """What held-out text decided; older plans learnt gates and kept the best."""
-    best, solved = config.get("select", "best") == "best", bool(config.get("compensation"))
-    learnt = config.get("method", "grasp") in LEARNT_METHODS
+    """What the held-out text decided."""
+    best, solved = config["select"] == "best", bool(config["compensation"])
+    learnt = config["method"] in LEARNT_METHODS
     decided = {
-        "choose the mask": learnt and (best or solved or bool(config.get("swap_groups"))),
+        "choose the mask": learnt and (best or solved or bool(config["swap_groups"])),
         "judge the solved columns": solved and not learnt,
-        "choose the scales": best and config.get("scale_epochs", 1) > 0,
+        "choose the scales": best and config["scale_epochs"] > 0,
     }
-    purposes = [purpose for purpose, so in decided.items() if so]
+    purposes = [purpose for purpose, applies in decided.items() if applies]
     return f" to {' and to '.join(purposes)}" if purposes else ""
 
 

@@ -6,15 +6,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from grasp_deploy.checkpoint.card.method_text import (
     how_it_is_made_again,
     how_units_were_chosen,
     paragraph,
     what_it_learnt_from,
 )
-from grasp_deploy.checkpoint.card.quality_section import quality_section
+from grasp_deploy.checkpoint.card.quality_section import (
+    CORPUS_HEAD,
+    ERRORS_ARE,
+    TASK_HEAD,
+    corpus_cells,
+    mark_means,
+    task_cells,
+)
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
+
+_TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table cells
+    loader=PackageLoader(__package__, "."),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 def ratios(plan: Plan, dense: ModelShape, pruned: ModelShape) -> dict[str, float]:
@@ -39,95 +56,71 @@ def model_card(
     `quality` is the record that `evaluate card` makes; None: nothing was measured yet.
     """
     provenance = plan.provenance
-    base = model_name(provenance)
-    share = ratios(plan, dense, pruned)
-    release = provenance["versions"]["grasp_deploy"]
-    base_line = f"base_model: {base}\n" if provenance["revision"] else ""
-    return f"""---
-{base_line}library_name: transformers
-pipeline_tag: text-generation
-tags: [pruned, grasp-deploy, vllm]
----
+    made = paragraph(
+        f"A smaller dense model, cut from `{model_name(provenance)}` by grasp-deploy "
+        f"{provenance['versions']['grasp_deploy']}.",
+        how_units_were_chosen(plan),
+        "Each layer has its own sizes; weights keep their stock names.",
+        "The licence is the base model's.",
+    )
+    made_again = paragraph(
+        "`plan.safetensors` holds every decision (scores, mask, scales, provenance), and",
+        "`compress_config.json` the options.",
+        how_it_is_made_again(plan),
+    )
+    return _TEMPLATES.get_template("model_card.md.jinja").render(
+        base=model_name(provenance),
+        revision=provenance["revision"],
+        ratios=ratios(plan, dense, pruned),
+        figures=_figures(plan, dense, pruned),
+        made=made,
+        learnt_from=what_it_learnt_from(provenance),
+        made_again=made_again,
+        quality=quality,
+        **({} if quality is None else _quality_tables(quality)),
+    )
 
-# {base}, pruned to {share["parameters"]:.1%} of its parameters
 
-{
-        paragraph(
-            f"A smaller dense model, cut from `{base}` by grasp-deploy {release}.",
-            how_units_were_chosen(plan),
-            "Each layer has its own sizes; weights keep their stock names.",
-            "The licence is the base model's.",
-        )
+def _quality_tables(quality: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the template's quality section."""
+    corpora, tasks = quality["corpora"], quality["tasks"]
+    marked = any(row["calibrated_on"] for row in corpora)
+    return {
+        "corpus_head": CORPUS_HEAD,
+        "corpora": [corpus_cells(row) for row in corpora],
+        "mark": mark_means(quality) if marked else None,
+        "task_head": TASK_HEAD,
+        "tasks": [task_cells(row) for row in tasks],
+        "errors_are": ERRORS_ARE,
     }
 
-| | dense | pruned | kept |
-|---|---|---|---|
-{_figures_table(plan, dense, pruned)}
 
-## Quality
-
-{quality_section(quality)}
-
-{what_it_learnt_from(provenance)}
-
-## Loading it
-
-```
-vllm serve DIR                        # with grasp-deploy installed
-vllm serve DIR --trust-remote-code    # without it
-```
-
-```python
-import grasp_deploy  # without the package: trust_remote_code=True in both calls
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("DIR")
-tokenizer = AutoTokenizer.from_pretrained("DIR")
-```
-
-{
-        paragraph(
-            "`plan.safetensors` holds every decision (scores, mask, scales, provenance), and",
-            "`compress_config.json` the options.",
-            how_it_is_made_again(plan),
-        )
-    }
-
-```
-grasp-deploy export DIR/plan.safetensors --model {base} --output AGAIN
-grasp-deploy verify DIR --model {base}
-```
-"""
-
-
-def _figures_table(plan: Plan, dense: ModelShape, pruned: ModelShape) -> str:
-    """Markdown rows: dense, pruned, and the share that is kept."""
+def _figures(
+    plan: Plan, dense: ModelShape, pruned: ModelShape
+) -> list[tuple[str, str, str, float]]:
+    """Rows of the sizes table: name, dense, pruned, and the share that is kept."""
     share, budget = ratios(plan, dense, pruned), plan.provenance["budget"]
+    mib = 2**20
+    kv_bytes = (dense.kv_bytes_per_token(), pruned.kv_bytes_per_token())
+    costs = (budget["total_cost"], budget["kept_cost"])
     rows = [
-        ("parameters", f"{dense.parameters:,}", f"{pruned.parameters:,}", share["parameters"]),
+        ("parameters", (dense.parameters, pruned.parameters), ",", "parameters"),
         (
             "weights, MiB",
-            f"{dense.weight_bytes / 2**20:,.1f}",
-            f"{pruned.weight_bytes / 2**20:,.1f}",
-            share["weight_bytes"],
+            (dense.weight_bytes / mib, pruned.weight_bytes / mib),
+            ",.1f",
+            "weight_bytes",
         ),
-        (
-            "KV cache, bytes per token",
-            f"{dense.kv_bytes_per_token():,}",
-            f"{pruned.kv_bytes_per_token():,}",
-            share["kv_bytes_per_token"],
-        ),
-        (
-            f"prunable cost ({plan.provenance['cost_model']})",
-            f"{budget['total_cost']:,.0f}",
-            f"{budget['kept_cost']:,.0f}",
-            share["prunable_cost"],
-        ),
+        ("KV cache, bytes per token", kv_bytes, ",", "kv_bytes_per_token"),
+        (f"prunable cost ({plan.provenance['cost_model']})", costs, ",.0f", "prunable_cost"),
     ]
-    return "\n".join(f"| {what} | {a} | {b} | {kept:.1%} |" for what, a, b, kept in rows)
+    return [
+        (name, f"{before:{form}}", f"{after:{form}}", share[key])
+        for name, (before, after), form, key in rows
+    ]
 
 
 def model_name(provenance: dict[str, Any]) -> str:
-    """Hub id of the base model, or the name of its folder; paths are nobody else's business."""
+    """Hub id of the base model, or the name of its folder; paths stay private."""
     name = provenance["model"]
     return name if provenance["revision"] else Path(name).resolve().name

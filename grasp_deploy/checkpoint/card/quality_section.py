@@ -1,14 +1,13 @@
-"""What a model card says of quality: the verdict, and the figures that it rests on."""
+"""Cells and notes of the quality tables, in a model card and in the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
 from grasp_deploy.stats.wording import plus_minus
 
-NOT_MEASURED = "Not measured: run `grasp-deploy evaluate card DIR`."
 MARK = "†"
 ERRORS_ARE = "±: one standard error; of what was lost it is paired, block by block, item by item."
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
@@ -18,30 +17,14 @@ TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
 Row = Mapping[str, Any]
 
 
-def quality_section(quality: Mapping[str, Any] | None) -> str:
-    """Markdown of a record of quality, dense beside pruned; None: that nothing was measured."""
-    if quality is None:
-        return NOT_MEASURED
-    outcome, sentence = quality["verdict"]["outcome"], quality["verdict"]["sentence"]
-    corpora, tasks = quality["corpora"], quality["tasks"]
-    parts = [f"**{outcome.capitalize()}**{sentence.removeprefix(outcome)}"]
-    parts.append(_table(CORPUS_HEAD, [corpus_cells(row) for row in corpora]))
-    if any(row["calibrated_on"] for row in corpora):
-        parts.append(mark_means(quality))
-    if tasks:
-        parts.append(_table(TASK_HEAD, [task_cells(row) for row in tasks]))
-    parts.append(ERRORS_ARE)
-    return "\n\n".join(parts)
-
-
 def mark_means(quality: Mapping[str, Any]) -> str:
-    """The note under a table in which a corpus is marked."""
+    """Note under a table in which a corpus is marked."""
     how = seen(bool(quality.get("healed_on")))
     return f"{MARK} The model was {how} this corpus, or a part of it, so it does not count."
 
 
 def corpus_cells(row: Row) -> list[str]:
-    """A row of the table under `CORPUS_HEAD`."""
+    """One row of the table under `CORPUS_HEAD`."""
     before, after = row["dense"]["perplexity"], row["pruned"]["perplexity"]
     split = f" ({row['split']})" if row["split"] else ""
     return [
@@ -54,7 +37,7 @@ def corpus_cells(row: Row) -> list[str]:
 
 
 def task_cells(row: Row) -> list[str]:
-    """A row of the table under `TASK_HEAD`."""
+    """One row of the table under `TASK_HEAD`."""
     shots = f", {row['num_fewshot']} examples" if row["num_fewshot"] else ""
     return [
         f"{row['task']} ({row['metric']}{shots})",
@@ -67,12 +50,3 @@ def task_cells(row: Row) -> list[str]:
 
 def _percent(share: float, error: float | None, sign: str = "") -> str:
     return plus_minus(100 * share, None if error is None else 100 * error, ".1f", sign)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Export of a plan: resolve its base model, check that they belong together, write the checkpoint."""
+"""Export of a plan: find its base model, check that both belong together, write the checkpoint."""
 
 from __future__ import annotations
 

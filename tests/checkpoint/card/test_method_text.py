@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from grasp_deploy.checkpoint.card.method_text import how_it_is_made_again, how_u
 from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.config.compress_config import CompressConfig
 
 HEALING = {
     "text": {"source": "folder/heal.txt", "sequences": 64, "sequence_length": 32},
@@ -25,15 +26,15 @@ HEALING = {
 
 
 def plan_of(config: dict[str, Any], **provenance: Any) -> Plan:
-    """A plan whose config has these options alone, as those of older releases lack some."""
+    """A plan without units, of a run with these options."""
+    options = {**asdict(CompressConfig(model="base", keep=0.5)), "method": "grasp", **config}
     nothing = torch.ones(0)
-    return Plan(nothing, nothing.bool(), nothing, {"config": config, **provenance})
+    return Plan(nothing, nothing.bool(), nothing, {"config": options, **provenance})
 
 
 @pytest.mark.parametrize(
     ("config", "words", "absent"),
     [
-        ({}, ("learnt gates", "`grasp`)", "global budget"), (", from",)),
         (
             {"method": "grasp", "start": "progressive"},
             ("learnt gates", "from a cut in rounds"),
@@ -43,7 +44,7 @@ def plan_of(config: dict[str, Any], **provenance: Any) -> Plan:
         ({"method": "grasp", "start": "flap"}, ("from the ranking of `flap`",), ()),
         (
             {"method": "progressive", "rounds": 3, "start": "progressive"},
-            ("a cut in 3 rounds by `taylor-element` scores", "global budget"),
+            ("a cut in 3 rounds by `obs` scores", "global budget"),
             ("learnt",),
         ),
         (
@@ -71,8 +72,8 @@ def test_swaps_are_named_where_one_was_accepted() -> None:
     config = {"method": "grasp", "swap_groups": 2}
     accepted = [{"unit": 3, "keeps": True, "heldout_loss": 2.0}]
     assert "and swaps of KV groups" in how_units_were_chosen(plan_of(config, swaps=accepted))
-    for none in ({}, {"swaps": []}):
-        assert "swaps" not in how_units_were_chosen(plan_of(config, **none))
+    assert "swaps" not in how_units_were_chosen(plan_of(config))
+    assert "swaps" not in how_units_were_chosen(plan_of(config, swaps=[]))
 
 
 def test_compensation_is_named_where_columns_were_solved() -> None:

@@ -83,7 +83,8 @@ def killed_before_replacement(folder: Path, number: int) -> None:
     plan = intact_plan(folder)
     child = os.fork()
     if child == 0:
-        replace, seen = Path.replace, []
+        replace = Path.replace
+        seen: list[Path] = []
 
         def counted(self: Path, target: Path) -> Path:
             if len(seen) == number:
@@ -91,7 +92,7 @@ def killed_before_replacement(folder: Path, number: int) -> None:
             seen.append(self)
             return replace(self, target)
 
-        Path.replace = counted
+        Path.replace = counted  # type: ignore[assignment,method-assign]
         try:
             renew_card(folder, plan, record())
         finally:

@@ -36,7 +36,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 assert AutoConfig.from_pretrained(sys.argv[1]).model_type == "grasp_qwen3"
 for auto, name in ((AutoModel, "GraspQwen3Model"), (AutoModelForCausalLM, "GraspQwen3ForCausalLM")):
     model = type(auto.from_pretrained(sys.argv[1]))
-    assert (model.__module__, model.__name__) == ("grasp_deploy.checkpoint.format.modeling_grasp", name)
+    place = "grasp_deploy.checkpoint.format.modeling_grasp"
+    assert (model.__module__, model.__name__) == (place, name)
 """
 
 

@@ -86,7 +86,7 @@ class Hub:
         )
 
     def refusal(self, name: str, revision: str | None = None, **variables: str) -> str:
-        done = self.ask(name, revision, **variables)
+        done = self.ask(name, revision, True, **variables)
         assert done.returncode == 2, done
         message = done.stderr.splitlines()[-1]
         assert message.startswith(f"cannot get {name}")
