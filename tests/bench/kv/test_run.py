@@ -146,8 +146,6 @@ def test_without_vllm_there_is_a_prediction(
         (("--memory", "much"), ("--memory 'much' is not a size",)),
         (("--memory", "1KiB"), ("--memory holds 0.0 MiB", "dense's weights", "more memory")),
         (("--context", "513"), ("513 tokens of --context", "512 positions", "dense")),
-        (("--dtype", "int8"), ("--dtype int8 is unknown",)),
-        (("--output", "."), ("--output . is a folder",)),
     ],
 )
 def test_bad_options_are_refused(
@@ -155,16 +153,6 @@ def test_bad_options_are_refused(
 ) -> None:
     given = ("--random-weights", "--predict-only", "--context", "500", *options)
     assert_refused(grasp_deploy("bench", "kv", models[0], *given), *words)
-
-
-def test_bad_models_are_refused(models: list[Path], tmp_path: Path) -> None:
-    assert_refused(
-        grasp_deploy("bench", "kv", models[0]), "is a file and holds no weights", "--random-weights"
-    )
-    assert_refused(grasp_deploy("bench", "kv", models[1], "--predict-only"), "holds no weights")
-    assert_refused(
-        grasp_deploy("bench", "kv", tmp_path / "absent", "--random-weights"), "no such folder"
-    )
 
 
 def test_more_memory_than_there_is_is_refused(
