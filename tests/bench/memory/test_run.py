@@ -50,7 +50,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def record(configs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the command measures on both."""
     output = tmp_path_factory.mktemp("records") / "new" / "memory.json"
-    options = ("--random-weights", "--prompt-tokens", TOKENS, "--batch", BATCH)
+    options = ("--random-weights", "--prompt-tokens", str(TOKENS), "--batch", str(BATCH))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         ended = grasp_deploy(

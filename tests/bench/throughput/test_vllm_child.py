@@ -58,7 +58,7 @@ class StaggeredEngine:
 
 @pytest.mark.vllm
 def test_first_and_last_tokens_are_timed_by_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_child.time, "perf_counter", itertools.count().__next__)
+    monkeypatch.setattr("time.perf_counter", itertools.count().__next__)
     timing = vllm_child.generate(StaggeredEngine(), [[1, 2], [3, 4]], new_tokens=4)
     assert (timing.first_seconds, timing.last_seconds, timing.seconds) == ([1, 2], [4, 5], 5)
 
@@ -66,7 +66,7 @@ def test_first_and_last_tokens_are_timed_by_request(monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def model(tmp_path: Path) -> BenchModel:
     """Nothing but the config.json of a pruned model whose layers differ."""
-    config = pruned_config(tiny_config("llama"), [(2, 96), (1, 64), (1, 32)])
+    config: Any = pruned_config(tiny_config("llama"), [(2, 96), (1, 64), (1, 32)])
     config.architectures = ["GraspLlamaForCausalLM"]
     config.save_pretrained(tmp_path)
     return bench_models([str(tmp_path)], random_weights=True, dtype="bfloat16")[0]
