@@ -19,26 +19,6 @@ GROWTH = 1.05  # the least growth of the gain with the batch that counts as grow
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """The part of a record's machine and settings that reasons depend on."""
-
-    on_gpu: bool
-    engine: str = "vllm"
-    eager: bool = False
-    server_flags: Sequence[str] = ()
-
-    @property
-    def tensor_parallel_size(self) -> int:
-        """Workers that share each layer, by the flags of the server."""
-        for flag, value in pairwise([*self.server_flags, ""]):
-            name, _, inline = flag.partition("=")
-            size = inline or value
-            if name.replace("_", "-") in ("--tensor-parallel-size", "-tp") and size.isdigit():
-                return int(size)
-        return 1
-
-
-@dataclass(frozen=True)
 class Case:
     """A model that is slower than the first, or short of the ideal, at one point."""
 
@@ -47,7 +27,10 @@ class Case:
     batch: int
     gain_by_batch: dict[int, float]  # of this quantity, over all batch sizes of the record
     highest_gain: float  # the upper end of this point's interval
-    conditions: Conditions
+    on_gpu: bool
+    engine: str = "vllm"
+    eager: bool = False
+    tensor_parallel_size: int = 1
 
 
 class Reason(NamedTuple):
@@ -78,9 +61,19 @@ def on_gpu(machine: dict[str, Any], device: str = "auto") -> bool:
     return "gpu" in machine and device != "cpu"
 
 
+def tensor_parallel_size(server_flags: Sequence[str]) -> int:
+    """Workers that share each layer, by the flags of vLLM's server."""
+    for flag, value in pairwise([*server_flags, ""]):
+        name, _, inline = flag.partition("=")
+        size = inline or value
+        if name.replace("_", "-") in ("--tensor-parallel-size", "-tp") and size.isdigit():
+            return int(size)
+    return 1
+
+
 def _tensor_parallel(case: Case) -> Reason | None:
     """vLLM copies a KV head to several workers where there are fewer heads than workers."""
-    size, layers = case.conditions.tensor_parallel_size, case.pruned.layers
+    size, layers = case.tensor_parallel_size, case.pruned.layers
     few = sum(layer.num_key_value_heads < size for layer in layers)
     if size == 1 or not few:
         return None
@@ -98,7 +91,7 @@ def _odd_widths(case: Case) -> Reason | None:
     On a CPU widths made no difference (benchmarks/aligned_shapes.py).
     """
     dense, layers = case.dense.layers, case.pruned.layers
-    if not case.conditions.on_gpu or len(dense) != len(layers):
+    if not case.on_gpu or len(dense) != len(layers):
         return None
     odd = [
         after.intermediate_size
@@ -140,7 +133,7 @@ def _launch_bound(case: Case) -> Reason | None:
         "launch-bound small batches",
         f"The gain grows with the batch, from {gain:.2f}x at {case.batch} to {gains[best]:.2f}x "
         f"at {best}: a small batch waits for work to be started rather than done. To try: serve "
-        f"larger batches{_graphs(case.conditions)}.",
+        f"larger batches{_graphs(case)}.",
     )
 
 
@@ -164,13 +157,13 @@ RULES: Sequence[Callable[[Case], Reason | None]] = (
 )
 
 
-def _graphs(conditions: Conditions) -> str:
+def _graphs(case: Case) -> str:
     """CUDA graphs, which help small batches on a GPU, if they were not used."""
-    if not conditions.on_gpu:
+    if not case.on_gpu:
         return ""
-    if conditions.engine == "transformers":
+    if case.engine == "transformers":
         return ", or serve with vLLM, which starts a whole step at once (CUDA graphs)"
-    if not conditions.eager:
+    if not case.eager:
         return ""
     return ", and let vLLM use CUDA graphs (leave out `--enforce-eager`)"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct, convert
 
@@ -23,8 +23,22 @@ class RecordModel(Struct, frozen=True):
     footprint: Footprint
 
 
-class BenchRecord(Struct, kw_only=True):
-    """The keys of every record of a bench; each bench adds its typed `settings` and `cells`.
+class BenchCell(Struct):
+    """One model at one point of the bench, such as a batch size."""
+
+    model: str
+
+    @property
+    def point(self) -> Hashable:
+        """Cells of one point are compared with each other."""
+        return None
+
+
+Cell = TypeVar("Cell", bound=BenchCell)
+
+
+class BenchRecord(Struct, Generic[Cell], kw_only=True):
+    """The keys of every record of a bench; each bench types its `settings` and `cells`.
 
     The first model is the baseline that the others are compared with.
     """
@@ -35,7 +49,18 @@ class BenchRecord(Struct, kw_only=True):
     created: str
     machine: dict[str, Any]
     versions: dict[str, str]
+    settings: Any
     models: Annotated[list[RecordModel], Meta(min_length=1)]
+    cells: Annotated[list[Cell], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        """ValueError for two models of one name, or a cell whose model is not in the record."""
+        names = [model.name for model in self.models]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two of its models have one name: {', '.join(names)}")
+        for index, cell in enumerate(self.cells):
+            if cell.model not in names:
+                raise ValueError(f"cells[{index}].model is {cell.model!r}, which is not in models")
 
     @property
     def baseline(self) -> str:
@@ -47,14 +72,11 @@ class BenchRecord(Struct, kw_only=True):
         """Footprint of each model, by its name."""
         return {model.name: model.footprint for model in self.models}
 
-    def check_models(self, cell_models: Iterable[str]) -> None:
-        """ValueError for two models of one name, or a cell whose model is not in the record."""
-        names = [model.name for model in self.models]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two of its models have one name: {', '.join(names)}")
-        for index, name in enumerate(cell_models):
-            if name not in names:
-                raise ValueError(f"cells[{index}].model is {name!r}, which is not in its models")
+    def dense_cell(self, cell: Cell) -> Cell | None:
+        """The first model's cell at the same point, if it is another one."""
+        point = (self.baseline, cell.point)
+        dense = next((other for other in self.cells if (other.model, other.point) == point), None)
+        return None if dense is cell else dense
 
 
 def record_models(models: Sequence[BenchModel]) -> list[RecordModel]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from grasp_deploy.bench.kv.settings import KvSettings
-from grasp_deploy.bench.record import BenchRecord, PositiveCount
+from grasp_deploy.bench.record import BenchCell, BenchRecord, PositiveCount
 from grasp_deploy.engine.capacity import KvCapacity
 
 
@@ -20,10 +20,9 @@ class RecordSettings(KvSettings):
     random_weights: bool = False
 
 
-class Cell(Struct):
+class Cell(BenchCell):
     """One model with the KV cache that its weights leave of the memory."""
 
-    model: str
     memory_bytes: PositiveCount  # of the cache alone
     context_tokens: PositiveCount
     kv_bytes_per_token: PositiveCount
@@ -37,14 +36,13 @@ class Cell(Struct):
         return self.measured or self.predicted
 
 
-class KvRecord(BenchRecord, kw_only=True):
+class KvRecord(BenchRecord[Cell], kw_only=True):
     """The KV cache of every model, one cell each."""
 
     settings: RecordSettings
-    cells: Annotated[list[Cell], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        self.check_models(cell.model for cell in self.cells)
+        super().__post_init__()
         if [cell.model for cell in self.cells] != [model.name for model in self.models]:
             raise ValueError("its cells are not one for each of its models, in their order")
 

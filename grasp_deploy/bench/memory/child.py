@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ import pynvml
 import torch
 from transformers import PreTrainedModel
 
+from grasp_deploy.bench.throughput.energy import cuda_uuid
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.engine.child import answer_requests
@@ -58,7 +58,7 @@ def answer(request: dict[str, Any], load: Load = load_model) -> dict[str, Any]:
             token_ids = torch.randint(model.config.vocab_size, size, generator=generator)
             samples.append(measure(model, token_ids))
             if device.type == "cuda":
-                samples[-1]["device_bytes"] = _process_bytes(device, used_before)
+                samples[-1]["device_bytes"] = _device_used_bytes(device) - used_before
     except torch.OutOfMemoryError as error:
         raise InputError(
             f"{request['device']} is too small for {request['batch']} prompts of "
@@ -149,30 +149,15 @@ def _status_bytes(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-def _process_bytes(device: torch.device, used_before: int) -> int:
-    """Device memory of this process, context and kernels included.
-
-    In a container NVML may know this process by another number, or not list it. Then the only
-    process on the device is taken for this one, else what has been taken since it began.
-    """
-    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(_nvml_handle(device))
-    own = [process for process in processes if process.pid == os.getpid()]
-    if not own and len(processes) == 1:
-        own = processes
-    if own and own[0].usedGpuMemory is not None:
-        return int(own[0].usedGpuMemory)
-    return _device_used_bytes(device) - used_before
-
-
 def _device_used_bytes(device: torch.device) -> int:
+    """Used memory of a GPU; its growth since the child began is that of the whole process."""
     return int(pynvml.nvmlDeviceGetMemoryInfo(_nvml_handle(device)).used)
 
 
 def _nvml_handle(device: torch.device) -> Any:
     pynvml.nvmlInit()
     # By its identity: CUDA may number the devices otherwise, or see only some of them.
-    identity = torch.cuda.get_device_properties(device).uuid
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{identity}")
+    return pynvml.nvmlDeviceGetHandleByUUID(cuda_uuid(device.index or 0))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from grasp_deploy.bench.memory.settings import MemorySettings
 from grasp_deploy.bench.prediction import relative_error
-from grasp_deploy.bench.record import BenchRecord, Count, PositiveCount
+from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, PositiveCount
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,18 @@ class Sizes(Sample, frozen=True, kw_only=True, omit_defaults=True):
     other_bytes: Count
 
 
-class Cell(Struct):
+class Cell(BenchCell):
     """One model at one prompt length."""
 
-    model: str
     prompt_tokens: PositiveCount
     batch: PositiveCount
     predicted: Sizes
     measured: Sizes
     samples: list[Sample]
+
+    @property
+    def point(self) -> int:
+        return self.prompt_tokens
 
     @property
     def error(self) -> float:
@@ -61,17 +63,7 @@ class Cell(Struct):
         return relative_error(self.measured.peak_bytes, self.predicted.peak_bytes)
 
 
-class MemoryRecord(BenchRecord, kw_only=True):
+class MemoryRecord(BenchRecord[Cell], kw_only=True):
     """All models at all prompt lengths."""
 
     settings: RecordSettings
-    cells: Annotated[list[Cell], Meta(min_length=1)]
-
-    def __post_init__(self) -> None:
-        self.check_models(cell.model for cell in self.cells)
-
-    def dense_cell(self, cell: Cell) -> Cell | None:
-        """The first model's cell at the same length, if it is another one."""
-        point = (self.baseline, cell.prompt_tokens)
-        dense = next((c for c in self.cells if (c.model, c.prompt_tokens) == point), None)
-        return None if dense is cell else dense

@@ -65,12 +65,8 @@ def _latency_drawing(record: ServeRecord, name: str, title: str) -> Drawing:
 
 
 def _loads(record: ServeRecord) -> list[LoadPoint]:
-    """The different loads, from the lightest on; unlimited ones last."""
-    unlimited = float("inf")
-    return sorted(
-        {cell.load for cell in record.cells},
-        key=lambda load: (load.max_concurrency or unlimited, load.request_rate or unlimited),
-    )
+    """The different loads, from the lightest on."""
+    return sorted({cell.load for cell in record.cells}, key=lambda load: load.size)
 
 
 def _cells_by_model(record: ServeRecord) -> list[list[Cell]]:
@@ -86,9 +82,9 @@ def _load_axes(record: ServeRecord, loads: Sequence[LoadPoint], title: str) -> A
     lost = f"{failed:,} failed in all" if failed else "none failed"
     requests = max(cell.requests for cell in cells)
     axes = new_axes(title, f"{requests:,} requests at each load, {lost}; {runs}")
-    axes.set_xticks(range(len(loads)), labels=[_tick(load) for load in loads])
+    axes.set_xticks(range(len(loads)), labels=[f"{load.size:,g}" for load in loads])
     axes.margins(x=0.08)
-    axes.set_xlabel(_axis_label(loads))
+    axes.set_xlabel("requests per second" if loads[0].request_rate else "requests at once")
     return axes
 
 
@@ -102,17 +98,3 @@ def _milliseconds(cell: Cell, name: str, percentile: str) -> float:
     """Median over the repetitions."""
     latencies = (getattr(sample, f"{name}_seconds") for sample in cell.samples)
     return 1000 * statistics.median(getattr(seconds, percentile) for seconds in latencies)
-
-
-def _tick(load: LoadPoint) -> str:
-    at_once, rate = load.max_concurrency, load.request_rate
-    if rate is None:
-        return "all" if at_once is None else f"{at_once:,}"
-    return f"{rate:g}/s" if at_once is None else f"{rate:g}/s,\n{at_once:,} at once"
-
-
-def _axis_label(loads: Sequence[LoadPoint]) -> str:
-    rates = [load.request_rate for load in loads]
-    if not any(rates):
-        return "requests at once"
-    return "load, requests per second" if all(rates) else "load, requests"

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from grasp_deploy.bench.record import (
     Amount,
+    BenchCell,
     BenchRecord,
     Count,
     Positive,
@@ -53,30 +54,34 @@ class Sample(Struct, frozen=True, omit_defaults=True):
 
 
 class LoadPoint(Struct, frozen=True):
-    """Requests at once, or requests per second; None: not limited."""
+    """Requests at once, or else requests per second."""
 
     max_concurrency: PositiveCount | None
     request_rate: Positive | None
 
     @property
     def title(self) -> str:
-        """`8 requests at once`, `4 requests per second`, `all requests at once`."""
-        parts = []
-        if self.request_rate is not None:
-            parts.append(f"{self.request_rate:g} requests per second")
+        """`8 requests at once`, or `0.5 requests per second`."""
         if self.max_concurrency is not None:
-            at_most = "at most " if parts else ""
-            parts.append(f"{at_most}{counted(self.max_concurrency, 'request')} at once")
-        return ", ".join(parts) or "all requests at once"
+            return f"{counted(self.max_concurrency, 'request')} at once"
+        return f"{self.request_rate:g} requests per second"
+
+    @property
+    def size(self) -> float:
+        """Requests at once or per second; records have loads of one sort."""
+        return self.max_concurrency or self.request_rate or 0
 
 
-class Cell(Struct):
+class Cell(BenchCell):
     """One model under one load."""
 
-    model: str
     load: LoadPoint
     requests: PositiveCount  # of each sample
     samples: Annotated[list[Sample], Meta(min_length=1)]
+
+    @property
+    def point(self) -> LoadPoint:
+        return self.load
 
     @property
     def asked(self) -> int:
@@ -94,23 +99,16 @@ class Cell(Struct):
         return [sample.output_tokens_per_second for sample in self.samples]
 
 
-class ServeRecord(BenchRecord, kw_only=True):
+class ServeRecord(BenchRecord[Cell], kw_only=True):
     """All models under all loads."""
 
     settings: RecordSettings
-    cells: Annotated[list[Cell], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        self.check_models(cell.model for cell in self.cells)
+        super().__post_init__()
         check_repetitions((cell.load, len(cell.samples)) for cell in self.cells)
         for index, cell in enumerate(self.cells):
             if not all(cell.rates) and not cell.failed:
                 raise ValueError(
                     f"cells[{index}] has 0 output tokens per second although no request failed"
                 )
-
-    def dense_cell(self, cell: Cell) -> Cell | None:
-        """The first model's cell under the same load, if it is another one."""
-        point = (self.baseline, cell.load)
-        dense = next((c for c in self.cells if (c.model, c.load) == point), None)
-        return None if dense is cell else dense

@@ -7,7 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from grasp_deploy.bench.reasons import Case, Conditions, likely_reasons, on_gpu, reason_lines
+from grasp_deploy.bench.reasons import (
+    Case,
+    likely_reasons,
+    on_gpu,
+    reason_lines,
+    tensor_parallel_size,
+)
 from grasp_deploy.bench.serve.record import Cell, LoadPoint, ServeRecord
 from grasp_deploy.stats.noise import SLOWER, Difference, differences, log_ratios
 from grasp_deploy.stats.wording import common_outcome, counted, grouped, points_by_outcome, span
@@ -109,9 +115,7 @@ def _case(record: ServeRecord, row: Verdict, rows: Sequence[Verdict]) -> Case:
         batch=at_once,
         gain_by_batch=gains if at_once else {0: row.ratio},
         highest_gain=row.interval[1],
-        conditions=Conditions(
-            on_gpu=on_gpu(record.machine),
-            eager="--enforce-eager" in record.settings.server_flags,
-            server_flags=record.settings.server_flags,
-        ),
+        on_gpu=on_gpu(record.machine),
+        eager="--enforce-eager" in record.settings.server_flags,
+        tensor_parallel_size=tensor_parallel_size(record.settings.server_flags),
     )

@@ -13,7 +13,6 @@ from grasp_deploy.bench.limits import check_room, check_sequence
 from grasp_deploy.bench.memory.prefill import predict_prefill
 from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.timing import quiet_environment
-from grasp_deploy.bench.throughput.vllm_child import vllm_load_request
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_head_size
 from grasp_deploy.engine.capacity import BLOCK_TOKENS
@@ -84,22 +83,43 @@ def environment_of(engine: str) -> dict[str, str]:
 
 def load_request(model: BenchModel, folder: Path, settings: ThroughputSettings) -> dict[str, Any]:
     """The request that makes a child load a model, whose config.json is in this folder."""
-    common: dict[str, Any] = {
+    if settings.engine == "vllm":
+        return {"do": "load", "engine": _vllm_arguments(model, folder, settings)}
+    return {
+        "do": "load",
         "model": str(folder),
         "dtype": model.shape.dtype,
         "random_weights": model.random_weights,
+        "device": settings.device,
+        "seed": settings.seed,
     }
-    if settings.engine == "transformers":
-        return {"do": "load", **common, "device": settings.device, "seed": settings.seed}
-    assert settings.kv_memory_bytes is not None, "filled in by the checks"
-    return vllm_load_request(
-        **common,
-        kv_cache_bytes=settings.kv_memory_bytes,
-        largest_batch=max(settings.batches),
-        prompt_tokens=settings.prompt_tokens,
-        new_tokens=settings.new_tokens,
-        enforce_eager=settings.enforce_eager,
-    )
+
+
+def _vllm_arguments(
+    model: BenchModel, folder: Path, settings: ThroughputSettings
+) -> dict[str, Any]:
+    """Arguments of vLLM's LLM, with room for whole batches.
+
+    One step may prefill the whole of the largest batch. With vLLM's own limit the first requests
+    would decode while the last ones wait for their prefill, and neither TTFT nor TPOT would be of
+    one phase alone.
+    """
+    return {
+        "model": str(folder),
+        "dtype": model.shape.dtype,
+        "load_format": "dummy" if model.random_weights else "auto",
+        "kv_cache_memory_bytes": settings.kv_memory_bytes,
+        # Of no use beside the line above, but unless so much is free, vLLM does not start: and
+        # the other models' engines are there already.
+        "gpu_memory_utilization": 0.01,
+        "max_model_len": settings.tokens,
+        "max_num_seqs": max(settings.batches),
+        "max_num_batched_tokens": max(settings.batches) * settings.prompt_tokens,
+        "enable_prefix_caching": False,
+        "enforce_eager": settings.enforce_eager,
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+    }
 
 
 def check_memory(models: Sequence[BenchModel], settings: ThroughputSettings, ask: Ask) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from grasp_deploy.bench.record import (
     Amount,
+    BenchCell,
     BenchRecord,
     Positive,
     PositiveCount,
@@ -46,16 +46,19 @@ class Sample(Struct, frozen=True):
     joules: Amount | None = None  # None: no GPU counts them
 
 
-class Cell(Struct, kw_only=True, omit_defaults=True):
+class Cell(BenchCell, kw_only=True, omit_defaults=True):
     """One model at one batch size; `refused` says why there are no samples."""
 
-    model: str
     engine: str
     batch: PositiveCount
     prompt_tokens: PositiveCount
     new_tokens: PositiveCount
     samples: list[Sample]
     refused: str | None = None
+
+    @property
+    def point(self) -> int:
+        return self.batch
 
     def rates(self, quantity: str) -> list[float]:
         """Tokens per second of each repetition; empty where there was nothing to decode.
@@ -71,20 +74,13 @@ class Cell(Struct, kw_only=True, omit_defaults=True):
         return [self.batch / time for time in times if time] if all(times) else []
 
 
-class ThroughputRecord(BenchRecord, kw_only=True):
+class ThroughputRecord(BenchRecord[Cell], kw_only=True):
     """All models at all batch sizes; repetition i of every model ran side by side."""
 
     settings: RecordSettings
-    cells: Annotated[list[Cell], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        self.check_models(cell.model for cell in self.cells)
+        super().__post_init__()
         check_repetitions((cell.batch, len(cell.samples)) for cell in self.cells)
         if len({(c.engine, c.prompt_tokens, c.new_tokens) for c in self.cells}) > 1:
             raise ValueError("its cells differ in engine, prompt_tokens or new_tokens")
-
-    def dense_cell(self, cell: Cell) -> Cell | None:
-        """The first model's cell at the same batch size, if it is another one."""
-        point = (self.baseline, cell.batch)
-        dense = next((c for c in self.cells if (c.model, c.batch) == point), None)
-        return None if dense is cell else dense

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from grasp_deploy.bench.ideal import Load, ideal_gains, share_of_ideal
-from grasp_deploy.bench.reasons import Case, Conditions, likely_reasons, on_gpu, reason_lines
+from grasp_deploy.bench.reasons import Case, likely_reasons, on_gpu, reason_lines
 from grasp_deploy.bench.throughput.record import QUANTITIES, Cell, ThroughputRecord
 from grasp_deploy.stats.noise import (
     FASTER,
@@ -179,9 +179,7 @@ def _case(record: ThroughputRecord, row: Verdict, rows: Sequence[Verdict]) -> Ca
         batch=row.batch,
         gain_by_batch={other.batch: other.ratio for other in rows},
         highest_gain=row.highest_ratio,
-        conditions=Conditions(
-            on_gpu=on_gpu(record.machine, record.settings.device),
-            engine=record.settings.engine,
-            eager=record.settings.enforce_eager,
-        ),
+        on_gpu=on_gpu(record.machine, record.settings.device),
+        engine=record.settings.engine,
+        eager=record.settings.enforce_eager,
     )

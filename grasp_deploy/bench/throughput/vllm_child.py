@@ -16,42 +16,6 @@ from grasp_deploy.engine.child import answer_requests
 from grasp_deploy.errors import InputError
 
 
-def vllm_load_request(
-    model: str,
-    *,
-    dtype: str,
-    random_weights: bool,
-    kv_cache_bytes: int,
-    largest_batch: int,
-    prompt_tokens: int,
-    new_tokens: int,
-    enforce_eager: bool,
-) -> dict[str, Any]:
-    """The request that starts the engine, with room for whole batches.
-
-    One step may prefill the whole of the largest batch. With vLLM's own limit the first requests
-    would decode while the last ones wait for their prefill, and neither TTFT nor TPOT would be of
-    one phase alone.
-    """
-    engine = {
-        "model": model,
-        "dtype": dtype,
-        "load_format": "dummy" if random_weights else "auto",
-        "kv_cache_memory_bytes": kv_cache_bytes,
-        # Of no use beside the line above, but unless so much is free, vLLM does not start: and
-        # the other models' engines are there already.
-        "gpu_memory_utilization": 0.01,
-        "max_model_len": prompt_tokens + new_tokens,
-        "max_num_seqs": largest_batch,
-        "max_num_batched_tokens": largest_batch * prompt_tokens,
-        "enable_prefix_caching": False,
-        "enforce_eager": enforce_eager,
-        "skip_tokenizer_init": True,
-        "disable_log_stats": True,
-    }
-    return {"do": "load", "engine": engine}
-
-
 def load(engine: dict[str, Any]) -> LoadedModel:
     """Start the engine with these arguments of vLLM's LLM; InputError for what vLLM refuses."""
     import torch

@@ -50,7 +50,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def record(configs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the command measures on both."""
     output = tmp_path_factory.mktemp("records") / "new" / "memory.json"
-    options = ("--random-weights", "--prompt-tokens", TOKENS, "--batch", BATCH)
+    options = ("--random-weights", "--prompt-tokens", str(TOKENS), "--batch", str(BATCH))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         ended = grasp_deploy(
@@ -148,66 +148,6 @@ def test_the_table_fits_and_shows_each_figure(record: dict[str, Any]) -> None:
     assert "+100.0%" in text  # the KV cache of the second model
 
 
-def write_model(folder: Path, content: dict[str, Any] | None = None) -> Path:
-    """A folder with a config.json and no weights."""
-    config = tiny_config("llama").to_dict() if content is None else content
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--prompt-tokens", "0"), ("--prompt-tokens '0'", "positive whole number")),
-        (("--prompt-tokens", "8,x"), ("'x'", "write it like 1,2,4")),
-        (("--prompt-tokens", ""), ("--prompt-tokens ''",)),
-        (("--prompt-tokens", "8,8"), ("names a number twice",)),
-        (("--dtype", "int8"), ("--dtype int8 is unknown",)),
-        (("--device", "tpu"), ("--device tpu",)),
-        (("--device", "cuda:99"), ("--device cuda:99", "GPUs here")),
-        (("--output", "."), ("--output . is a folder",)),
-        (("--output", "text.txt"), ("text.txt exists and is no record",)),
-        (("--output", "text.txt/record.json"), ("cannot be written",)),
-    ],
-)
-def test_bad_options_are_refused(
-    options: tuple[str, ...],
-    words: tuple[str, ...],
-    configs: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("mine")
-    assert_refused(
-        grasp_deploy("bench", "memory", configs[0], "--random-weights", *options), *words
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
-
-
-def test_bad_models_are_refused(configs: list[Path], tmp_path: Path) -> None:
-    assert_refused(
-        grasp_deploy("bench", "memory", configs[0]),
-        "is a file and holds no weights",
-        "--random-weights",
-    )
-    assert_refused(grasp_deploy("bench", "memory", tmp_path / "absent"), "no such folder")
-    absent = tmp_path / "absent.json"
-    assert_refused(grasp_deploy("bench", "memory", absent, "--random-weights"), "there is no file")
-    bare = write_model(tmp_path / "bare")
-    assert_refused(grasp_deploy("bench", "memory", bare), "holds no weights")
-    gpt = write_model(tmp_path / "gpt", {"architectures": ["GPT2LMHeadModel"]})
-    assert_refused(
-        grasp_deploy("bench", "memory", gpt, "--random-weights"), "GPT2LMHeadModel", "not supported"
-    )
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert_refused(
-        grasp_deploy("bench", "memory", empty, "--random-weights"), "holds no config.json"
-    )
-
-
 def test_what_does_not_fit_is_refused_before_it_begins(
     configs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,11 +163,3 @@ def test_a_system_that_cannot_measure_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(memory_child, "RESET_PEAK", "no such command")
     with pytest.raises(InputError, match="peak of resident memory cannot be measured here"):
         memory_child._reset_peak()
-
-
-def test_models_of_one_folder_name_are_told_apart(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        write_model(tmp_path / name / "same")
-    names = [str(tmp_path / "a" / "same"), str(tmp_path / "b" / "same" / "config.json")]
-    assert [model.name for model in bench_models(names, random_weights=True)] == ["same", "same#2"]

@@ -12,14 +12,12 @@ from grasp_deploy.bench import limits
 from grasp_deploy.bench.throughput.engines import MODULES, kv_pool_bytes
 from grasp_deploy.bench.throughput.run import bench_throughput, rounds
 from grasp_deploy.bench.throughput.settings import ThroughputSettings
-from grasp_deploy.bench.throughput.verdict import throughput_verdicts
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 from grasp_deploy.files.record import read_record
 from tests.bench.commands import bench
-from tests.cli.command import REPOSITORY, assert_refused
-from tests.retry_timing import undisturbed
+from tests.cli.command import REPOSITORY
 from tests.tiny import save_tiny
 
 SMALL = ("--prompt-tokens", 16, "--new-tokens", 4, "--batch", "1,3")
@@ -188,24 +186,6 @@ def test_the_command_writes_the_record_that_it_prints(models: list[Path], tmp_pa
 
 
 @pytest.mark.slow
-def test_a_model_differs_from_a_deeper_one_and_not_from_itself(
-    models: list[Path], tmp_path: Path
-) -> None:
-    save_tiny("llama", tmp_path / "deep", num_hidden_layers=15)
-    three = of([models[0], models[0], tmp_path / "deep"])
-    longer = settings(batches=(2,), prompt_tokens=128, new_tokens=12, repetitions=5)
-
-    def check() -> None:
-        record = bench_throughput(three, longer, ["bench"])
-        outcomes = {(v.model, v.quantity): v.outcome for v in throughput_verdicts(record)}
-        for quantity in ("throughput", "prefill", "decode"):
-            assert outcomes["wide#2", quantity] == "no difference beyond noise"
-            assert outcomes["deep", quantity] == "slower"
-
-    undisturbed(check)
-
-
-@pytest.mark.slow
 def test_random_weights_need_no_weights_and_the_table_fits(
     models: list[Path], tmp_path: Path
 ) -> None:
@@ -216,16 +196,6 @@ def test_random_weights_need_no_weights_and_the_table_fits(
     assert ended.code == 0
     assert "small" in ended.stdout and "tokens/s" in ended.stdout
     assert "with --repetitions 1 a difference can hardly be told from noise" in ended.stderr
-
-
-def test_bad_options_are_refused_in_one_line(models: list[Path], tmp_path: Path) -> None:
-    refused = bench("throughput", models[0], "--batch", "1,x", *TRANSFORMERS)
-    assert_refused(refused, "--batch '1,x'", "write it like 1,2,4")
-    refused = bench("throughput", models[0], "--kv-memory", "much")
-    assert_refused(refused, "--kv-memory", "much")
-    assert_refused(bench("throughput", tmp_path / "none", *SMALL, *TRANSFORMERS), "no such folder")
-    refused = bench("throughput", models[0], *TRANSFORMERS, "--prompt-tokens", 512)
-    assert_refused(refused, "exceed the 512 positions", "lower --prompt-tokens")
 
 
 @pytest.mark.vllm

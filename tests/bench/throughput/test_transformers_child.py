@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import Cache, DynamicCache
 
 from grasp_deploy.bench.throughput import transformers_child as transformers_throughput
 from grasp_deploy.bench.throughput.timing import random_prompts
@@ -19,11 +18,8 @@ from grasp_deploy.bench.throughput.transformers_child import (
     generate,
     load,
 )
-from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.errors import InputError
-from tests.bench.throughput.planted import ROOT, assert_idle_afterwards, assert_sleeps_show, sample
-from tests.retry_timing import undisturbed
-from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand, tiny_model
+from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model
 
 FULL_ATTENTION = ("llama", "qwen2-tied", "qwen3")
 SLIDING = ("mistral-sliding", "qwen2-sliding")
@@ -48,7 +44,8 @@ def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
     model = tiny_model(**VARIANTS[variant])
     if pruned:
         model = slice_by_hand(model, random_kept(model.config))
-    wanted = model.generate(
+    generator: Any = model
+    wanted = generator.generate(
         torch.tensor(PROMPTS),
         max_new_tokens=7,
         min_new_tokens=7,
@@ -119,27 +116,16 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
         generate(tiny_model("llama"), PROMPTS, 2)
 
 
-@pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """A child with a model in it, and two threads that might spin."""
-    folder = tmp_path_factory.mktemp("model")
-    save_tiny("llama", folder)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
-    with child(
-        "tests.bench.throughput.planted_transformers", environment, name="transformers"
-    ) as ask:
-        assert ask({"do": "free_memory", "device": "cpu"}) == {"free_memory_bytes": None}
-        arguments = {"dtype": "float32", "device": "cpu", "random_weights": False, "seed": 0}
-        ask({"do": "load", "model": str(folder), **arguments})
-        yield ask
+def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still but for one second in the prefill and two in each decode step."""
+    clock = [0.0]
 
+    def step(model: PreTrainedModel, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+        clock[0] += 1.0 if tokens.shape[1] > 1 else 2.0
+        return tokens[:, :1]
 
-@pytest.mark.slow
-def test_planted_sleeps_show_where_they_were_planted(ask: Ask) -> None:
-    sample(ask)  # the first is slow
-    undisturbed(lambda: assert_sleeps_show(ask))
-
-
-@pytest.mark.slow
-def test_an_idle_child_leaves_the_processor_to_the_others(ask: Ask) -> None:
-    undisturbed(lambda: assert_idle_afterwards(ask))
+    monkeypatch.setattr(transformers_throughput, "_next_tokens", step)
+    monkeypatch.setattr(transformers_throughput, "_now", lambda device: clock[0])
+    timing = generate(tiny_model("llama"), PROMPTS, 4)
+    assert timing.first_seconds == [1.0] * 3
+    assert timing.last_seconds == [7.0] * 3 and timing.seconds == 7.0

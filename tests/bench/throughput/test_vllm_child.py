@@ -1,106 +1,96 @@
-"""Batches through a real vLLM engine: times that say what they claim, and little beside vLLM."""
+"""Batches through vLLM's engine: what is timed, and what a real engine is started with."""
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from grasp_deploy.bench.throughput.vllm_child import vllm_load_request
-from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.bench.throughput import vllm_child
+from grasp_deploy.bench.throughput.engines import MODULES, environment_of, load_request
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.engine.child import Ask, child
-from grasp_deploy.engine.vllm_process import vllm_child_environment
 from grasp_deploy.errors import InputError
-from tests.bench.throughput.planted import (
-    BATCH,
-    NEW_TOKENS,
-    PROMPT_TOKENS,
-    ROOT,
-    assert_idle_afterwards,
-    assert_sleeps_show,
-    sample,
-)
-from tests.retry_timing import undisturbed
+from grasp_deploy.evaluate.models import BenchModel, bench_models
+from tests.cli.command import REPOSITORY
 from tests.tiny import pruned_config, tiny_config
 
-pytestmark = pytest.mark.vllm
-KV_BYTES = 2**22
+SETTINGS = ThroughputSettings(
+    batches=(1, 2),
+    prompt_tokens=24,
+    new_tokens=8,
+    kv_memory_bytes=2**22,
+    device="cpu",
+    enforce_eager=True,
+)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with nothing but the config.json of a pruned model whose layers differ."""
-    folder = tmp_path_factory.mktemp("model")
-    config = pruned_config(tiny_config("llama"), [(2, 96), (1, 64), (1, 32)])
+class StaggeredEngine:
+    """Request i has its first token in step i, and its last three steps later."""
+
+    def __init__(self) -> None:
+        self.renderer = SimpleNamespace(render_cmpl=list)
+        self.requests: list[str] = []
+        self.steps = itertools.count()
+        self.unfinished = 0
+
+    def add_request(self, name: str, prompt: Any, params: Any) -> None:
+        self.requests.append(name)
+        self.unfinished += 1
+
+    def has_unfinished_requests(self) -> bool:
+        return self.unfinished > 0
+
+    def step(self) -> list[Any]:
+        step = next(self.steps)
+        outputs = [
+            SimpleNamespace(request_id=name, finished=step == int(name) + 3)
+            for name in self.requests
+            if step in (int(name), int(name) + 3)
+        ]
+        self.unfinished -= sum(output.finished for output in outputs)
+        return outputs
+
+
+@pytest.mark.vllm
+def test_first_and_last_tokens_are_timed_by_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.perf_counter", itertools.count().__next__)
+    timing = vllm_child.generate(StaggeredEngine(), [[1, 2], [3, 4]], new_tokens=4)
+    assert (timing.first_seconds, timing.last_seconds, timing.seconds) == ([1, 2], [4, 5], 5)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> BenchModel:
+    """Nothing but the config.json of a pruned model whose layers differ."""
+    config: Any = pruned_config(tiny_config("llama"), [(2, 96), (1, 64), (1, 32)])
     config.architectures = ["GraspLlamaForCausalLM"]
-    config.save_pretrained(folder)
-    return folder
+    config.save_pretrained(tmp_path)
+    return bench_models([str(tmp_path)], random_weights=True, dtype="bfloat16")[0]
 
 
-@pytest.fixture(scope="module")
-def ask(folder: Path) -> Iterator[Ask]:
-    """A child with an engine in it, its weights random."""
-    environment = {**vllm_child_environment(), "PYTHONPATH": str(ROOT)}
-    with child("tests.bench.throughput.planted_vllm", environment, name="vLLM") as ask:
-        assert ask({"do": "free_memory"}) == {"free_memory_bytes": None}
-        ask(load_request(folder))
+@pytest.fixture
+def ask() -> Iterator[Ask]:
+    environment = {**environment_of("vllm"), "PYTHONPATH": str(REPOSITORY)}
+    with child(MODULES["vllm"], environment, name="vLLM") as ask:
         yield ask
 
 
-def load_request(folder: Path, **changes: object) -> dict[str, object]:
-    arguments = {
-        "dtype": "bfloat16",
-        "random_weights": True,
-        "kv_cache_bytes": KV_BYTES,
-        "largest_batch": BATCH,
-        "prompt_tokens": PROMPT_TOKENS,
-        "new_tokens": NEW_TOKENS,
-        "enforce_eager": True,
-    }
-    return vllm_load_request(str(folder), **{**arguments, **changes})  # type: ignore[arg-type]
+def test_one_step_may_prefill_the_largest_batch(model: BenchModel) -> None:
+    engine = load_request(model, model.path, SETTINGS)["engine"]
+    assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (2, 48)
+    assert engine["kv_cache_memory_bytes"] == 2**22 and engine["max_model_len"] == 32
+    assert engine["load_format"] == "dummy" and engine["enable_prefix_caching"] is False
 
 
-def test_planted_sleeps_show_where_they_were_planted(ask: Ask) -> None:
-    sample(ask)  # the first is slow
-    undisturbed(lambda: assert_sleeps_show(ask))
-
-
-def test_the_cache_has_the_bytes_that_were_asked_for_and_remembers_no_prefix(
-    ask: Ask, folder: Path
-) -> None:
-    engine = ask({"do": "look"})
-    per_token = model_shape(read_config(folder)).kv_bytes_per_token(2)
-    tokens = engine["blocks"] * engine["block_tokens"]
-    assert 0 <= KV_BYTES // per_token - tokens < engine["block_tokens"]
-    assert engine["prefix_caching"] is False
-
-
-def test_an_idle_engine_leaves_the_processor_to_the_others(ask: Ask) -> None:
-    undisturbed(lambda: assert_idle_afterwards(ask))
-
-
-def test_what_is_timed_is_vllm_and_little_else(ask: Ask) -> None:
-    undisturbed(lambda: assert_little_else_is_timed(ask))
-
-
-def assert_little_else_is_timed(ask: Ask) -> None:
-    """Steps of 50 ms, short for a model that is worth measuring; what is left is ours.
-
-    A quiet machine shows 0.01 % and 0.04 %; the limits leave room for a busy one.
-    """
-    ask({"do": "plant", "planted": {"prefill_seconds": 0.05, "decode_seconds": 0.05}})
-    parent = time.process_time()
-    measured = sample(ask)
-    parent = time.process_time() - parent
-    outside = measured["seconds"] - ask({"do": "look"})["inside_seconds"]
-    assert measured["seconds"] > NEW_TOKENS * 0.05
-    assert 0 <= outside < 0.05 * measured["seconds"]
-    assert parent < 0.05 * measured["seconds"], "the process that asks sleeps meanwhile"
-
-
-def test_what_vllm_refuses_is_told_in_one_line(ask: Ask, folder: Path) -> None:
+@pytest.mark.vllm
+def test_what_vllm_refuses_is_told_in_one_line(model: BenchModel, ask: Ask) -> None:
+    assert ask({"do": "free_memory"}) == {"free_memory_bytes": None}
+    request = load_request(model, model.path, SETTINGS)
+    request["engine"]["dtype"] = "int3"
     with pytest.raises(InputError, match=r"^vLLM cannot start: .*'float32'") as caught:
-        ask(load_request(folder, dtype="int3"))
+        ask(request)
     assert "\n" not in str(caught.value)
