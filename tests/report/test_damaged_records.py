@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.report.study_records import study_record, with_allocation, with_tasks
 
 from grasp_deploy.bench.throughput.table import serve_table
 from grasp_deploy.errors import InputError
@@ -14,7 +15,6 @@ from grasp_deploy.files.record import read_record
 from grasp_deploy.report.records import check_record
 from tests.evaluate.tasks.test_table import task_record
 from tests.report.records import Record, kv_record, model, record, serve_record, throughput_record
-from tests.report.study_records import study_record, with_allocation, with_tasks
 
 MODELS = [model("dense"), model("pruned", 0.6)]
 SEEN = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.json"))

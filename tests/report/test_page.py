@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
+from tests.report.study_records import study_record, with_tasks
+
 from grasp_deploy.bench.verdicts import headlines
 from grasp_deploy.report.page import page
 from grasp_deploy.report.records import NamedRecord
@@ -27,7 +29,6 @@ from tests.report.records import (
     serve_record,
     throughput_record,
 )
-from tests.report.study_records import study_record, with_tasks
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 import matplotlib as mpl
+from grasp_deploy.report.plots import Drawing, drawings, png, shape_drawings, svg
+from grasp_deploy.report.plots.shapes import pareto_front
 from matplotlib import image
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -21,8 +23,6 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from grasp_deploy.report.figure_style import DARK, INK, SERIES, color_of, our_style
-from grasp_deploy.report.plots import Drawing, drawings, png, shape_drawings, svg
-from grasp_deploy.report.plots.shapes import pareto_front
 from tests.report.records import (
     Record,
     kv_record,
