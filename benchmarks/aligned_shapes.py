@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
 
@@ -29,8 +30,8 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from grasp_deploy.bench.throughput.engines import ThroughputSettings
 from grasp_deploy.bench.throughput.run import bench_throughput
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.table import throughput_table
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.cli.bench.options import int_list
@@ -93,15 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models = bench_models([str(options.model), *map(str, checkpoints)])
         command = command_of("aligned_shapes", arguments)
         record = bench_throughput(models, settings, command, on_progress)
-        record["quality"] = [
+        quality_rows = [
             {
                 "model": model.name,
                 "perplexity": quality(model.path, heldout, options.heldout_sequences),
             }
             for model in models
         ]
-    Console().print(quality_table(record), throughput_table(record))
-    write(options.output, record)
+    document = {**to_builtins(record), "quality": quality_rows}
+    Console().print(quality_table(document), throughput_table(record))
+    write(options.output, document)
 
 
 if __name__ == "__main__":

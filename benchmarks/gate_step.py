@@ -52,7 +52,7 @@ from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.files.record import new_record, spread
+from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.learning_state import (
     CalibrationBlocks,
     LearningState,
@@ -60,6 +60,7 @@ from grasp_deploy.pruning.learning_state import (
 )
 from grasp_deploy.pruning.projection import Budget, project
 from grasp_deploy.pruning.training import freeze, keep_mask, learn_scores
+from grasp_deploy.stats.spread import spread
 
 WARM_UP_ROUNDS = 3
 SCHEDULE_STEPS = 2048  # the paper's: 4 epochs of 512 sequences, one at a time

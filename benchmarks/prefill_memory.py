@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -30,8 +29,10 @@ from benchmarks.common.output import (
     write,
 )
 from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.bench.memory.run import MemorySettings, bench_memory
-from grasp_deploy.bench.tables import memory_table
+from grasp_deploy.bench.memory.record import MemoryRecord
+from grasp_deploy.bench.memory.run import bench_memory
+from grasp_deploy.bench.memory.settings import MemorySettings
+from grasp_deploy.bench.memory.table import memory_table
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 
 LLAMA_2_7B = CONFIGS / "llama-2-7b.json"
@@ -46,11 +47,11 @@ PAPER_PEAK_MIB = {
 
 
 def paper_table(
-    models: Sequence[BenchModel], lengths: Sequence[int], record: dict[str, Any] | None
+    models: Sequence[BenchModel], lengths: Sequence[int], record: MemoryRecord | None
 ) -> Table:
     """Predicted and measured peaks beside the paper's, where the paper states one."""
-    cells = record["cells"] if record else []
-    measured = {(cell["model"], cell["prompt_tokens"]): cell["measured"] for cell in cells}
+    cells = record.cells if record else []
+    measured = {(cell.model, cell.prompt_tokens): cell.measured for cell in cells}
     table = Table(title="Prefill peak, MiB, beside the paper's", title_justify="left")
     for head in ("model", "prompt", "predicted", "measured", "paper"):
         table.add_column(head, justify="left" if head == "model" else "right")
@@ -61,7 +62,7 @@ def paper_table(
             model.name,
             f"{tokens:,}",
             f"{predict_prefill(model.shape, PAPER_BATCH, tokens).peak_bytes / 2**20:,.1f}",
-            f"{sizes['peak_bytes'] / 2**20:,.1f}" if sizes else "-",
+            f"{sizes.peak_bytes / 2**20:,.1f}" if sizes else "-",
             f"{paper:,.1f}" if paper else "-",
         )
     return table

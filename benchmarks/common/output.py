@@ -70,7 +70,7 @@ def working_folder(name: str) -> Iterator[tuple[Path, OnProgress]]:
         yield Path(folder), on_progress
 
 
-def write(output: Path | None, record: dict[str, Any]) -> None:
+def write(output: Path | None, record: Any) -> None:
     """Write a record if a file is named for it; InputError if the disk refuses."""
     if output is not None:
         with readable_disk_errors(output):

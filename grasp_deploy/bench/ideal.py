@@ -1,61 +1,53 @@
-"""How much faster a smaller model could be at best: fewer bytes to move, fewer operations to do.
+"""The best gain that a smaller model can reach: fewer bytes to move, fewer operations to do.
 
 Decoding reads every weight once a step, whatever the batch, and the cached keys and values of all
-sequences; so its ideal gain is the ratio of these bytes. Prefill reads the weights once for
-thousands of tokens; so its ideal gain is the ratio of the floating-point operations. The embedding
-is a look-up and counts for neither; the output projection counts for both, tied or not.
+sequences. Its ideal gain is the ratio of these bytes. Prefill reads the weights once for thousands
+of tokens, so its ideal gain is the ratio of the floating-point operations. The embedding is a
+look-up and counts for neither. The output projection counts for both, tied or not.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from grasp_deploy.checkpoint.footprint import Footprint
 from grasp_deploy.stats.noise import SMALLEST_RATIO
-
-Footprint = dict[str, Any]
-NEEDED = ("hidden_size", "vocab_size", "tied_embeddings")  # beside what every footprint has
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one cell of a throughput record asks of a model."""
+    """One batch: sequences, and the tokens of each."""
 
     batch: int
     prompt_tokens: int
     new_tokens: int
 
 
-def ideal_gain(
-    dense: Footprint, pruned: Footprint, load: Load, dense_samples: list[dict[str, float]]
+def ideal_gains(
+    dense: Footprint, pruned: Footprint, load: Load, dense_times: Sequence[tuple[float, float]]
 ) -> dict[str, float]:
-    """The best gain to hope for in `prefill`, `decode` and `throughput` (prompt to last token).
+    """Ideal gains of `prefill`, `decode` and `throughput` (prompt to last token).
 
-    `dense_samples` are the first model's repetitions: how its time splits into prefill and decode.
-    Empty if the footprints do not say enough.
+    `dense_times` are (seconds, TTFT in seconds) of the first model's repetitions. They tell how its
+    time splits into prefill and decode.
     """
-    if not all(key in model for key in NEEDED for model in (dense, pruned)):
-        return {}
     prefill = prefill_operations(dense, load) / prefill_operations(pruned, load)
     decode = decode_step_bytes(dense, load) / decode_step_bytes(pruned, load)
-    ttft = statistics.median(sample["ttft_seconds"] for sample in dense_samples)
-    seconds = statistics.median(sample["seconds"] for sample in dense_samples)
+    seconds = statistics.median(whole for whole, _ in dense_times)
+    ttft = statistics.median(first for _, first in dense_times)
     ideal_seconds = ttft / prefill + (seconds - ttft) / decode
     return {"prefill": prefill, "decode": decode, "throughput": seconds / ideal_seconds}
 
 
 def read_weight_bytes(footprint: Footprint) -> int:
-    """Bytes of the weights that a step reads: all but the table that tokens are looked up in.
-
-    A tied table is read nevertheless, as the output projection.
-    """
-    if footprint["tied_embeddings"]:
-        return int(footprint["weight_bytes"])
-    width = footprint["weight_bytes"] // footprint["parameters"]
-    table_bytes = footprint["vocab_size"] * footprint["hidden_size"] * width
-    return int(footprint["weight_bytes"] - table_bytes)
+    """Bytes of the weights that a step reads: all but the embedding, unless that is tied."""
+    if footprint.tied_embeddings:
+        return footprint.weight_bytes
+    width = footprint.weight_bytes // footprint.parameters
+    return footprint.weight_bytes - footprint.vocab_size * footprint.hidden_size * width
 
 
 def decode_step_bytes(footprint: Footprint, load: Load) -> float:
@@ -65,7 +57,7 @@ def decode_step_bytes(footprint: Footprint, load: Load) -> float:
     half of the new tokens.
     """
     cached_tokens = load.batch * (load.prompt_tokens + load.new_tokens / 2)
-    return read_weight_bytes(footprint) + cached_tokens * footprint["kv_bytes_per_token"]
+    return read_weight_bytes(footprint) + cached_tokens * footprint.kv_bytes_per_token
 
 
 def prefill_operations(footprint: Footprint, load: Load) -> float:
@@ -74,22 +66,22 @@ def prefill_operations(footprint: Footprint, load: Load) -> float:
     Linear layers at every position, `QK^T` and `PV` under the causal mask, and the logits of the
     last position only.
     """
-    d, head_dim, tokens = footprint["hidden_size"], footprint["head_dim"], load.prompt_tokens
+    d, head_dim, tokens = footprint.hidden_size, footprint.head_dim, load.prompt_tokens
     pairs = tokens * (tokens + 1) / 2  # positions that a query sees, summed over the queries
-    operations = 2 * d * footprint["vocab_size"]
-    for layer in footprint["layers"]:
-        query_width = layer["num_attention_heads"] * head_dim
-        kv_width = layer["num_key_value_heads"] * head_dim
-        weights = d * (2 * query_width + 2 * kv_width + 3 * layer["intermediate_size"])
+    operations = 2.0 * d * footprint.vocab_size
+    for layer in footprint.layers:
+        query_width = layer.num_attention_heads * head_dim
+        kv_width = layer.num_key_value_heads * head_dim
+        weights = d * (2 * query_width + 2 * kv_width + 3 * layer.intermediate_size)
         operations += 2 * tokens * weights + 4 * pairs * query_width
-    return float(load.batch * operations)
+    return load.batch * operations
 
 
 def share_of_ideal(ratio: float, ideal: float) -> float | None:
-    """How far the way to the ideal was gone: `log(ratio) / log(ideal)`, 1 if it was reached.
+    """Share of the way to the ideal: `log(ratio) / log(ideal)`, 1 if it was reached.
 
-    Of the logarithms, so that it is the same whether speed or time is compared. None if the model
-    is hardly smaller than the first one, or larger: then there is no gain to hope for.
+    Logarithms make it the same for speeds and for times. None if the ideal is below 2 %: there is
+    no gain to hope for.
     """
     if ideal < SMALLEST_RATIO:
         return None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 from grasp_deploy.checkpoint.limits import tensor_parallel_sizes
 
 
-@dataclass(frozen=True)
-class Footprint:
+class Footprint(Struct, frozen=True, omit_defaults=True):
     """Sizes that follow from a model's shape; the last two only if a memory size is given.
 
     `cached_tokens_that_fit` is what the memory holds beside the weights, before activations and
@@ -34,8 +34,8 @@ class Footprint:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON has them, without those that were not asked for."""
-        figures = {key: value for key, value in asdict(self).items() if value is not None}
-        return {**figures, "layers": [vars(layer) for layer in self.layers]}
+        figures: dict[str, Any] = to_builtins(self)
+        return {**figures, "layers": list(figures["layers"])}
 
 
 def footprint(

@@ -39,10 +39,9 @@ def report_command(
     as_json: Json = False,
 ) -> None:
     """Show records as tables and verdicts, and on request as figures and a page."""
-    from grasp_deploy.bench.kinds import section_of
-    from grasp_deploy.report.records import read_records
+    from grasp_deploy.bench.kinds import read_sections
 
-    sections = [section_of(named) for named in read_records(records)]
+    sections = read_sections(records)
     files = write_report(sections, records, html, png)
     if as_json:
         print_json(report_document(sections, files))

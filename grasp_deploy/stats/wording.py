@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def span(values: Sequence[float], form: str, unit: str = "") -> str:
@@ -24,17 +26,30 @@ def listed(values: Iterable[Any]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def names_by_outcome(rows: Sequence[dict[str, Any]], key: str) -> str:
-    """Which points had which outcome: `faster at all`, or `faster at 4 and 8, slower at 1`."""
-    outcomes = list(dict.fromkeys(row["outcome"] for row in rows))
-    if len(outcomes) == 1:
-        return f"{outcomes[0]}{' at each' if len(rows) > 1 else ''}"
-    points = {o: listed(row[key] for row in rows if row["outcome"] == o) for o in outcomes}
-    return ", ".join(f"{outcome} at {names}" for outcome, names in points.items())
+def points_by_outcome(outcomes: Sequence[tuple[str, Any]]) -> str:
+    """Each outcome with its points: `faster at each`, or `faster at 4 and 8, slower at 1`.
+
+    `outcomes` are pairs of an outcome and the point where it was found.
+    """
+    names = list(dict.fromkeys(outcome for outcome, _ in outcomes))
+    if len(names) == 1:
+        return f"{names[0]}{' at each' if len(outcomes) > 1 else ''}"
+    points = {
+        name: listed(point for outcome, point in outcomes if outcome == name) for name in names
+    }
+    return ", ".join(f"{name} at {where}" for name, where in points.items())
 
 
-def mib(size_bytes: float) -> str:
-    return f"{size_bytes / 2**20:,.1f} MiB"
+def common_outcome(outcomes: Iterable[str]) -> str:
+    """The outcome that all points share, or `mixed`."""
+    names = set(outcomes)
+    return names.pop() if len(names) == 1 else "mixed"
+
+
+def memory_size(size_bytes: int) -> str:
+    """A size as `1,023.0 MiB` or `1.00 GiB`."""
+    gib = size_bytes / 2**30
+    return f"{gib:,.2f} GiB" if gib >= 1 else f"{size_bytes / 2**20:,.1f} MiB"
 
 
 def counted(number: int, noun: str) -> str:
@@ -42,9 +57,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def grouped(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """The rows that agree in these keys, together, in the order of their first."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+def grouped(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """The rows with equal keys together, in the order of their first."""
+    groups: dict[Hashable, list[T]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+        groups.setdefault(key(row), []).append(row)
     return list(groups.values())

@@ -8,9 +8,8 @@ import pytest
 
 from grasp_deploy.cli.bench.output import check_place
 from grasp_deploy.files.record import write_record
+from tests.bench.records import kv_record, memory_record, model, record
 from tests.cli.command import assert_refused, grasp_deploy, tree
-from tests.report.records import kv_record, memory_record, model
-from tests.report.study_records import study_record
 
 BENCHES = {
     "kv": ("bench", "kv"),
@@ -23,7 +22,7 @@ BENCHES = {
 
 @pytest.mark.parametrize("kind", BENCHES)
 def test_a_record_of_another_kind_stays(kind: str, work: Path) -> None:
-    write_record(work / "study.json", study_record())
+    write_record(work / "study.json", record("study", []))
     before = tree(work)
     ended = grasp_deploy(*BENCHES[kind], "model", "--output", "study.json")
     words = (f"is a record of study, and not of {kind}", "name another file")

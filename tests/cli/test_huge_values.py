@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.bench.memory.run import MemorySettings, bench_memory
 from grasp_deploy.cli.bench.options import int_list
 from grasp_deploy.data.table import parse_split
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.models import bench_models
 from tests.cli.command import assert_refused, grasp_deploy
 from tests.tiny import tiny_config
 
@@ -38,12 +36,6 @@ def test_zeros_before_a_number_do_not_count() -> None:
 def test_slices(split: str) -> None:
     with pytest.raises(InputError, match="is not understood"):
         parse_split(split)
-
-
-def test_batches_that_no_float_counts(config: Path) -> None:
-    settings = MemorySettings(prompt_tokens=(8,), batch=10**400, device="cpu")
-    with pytest.raises(InputError, match=r"needs over 10\^298 GiB"):
-        bench_memory(bench_models([str(config)], random_weights=True), settings, ["test"])
 
 
 def test_names_that_are_too_long(config: Path) -> None:

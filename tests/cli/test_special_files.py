@@ -12,7 +12,7 @@ import pytest
 from grasp_deploy.files.outputs import manifest_of
 from grasp_deploy.files.record import write_record
 from tests.cli.command import SHORT, assert_refused, grasp_deploy
-from tests.report.records import kv_record, model
+from tests.bench.records import kv_record, model
 
 SPECIAL = ("pipe", "link", "/dev/null")
 

@@ -1,81 +1,65 @@
-"""How many tokens and sequences a memory holds beside the weights, predicted and by vLLM."""
+"""Tokens and sequences that a memory holds beside the weights, predicted and by vLLM."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
+from grasp_deploy.bench.kv.record import Cell, KvRecord, RecordSettings
+from grasp_deploy.bench.kv.settings import KvSettings
+from grasp_deploy.bench.limits import check_positions, check_room
+from grasp_deploy.bench.progress import OnProgress, ignore_progress, step_counter
+from grasp_deploy.bench.record import record_models
 from grasp_deploy.checkpoint.limits import Platform
 from grasp_deploy.checkpoint.read.config_file import positions_at
-from grasp_deploy.engine.capacity import BLOCK_TOKENS, kv_capacity, predict_capacity
-from grasp_deploy.engine.serve import available_memory_bytes
+from grasp_deploy.engine.capacity import BLOCK_TOKENS, KvCapacity, kv_capacity, predict_capacity
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
 from grasp_deploy.files.record import new_record
 
-OnProgress = Callable[[dict[str, Any]], None]
 DEFAULT_CONTEXT_TOKENS = 2048
-
-
-@dataclass(frozen=True)
-class KvSettings:
-    """A memory for weights and KV cache together, and the tokens of a full sequence."""
-
-    memory_bytes: int
-    context_tokens: int | None = None  # None: 2,048, or what the models were made for
-    predict_only: bool = False
-    dtype: str = "auto"  # the models' shapes have it already
-    seed: int = 0
 
 
 def bench_kv(
     models: Sequence[BenchModel],
     settings: KvSettings,
     command: Sequence[str],
-    on_progress: OnProgress = lambda row: None,
-) -> dict[str, Any]:
-    """Say what the KV cache of every model holds; gives a record of kind "kv".
+    on_progress: OnProgress = ignore_progress,
+) -> KvRecord:
+    """Predict what the KV cache of every model holds, and ask vLLM where it is installed.
 
-    `models` start with the one that the others are compared with. A model's KV cache gets what its
-    weights leave of the memory, so that smaller weights count too: `memory_bytes` of a cell. Where
-    vLLM is installed, a real engine is started on each model with a cache of that size and asked;
-    otherwise, and with `predict_only`, `measured` is None. `on_progress` hears rows of progress with
-    `stage`, `step` and `steps`.
+    `models` start with the one that the others are compared with. `command` is recorded. A model's
+    KV cache gets what its weights leave of the memory, so that smaller weights count too. A real
+    engine is started on each model with a cache of that size, unless `predict_only` is set.
 
     Raises InputError for a context that a model was not made for and for a memory that does not
     hold one sequence beside the weights, ChildError if vLLM fails.
     """
     context_tokens = _context_tokens(models, settings.context_tokens)
-    settings = replace(settings, context_tokens=context_tokens)
     platform = _vllm_platform()
     measures = platform is not None and not settings.predict_only
     if measures and platform == "cpu":
-        _check_room(settings.memory_bytes)
+        check_room(settings.memory_bytes, "--memory is", "ask for less, or give --predict-only")
     block_tokens = BLOCK_TOKENS[platform or "cuda"]
-    cells = [
-        _predicted(model, settings.memory_bytes, context_tokens, block_tokens) for model in models
-    ]
-    for done, (model, cell) in enumerate(zip(models, cells, strict=True), start=1):
-        if measures:
-            cell["measured"] = _measured(model, cell["memory_bytes"], context_tokens, settings.seed)
-            on_progress({"stage": "asking vLLM", "step": done, "steps": len(models)})
+    settings = replace(settings, context_tokens=context_tokens)
+    cells = [_predicted(model, settings, context_tokens, block_tokens) for model in models]
+    if measures:
+        advance = step_counter(on_progress, "asking vLLM", len(models))
+        for model, cell in zip(models, cells, strict=True):
+            cell.measured = _measured(model, cell.memory_bytes, context_tokens, settings.seed)
+            advance()
     random_weights = any(model.random_weights for model in models)
-    return new_record(
-        "kv",
-        command,
-        {**asdict(settings), "block_tokens": block_tokens, "random_weights": random_weights},
-        models=[model.as_dict() for model in models],
-        cells=cells,
+    noted = RecordSettings(
+        **asdict(settings), block_tokens=block_tokens, random_weights=random_weights
     )
+    return KvRecord(**new_record("kv", command, noted, models=record_models(models), cells=cells))
 
 
 def _predicted(
-    model: BenchModel, memory_bytes: int, context_tokens: int, block_tokens: int
-) -> dict[str, Any]:
-    shape = model.shape
+    model: BenchModel, settings: KvSettings, context_tokens: int, block_tokens: int
+) -> Cell:
+    shape, memory_bytes = model.shape, settings.memory_bytes
     pool_bytes = memory_bytes - shape.weight_bytes
     token_bytes = shape.kv_bytes_per_token()
     capacity = predict_capacity(pool_bytes, token_bytes, context_tokens, block_tokens)
@@ -87,22 +71,20 @@ def _predicted(
             "memory or a shorter --context"
         )
     head_bytes = 2 * shape.head_dim * shape.bytes_per_parameter  # a key and a value
-    return {
-        "model": model.name,
-        "memory_bytes": pool_bytes,
-        "context_tokens": context_tokens,
-        "kv_bytes_per_token": token_bytes,
-        "layer_kv_bytes_per_token": [
-            layer.num_key_value_heads * head_bytes for layer in shape.layers
-        ],
-        "predicted": asdict(capacity),
-        "measured": None,
-    }
+    return Cell(
+        model=model.name,
+        memory_bytes=pool_bytes,
+        context_tokens=context_tokens,
+        kv_bytes_per_token=token_bytes,
+        layer_kv_bytes_per_token=[layer.num_key_value_heads * head_bytes for layer in shape.layers],
+        predicted=capacity,
+        measured=None,
+    )
 
 
-def _measured(model: BenchModel, pool_bytes: int, context_tokens: int, seed: int) -> dict[str, int]:
+def _measured(model: BenchModel, pool_bytes: int, context_tokens: int, seed: int) -> KvCapacity:
     with model_folder(model) as directory:
-        capacity = kv_capacity(
+        return kv_capacity(
             directory,
             pool_bytes,
             context_tokens,
@@ -110,35 +92,20 @@ def _measured(model: BenchModel, pool_bytes: int, context_tokens: int, seed: int
             random_weights=model.random_weights,
             seed=seed,
         )
-    return asdict(capacity)
 
 
 def _context_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
     """The length of a full sequence; InputError if a model was not made for what was asked."""
-    positions = {model.name: positions_at(model.path) or sys.maxsize for model in models}
     if asked is None:
-        return min(DEFAULT_CONTEXT_TOKENS, *positions.values())
-    for name, longest in positions.items():
-        if asked > longest:
-            raise InputError(
-                f"--context {asked} is longer than the {longest} positions that {name} was made "
-                f"for: ask for {longest} or less"
-            )
+        known = filter(None, (positions_at(model.path) for model in models))
+        return min([DEFAULT_CONTEXT_TOKENS, *known])
+    check_positions(models, asked, f"the {asked} tokens of --context", "ask for fewer")
     return asked
 
 
 def _vllm_platform() -> Platform | None:
-    """What the installed vLLM was built for; None if there is none."""
+    """The platform of the installed vLLM; None if there is none."""
     try:
         return installed_platform()
     except InputError:
         return None
-
-
-def _check_room(memory_bytes: int) -> None:
-    free_bytes = available_memory_bytes()
-    if memory_bytes > free_bytes:
-        raise InputError(
-            f"--memory asks for {memory_bytes / 2**30:,.1f} GiB, and {free_bytes / 2**30:,.1f} GiB "
-            "are free here: ask for less, or for --predict-only"
-        )

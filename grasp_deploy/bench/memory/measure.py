@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from msgspec import convert
+
+from grasp_deploy.bench.memory.record import Sample
 from grasp_deploy.engine.child import child
 
 CHILD = "grasp_deploy.bench.memory.child"
@@ -31,14 +34,11 @@ def prefill_memory(
     repetitions: int = 1,
     module: str = CHILD,
     timeout_seconds: float = 1800.0,
-) -> list[dict[str, int]]:
-    """Measure prefills of random prompts, one sample of bytes for each repetition.
+) -> list[Sample]:
+    """Measure prefills of random prompts, one sample for each repetition.
 
-    A sample has `weight_bytes`, `kv_bytes` and `peak_bytes` (weights and KV cache included), and on
-    a GPU `reserved_bytes` by PyTorch's allocator and `device_bytes` of the whole process. `path` is
-    a checked model folder, or with random weights a config.json. `module` is what the child runs.
-
-    Raises InputError if the device is too small, ChildError if the child fails.
+    `path` is a checked model folder, or with random weights a config.json. `module` is what the
+    child runs. Raises InputError if the device is too small, ChildError if the child fails.
     """
     request = {
         "path": str(path),
@@ -54,4 +54,4 @@ def prefill_memory(
     with child(
         module, environment, name="the memory child", timeout_seconds=timeout_seconds
     ) as ask:
-        return list(ask(request)["samples"])
+        return convert(ask(request)["samples"], list[Sample])

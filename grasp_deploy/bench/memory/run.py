@@ -1,82 +1,57 @@
-"""What one prefill takes, predicted and measured, of models side by side."""
+"""Memory of one prefill, predicted and measured, of models side by side."""
 
 from __future__ import annotations
 
 import statistics
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
+from msgspec import convert, structs
+
+from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.memory.measure import prefill_memory
 from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.checkpoint.read.config_file import positions_at
+from grasp_deploy.bench.memory.record import Cell, MemoryRecord, RecordSettings, Sample, Sizes
+from grasp_deploy.bench.memory.settings import MemorySettings
+from grasp_deploy.bench.progress import OnProgress, ignore_progress, step_counter
+from grasp_deploy.bench.record import record_models
 from grasp_deploy.checkpoint.read.loading import resolve_device
-from grasp_deploy.engine.serve import available_memory_bytes
-from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.record import new_record
-
-OnProgress = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class MemorySettings:
-    """What is measured: `batch` prompts at each length."""
-
-    prompt_tokens: tuple[int, ...] = (256, 512, 1024, 2048)
-    batch: int = 4
-    repetitions: int = 3
-    device: str = "auto"
-    dtype: str = "auto"  # the models' shapes have it already
-    seed: int = 0
 
 
 def bench_memory(
     models: Sequence[BenchModel],
     settings: MemorySettings,
     command: Sequence[str],
-    on_progress: OnProgress = lambda row: None,
-) -> dict[str, Any]:
-    """Measure a prefill of every model at every length; gives a record of kind "memory".
+    on_progress: OnProgress = ignore_progress,
+) -> MemoryRecord:
+    """Measure a prefill of every model at every length, each in a child process of its own.
 
-    `models` start with the one that the others are compared with. Each cell has a child process of
-    its own, and `measured` is the median of its samples. `on_progress` hears rows of progress with
-    `stage`, `step` and `steps`.
+    `models` start with the one that the others are compared with. `command` is recorded.
 
     Raises InputError for a device that is not there or too small, ChildError if a child fails.
     """
     settings = replace(settings, device=str(resolve_device(settings.device)))
-    _check_lengths(models, settings.prompt_tokens)
+    longest = max(settings.prompt_tokens)
+    remedy = "lower --prompt-tokens"
+    check_positions(models, longest, f"prompts of {longest} tokens", remedy)
     points = [(model, tokens) for model in models for tokens in settings.prompt_tokens]
     if settings.device == "cpu":
         _check_room(points, settings.batch)
     cells = []
+    advance = step_counter(on_progress, "measuring prefills", len(points))
     for model, tokens in points:
         cells.append(_cell(model, tokens, settings))
-        on_progress({"stage": "measuring prefills", "step": len(cells), "steps": len(points)})
+        advance()
     random_weights = any(model.random_weights for model in models)
-    return new_record(
-        "memory",
-        command,
-        {**asdict(settings), "random_weights": random_weights},
-        models=[model.as_dict() for model in models],
-        cells=cells,
+    noted = RecordSettings(**asdict(settings), random_weights=random_weights)
+    return MemoryRecord(
+        **new_record("memory", command, noted, models=record_models(models), cells=cells)
     )
 
 
-def _check_lengths(models: Sequence[BenchModel], prompt_tokens: Sequence[int]) -> None:
-    """InputError if a prompt is longer than a model has positions."""
-    for model in models:
-        positions = positions_at(model.path) or sys.maxsize
-        if max(prompt_tokens) > positions:
-            raise InputError(
-                f"a prompt of {max(prompt_tokens)} tokens is longer than the {positions} positions "
-                f"that {model.name} was made for: give --prompt-tokens of {positions} or less"
-            )
-
-
-def _cell(model: BenchModel, prompt_tokens: int, settings: MemorySettings) -> dict[str, Any]:
+def _cell(model: BenchModel, prompt_tokens: int, settings: MemorySettings) -> Cell:
     samples = prefill_memory(
         model.path,
         batch=settings.batch,
@@ -87,36 +62,29 @@ def _cell(model: BenchModel, prompt_tokens: int, settings: MemorySettings) -> di
         seed=settings.seed,
         repetitions=settings.repetitions,
     )
-    return {
-        "model": model.name,
-        "prompt_tokens": prompt_tokens,
-        "batch": settings.batch,
-        "predicted": predict_prefill(model.shape, settings.batch, prompt_tokens).as_dict(),
-        "measured": _medians(samples),
-        "samples": samples,
-    }
+    predicted = predict_prefill(model.shape, settings.batch, prompt_tokens)
+    return Cell(
+        model=model.name,
+        prompt_tokens=prompt_tokens,
+        batch=settings.batch,
+        predicted=convert(predicted.as_dict(), Sizes),
+        measured=_medians(samples),
+        samples=samples,
+    )
 
 
-def _medians(samples: list[dict[str, int]]) -> dict[str, int]:
-    medians = {key: round(statistics.median(s[key] for s in samples)) for key in samples[0]}
+def _medians(samples: Sequence[Sample]) -> Sizes:
+    """The median of each figure that the samples have."""
+    known = [key for key, value in structs.asdict(samples[0]).items() if value is not None]
+    medians = {key: round(statistics.median(getattr(s, key) for s in samples)) for key in known}
     other = medians["peak_bytes"] - medians["weight_bytes"] - medians["kv_bytes"]
-    return {**medians, "other_bytes": other}
+    return Sizes(**medians, other_bytes=other)
 
 
 def _check_room(points: Sequence[tuple[BenchModel, int]], batch: int) -> None:
-    """On a CPU the kernel would end some process or other; refuse before that."""
-    free_bytes = available_memory_bytes()
     for model, tokens in points:
-        needed_bytes = predict_prefill(model.shape, batch, tokens).peak_bytes
-        if needed_bytes > free_bytes:
-            raise InputError(
-                f"{model.name} needs {_gib(needed_bytes)} for {batch} prompts of {tokens} tokens, "
-                f"and {_gib(free_bytes)} are free here: ask for fewer or shorter prompts"
-            )
-
-
-def _gib(size_bytes: int) -> str:
-    try:
-        return f"{size_bytes / 2**30:,.1f} GiB"
-    except OverflowError:  # no float is as large
-        return "over 10^298 GiB"
+        check_room(
+            predict_prefill(model.shape, batch, tokens).peak_bytes,
+            f"{batch} prompts of {tokens} tokens of {model.name} take",
+            "ask for fewer or shorter prompts",
+        )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
+from grasp_deploy.bench.serve.record import Cell, LoadPoint, ServeRecord
 from grasp_deploy.report.figure_style import (
     DASHED,
     MARKERS,
@@ -23,90 +22,97 @@ from grasp_deploy.report.figure_style import (
 )
 
 LATENCIES = {
-    "ttft": "Time to the first token",
-    "tpot": "Time per output token",
-    "itl": "Time between two tokens",
-    "e2e": "Time to the last token",
+    "ttft": "Time to the first token, by load",
+    "tpot": "Time per output token, by load",
+    "itl": "Time between two tokens, by load",
+    "e2e": "Time to the last token, by load",
 }
-Row = dict[str, Any]
+PERCENTILES: dict[str, Dashes] = {"p50": "-", "p99": DASHED}
 
 
-def serve_drawings(record: dict[str, Any]) -> Iterator[Drawing]:
+def figures(record: ServeRecord) -> Iterator[Drawing]:
     """Output tokens per second, then each latency: its median and 99th percentile."""
-    yield _drawing(record, "serve-throughput", "Output tokens per second", None)
+    yield _throughput_drawing(record)
     for name, title in LATENCIES.items():
-        if any(_value(cell, f"{name}_seconds", "p50") for cell in record["cells"]):
-            yield _drawing(record, f"serve-{name}", title, f"{name}_seconds")
+        yield _latency_drawing(record, name, title)
 
 
-def _drawing(record: dict[str, Any], name: str, title: str, latency: str | None) -> Drawing:
-    title = f"{title}, by load"
-    loads = list(dict.fromkeys(_key(cell) for cell in record["cells"]))
-    loads.sort(key=lambda load: tuple(value if value is not None else 1e12 for value in load))
-    axes = new_axes(title, _note(record["cells"], latency))
-    handles: list[Line2D] = []
-    for index, model in enumerate(record["models"]):
-        cells = [cell for cell in record["cells"] if cell["model"] == model["name"]]
-        _curves(axes, index, cells, loads, latency)
-        handles.append(line_handle(index, model["name"]))
-    if latency:
-        handles.append(key_handle("half of the requests"))
-        handles.append(key_handle("99 % of them", DASHED))
+def _throughput_drawing(record: ServeRecord) -> Drawing:
+    title = "Output tokens per second, by load"
+    loads = _loads(record)
+    axes = _load_axes(record, loads, title)
+    for index, cells in enumerate(_cells_by_model(record)):
+        points = [(loads.index(cell.load), statistics.median(cell.rates)) for cell in cells]
+        _line(axes, index, points, "-")
+    axes.set_ylabel("tokens per second")
+    count_from_zero(axes)
+    models = [line_handle(index, model.name) for index, model in enumerate(record.models)]
+    return finished("serve-throughput", title, axes, models)
+
+
+def _latency_drawing(record: ServeRecord, name: str, title: str) -> Drawing:
+    loads = _loads(record)
+    axes = _load_axes(record, loads, title)
+    for index, cells in enumerate(_cells_by_model(record)):
+        for percentile, dashes in PERCENTILES.items():
+            points = [(loads.index(c.load), _milliseconds(c, name, percentile)) for c in cells]
+            _line(axes, index, points, dashes)
+    axes.set_ylabel("milliseconds")
+    count_from_zero(axes)
+    handles = [line_handle(index, model.name) for index, model in enumerate(record.models)]
+    handles += [key_handle("half of the requests"), key_handle("99 % of them", DASHED)]
+    return finished(f"serve-{name}", title, axes, handles)
+
+
+def _loads(record: ServeRecord) -> list[LoadPoint]:
+    """The different loads, from the lightest on; unlimited ones last."""
+    unlimited = float("inf")
+    return sorted(
+        {cell.load for cell in record.cells},
+        key=lambda load: (load.max_concurrency or unlimited, load.request_rate or unlimited),
+    )
+
+
+def _cells_by_model(record: ServeRecord) -> list[list[Cell]]:
+    return [[cell for cell in record.cells if cell.model == m.name] for m in record.models]
+
+
+def _load_axes(record: ServeRecord, loads: Sequence[LoadPoint], title: str) -> Axes:
+    """Axes with a tick for each load, and a note of how many requests failed."""
+    cells = record.cells
+    failed = sum(cell.failed for cell in cells)
+    repetitions = max(len(cell.samples) for cell in cells)
+    runs = f"median of {repetitions} repetitions" if repetitions > 1 else "one run"
+    lost = f"{failed:,} failed in all" if failed else "none failed"
+    requests = max(cell.requests for cell in cells)
+    axes = new_axes(title, f"{requests:,} requests at each load, {lost}; {runs}")
     axes.set_xticks(range(len(loads)), labels=[_tick(load) for load in loads])
     axes.margins(x=0.08)
     axes.set_xlabel(_axis_label(loads))
-    axes.set_ylabel("milliseconds" if latency else "tokens per second")
-    count_from_zero(axes)
-    return finished(name, title, axes, handles)
+    return axes
 
 
-def _curves(
-    axes: Axes, index: int, cells: Sequence[Row], loads: Sequence[Any], latency: str | None
-) -> None:
-    solid: tuple[str, Dashes] = ("p50", "-")
-    for percentile, dashes in (solid, ("p99", DASHED)) if latency else (solid,):
-        points = [
-            (loads.index(_key(cell)), value)
-            for cell in cells
-            if (value := _value(cell, latency, percentile)) is not None
-        ]
-        if points:
-            places, values = zip(*sorted(points), strict=True)
-            (line,) = axes.plot(places, values, color=color_of(index), linestyle=dashes)
-            line.set_marker(MARKERS[index % len(MARKERS)])
+def _line(axes: Axes, index: int, points: Sequence[tuple[int, float]], dashes: Dashes) -> None:
+    places, values = zip(*sorted(points), strict=True)
+    (line,) = axes.plot(places, values, color=color_of(index), linestyle=dashes)
+    line.set_marker(MARKERS[index % len(MARKERS)])
 
 
-def _value(cell: Row, latency: str | None, percentile: str) -> float | None:
-    """Median over the repetitions, in tokens per second or in milliseconds; None if unknown."""
-    if latency is None:
-        values = [sample["output_tokens_per_second"] for sample in cell["samples"]]
-        return statistics.median(values) if values else None
-    seconds = [(sample.get(latency) or {}).get(percentile) for sample in cell["samples"]]
-    known = [1000 * value for value in seconds if value is not None]
-    return statistics.median(known) if known else None
+def _milliseconds(cell: Cell, name: str, percentile: str) -> float:
+    """Median over the repetitions."""
+    latencies = (getattr(sample, f"{name}_seconds") for sample in cell.samples)
+    return 1000 * statistics.median(getattr(seconds, percentile) for seconds in latencies)
 
 
-def _note(cells: Sequence[Row], latency: str | None) -> str:
-    requests = max(cell["requests"] for cell in cells)
-    failed = sum(sample["failed"] for cell in cells for sample in cell["samples"])
-    repetitions = max(len(cell["samples"]) for cell in cells)
-    runs = f"median of {repetitions} repetitions" if repetitions > 1 else "one run"
-    lost = f"{failed:,} failed in all" if failed else "none failed"
-    return f"{requests:,} requests at each load, {lost}; {runs}"
-
-
-def _key(cell: Row) -> tuple[float | None, float | None]:
-    return cell["load"]["max_concurrency"], cell["load"]["request_rate"]
-
-
-def _tick(load: tuple[float | None, float | None]) -> str:
-    at_once, rate = load
+def _tick(load: LoadPoint) -> str:
+    at_once, rate = load.max_concurrency, load.request_rate
     if rate is None:
         return "all" if at_once is None else f"{at_once:,}"
     return f"{rate:g}/s" if at_once is None else f"{rate:g}/s,\n{at_once:,} at once"
 
 
-def _axis_label(loads: Sequence[tuple[float | None, float | None]]) -> str:
-    if all(rate is None for _, rate in loads):
+def _axis_label(loads: Sequence[LoadPoint]) -> str:
+    rates = [load.request_rate for load in loads]
+    if not any(rates):
         return "requests at once"
-    return "load, requests per second" if all(rate for _, rate in loads) else "load, requests"
+    return "load, requests per second" if all(rates) else "load, requests"

@@ -1,7 +1,7 @@
 """Load on the live server, of models one after the other, with vLLM's own load generator.
 
-Ours is the pairing: every model gets the same requests, in the same order of loads, from a server
-with the same flags, started for it alone. Each repetition starts all servers again, in the
+This bench adds the pairing: every model gets the same requests, in the same order of loads, from a
+server with the same flags, started for it alone. Each repetition starts all servers again, in the
 opposite order.
 """
 
@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import count
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from grasp_deploy.bench.serve.vllm_bench import (
-    Load,
-    bench_serve_environment,
-    bench_serve_request,
-)
-from grasp_deploy.bench.throughput.engines import check_lengths
-from grasp_deploy.bench.throughput.run import OnProgress, rounds
+from msgspec import convert
+
+from grasp_deploy.bench.limits import check_sequence
+from grasp_deploy.bench.progress import OnProgress, ignore_progress, step_counter
+from grasp_deploy.bench.record import record_models
+from grasp_deploy.bench.serve.record import Cell, LoadPoint, RecordSettings, Sample, ServeRecord
+from grasp_deploy.bench.serve.settings import ServeSettings
+from grasp_deploy.bench.serve.vllm_bench import bench_serve_environment, load_arguments
+from grasp_deploy.bench.throughput.run import rounds
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.engine.flags import read_flags
@@ -40,68 +40,35 @@ PATIENCE_SECONDS = 12 * 3600.0  # 500 long requests, one after the other, on a C
 START_SECONDS = 1800.0
 
 
-@dataclass(frozen=True)
-class ServeSettings:
-    """The loads, one for each concurrency and for each rate, and what they are made of."""
-
-    concurrencies: tuple[int, ...] = (1, 8, 32)
-    request_rates: tuple[float, ...] = ()
-    requests: int = 500
-    prompt_tokens: int = 512
-    new_tokens: int = 128
-    slo_ms: Mapping[str, float] = field(default_factory=dict)  # of ttft, tpot, e2el
-    repetitions: int = 1
-    seed: int = 0
-
-    def loads(self, repetition: int) -> list[Load]:
-        """The loads of a repetition, each with requests of its own."""
-        points: list[tuple[int | None, float | None]] = [
-            *((concurrency, None) for concurrency in self.concurrencies),
-            *((None, rate) for rate in self.request_rates),
-        ]
-        seed = self.seed + repetition * len(points)
-        return [
-            Load(
-                max_concurrency=concurrency,
-                request_rate=rate,
-                requests=self.requests,
-                prompt_tokens=self.prompt_tokens,
-                new_tokens=self.new_tokens,
-                slo_ms=self.slo_ms,
-                seed=seed + index,
-            )
-            for index, (concurrency, rate) in enumerate(points)
-        ]
-
-
 def bench_serve(
     models: Sequence[BenchModel],
     settings: ServeSettings,
     vllm_arguments: Sequence[str],
     command: Sequence[str],
-    on_progress: OnProgress = lambda row: None,
-) -> dict[str, Any]:
-    """Serve every model and put every load on it; gives a record of kind "serve".
+    on_progress: OnProgress = ignore_progress,
+) -> ServeRecord:
+    """Serve every model and put every load on it.
 
     `models` are folders with weights and a tokenizer, first the one that the others are compared
-    with; `vllm_arguments` go to every server. `on_progress` hears rows of progress with `stage`, `step`
-    and `steps`.
+    with. `vllm_arguments` go to every server. `command` is recorded.
 
     Raises InputError for what cannot be served or loaded, and ChildError if vLLM fails.
     """
     installed_platform()
-    check_lengths(models, settings.prompt_tokens, settings.new_tokens)
+    check_sequence(models, settings.prompt_tokens, settings.new_tokens)
     flags = server_flags(models[0], vllm_arguments)
     for model in models:  # all of them before the first, which may be hours
         check_before_serving(model.path, flags)
-    cells = [[_cell(model, load) for load in settings.loads(0)] for model in models]
-    steps = settings.repetitions * len(models) * len(cells[0])
-    done = count()
-
-    def ran() -> None:
-        on_progress({"stage": "serving", "step": next(done), "steps": steps})
-
-    ran()
+    points = load_points(settings)
+    cells = [
+        [
+            Cell(model=model.name, load=load, requests=settings.requests, samples=[])
+            for load in points
+        ]
+        for model in models
+    ]
+    steps = settings.repetitions * len(models) * len(points)
+    advance = step_counter(on_progress, "serving", steps)
     with child(
         CLIENT,
         bench_serve_environment(),
@@ -109,16 +76,23 @@ def bench_serve(
         timeout_seconds=PATIENCE_SECONDS,
     ) as ask:
         for repetition, order in enumerate(rounds(len(models), settings.repetitions)):
-            loads = settings.loads(repetition)
+            seed = settings.seed + repetition * len(points)
             for index in order:
-                _serve_and_load(models[index].path, flags, loads, cells[index], ask, ran)
-    return new_record(
-        "serve",
-        command,
-        _settings_as_dict(settings, flags),
-        models=[model.as_dict() for model in models],
-        cells=[cell for cells_of_model in cells for cell in cells_of_model],
+                path = models[index].path
+                _serve_and_load(path, flags, settings, seed, cells[index], ask, advance)
+    noted = RecordSettings(**asdict(settings), server_flags=tuple(flags))
+    all_cells = [cell for cells_of_model in cells for cell in cells_of_model]
+    return ServeRecord(
+        **new_record("serve", command, noted, models=record_models(models), cells=all_cells)
     )
+
+
+def load_points(settings: ServeSettings) -> list[LoadPoint]:
+    """One load for each concurrency, then one for each rate."""
+    return [
+        *(LoadPoint(concurrency, None) for concurrency in settings.concurrencies),
+        *(LoadPoint(None, rate) for rate in settings.request_rates),
+    ]
 
 
 def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> list[str]:
@@ -139,35 +113,21 @@ def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> list[str]:
 def _serve_and_load(
     directory: Path,
     flags: Sequence[str],
-    loads: Sequence[Load],
-    cells: Sequence[dict[str, Any]],
+    settings: ServeSettings,
+    seed: int,
+    cells: Sequence[Cell],
     ask: Ask,
-    ran: Callable[[], None],
+    advance: Callable[[], None],
 ) -> None:
-    """Start a server, put the loads on it one by one, add a sample to each one's cell."""
+    """Start a server, put the loads on it one by one, add a sample to each one's cell.
+
+    Load i gets requests of its own, from seed + i.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
         running_server(directory, flags, Path(folder) / "server.log", START_SECONDS) as url,
     ):
-        for load, cell in zip(loads, cells, strict=True):
-            cell["samples"].append(ask(bench_serve_request(load, url, directory)))
-            ran()
-
-
-def _cell(model: BenchModel, load: Load) -> dict[str, Any]:
-    return {
-        "model": model.name,
-        "load": {"max_concurrency": load.max_concurrency, "request_rate": load.request_rate},
-        "requests": load.requests,
-        "samples": [],
-    }
-
-
-def _settings_as_dict(settings: ServeSettings, flags: Sequence[str]) -> dict[str, Any]:
-    noted = {
-        "concurrencies": list(settings.concurrencies),
-        "request_rates": list(settings.request_rates),
-        "slo_ms": dict(settings.slo_ms),
-        "server_flags": list(flags),
-    }
-    return {**asdict(settings), **noted}
+        for index, cell in enumerate(cells):
+            arguments = load_arguments(cell.load, settings, seed + index, url, directory)
+            cell.samples.append(convert(ask({"arguments": arguments}), Sample))
+            advance()

@@ -1,155 +1,117 @@
-"""How dense and pruned serve the same load, and whether every request was answered."""
+"""Dense and pruned under the same load: failed requests, and output tokens per second."""
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Sequence
 from typing import Any
 
-from grasp_deploy.bench.reasons import Case, likely_reasons, reason_lines
+from msgspec import Struct
+
+from grasp_deploy.bench.reasons import Case, Conditions, likely_reasons, on_gpu, reason_lines
+from grasp_deploy.bench.serve.record import Cell, LoadPoint, ServeRecord
 from grasp_deploy.stats.noise import SLOWER, Difference, differences, log_ratios
-from grasp_deploy.stats.wording import counted, grouped, names_by_outcome, span
-
-Cell = dict[str, Any]
+from grasp_deploy.stats.wording import common_outcome, counted, grouped, points_by_outcome, span
 
 
-def load_name(load: dict[str, Any]) -> str:
-    """A load in words: `8 requests at once`, `4 requests per second`, `all requests at once`."""
-    at_once, rate = load["max_concurrency"], load["request_rate"]
-    parts = [f"{rate:g} requests per second"] if rate is not None else []
-    if at_once is not None:
-        parts.append(f"{'at most ' if parts else ''}{counted(at_once, 'request')} at once")
-    return ", ".join(parts) or "all requests at once"
+class Verdict(Struct, kw_only=True):
+    """One model under one load.
 
-
-def serve_verdicts(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """One verdict for each cell: failed requests, and output tokens per second against the first.
-
-    Beside the common keys: `load`, `requests`, `completed`, `failed`, `ratio` and `interval` of the
-    output tokens per second (null for the first model, and where requests failed, since a server
-    that drops some has less to do), and `reasons` where it is slower.
+    `ratio` and `interval` compare output tokens per second with the first model's. They are None
+    for the first model itself, and where requests failed: a server that drops some has less to do.
     """
-    baseline = record["models"][0]["name"]
-    dense = {_key(cell): cell for cell in record["cells"] if cell["model"] == baseline}
-    pairs = {
-        index: (dense[_key(cell)], cell)
-        for index, cell in enumerate(record["cells"])
-        if cell["model"] != baseline and _key(cell) in dense
-    }
-    whole = {index: pair for index, pair in pairs.items() if not any(map(_failed, pair))}
-    samples = [log_ratios(*map(_rates, pair)) for pair in whole.values()]
-    found = differences(samples, len(samples)) if samples else []
-    compared = dict(zip(whole, found, strict=True))
-    rows = [
-        _judged(cell, baseline, dense.get(_key(cell)), compared.get(index))
-        for index, cell in enumerate(record["cells"])
+
+    benchmark: str = "serve"
+    model: str
+    baseline: str
+    load: LoadPoint
+    requests: int
+    completed: int
+    failed: int
+    ratio: float | None
+    interval: tuple[float, float] | None
+    outcome: str
+
+
+def serve_verdicts(record: ServeRecord) -> list[Verdict]:
+    """One verdict for each cell."""
+    pairs = [
+        (dense, cell)
+        for cell in record.cells
+        if (dense := record.dense_cell(cell)) and not dense.failed and not cell.failed
     ]
-    for row in rows:
-        row["reasons"] = _reasons(record, row, rows) if row["outcome"] == SLOWER else []
-    return rows
+    samples = [log_ratios(dense.rates, cell.rates) for dense, cell in pairs]
+    results = differences(samples, len(samples)) if samples else []
+    by_point = {(c.model, c.load): result for (_, c), result in zip(pairs, results, strict=True)}
+    return [
+        _verdict(record.baseline, cell, by_point.get((cell.model, cell.load)))
+        for cell in record.cells
+    ]
 
 
-def serve_headlines(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _verdict(baseline: str, cell: Cell, difference: Difference | None) -> Verdict:
+    outcome = difference.outcome if difference else "no request failed"
+    return Verdict(
+        model=cell.model,
+        baseline=baseline,
+        load=cell.load,
+        requests=cell.asked,
+        completed=sum(sample.completed for sample in cell.samples),
+        failed=cell.failed,
+        ratio=difference.ratio if difference else None,
+        interval=difference.interval if difference else None,
+        outcome=_failures(cell.failed) if cell.failed else outcome,
+    )
+
+
+def serve_headlines(record: ServeRecord) -> list[dict[str, Any]]:
     """One sentence for each model over all loads; then likely reasons if it is slower."""
     lines = []
-    for rows in grouped(serve_verdicts(record), ("model",)):
-        lines.append(_headline(rows))
-        lines += reason_lines(rows, ("benchmark", "model", "baseline"))
+    for rows in grouped(serve_verdicts(record), lambda row: row.model):
+        shared = {"benchmark": "serve", "model": rows[0].model, "baseline": record.baseline}
+        lines.append({**shared, **_headline(rows)})
+        slower = [row for row in rows if row.outcome == SLOWER]
+        lines += reason_lines([likely_reasons(_case(record, r, rows)) for r in slower], shared)
     return lines
 
 
-def _headline(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    first, failed = rows[0], sum(row["failed"] for row in rows)
-    outcomes = {row["outcome"] for row in rows}
-    outcome = outcomes.pop() if len(outcomes) == 1 else "mixed"
-    lost = f"{failed:,}" if failed else "none"
-    sentence = f"{lost} of {counted(sum(row['requests'] for row in rows), 'request')} failed"
-    compared = [{**row, "at": load_name(row["load"])} for row in rows if row["ratio"] is not None]
+def _headline(rows: Sequence[Verdict]) -> dict[str, Any]:
+    failed = sum(row.failed for row in rows)
+    requests = counted(sum(row.requests for row in rows), "request")
+    sentence = f"{failed:,} of {requests} failed" if failed else f"none of {requests} failed"
+    compared = [row for row in rows if row.ratio is not None]
     if compared:
+        ratios = span([row.ratio for row in compared if row.ratio], ".2f", "x")
+        outcomes = points_by_outcome([(row.outcome, row.load.title) for row in compared])
         sentence += (
-            f"; {span([row['ratio'] for row in compared], '.2f', 'x')} the output tokens per "
-            f"second of {first['baseline']} over {counted(len(compared), 'load')}: "
-            f"{names_by_outcome(compared, 'at')}"
+            f"; {ratios} the output tokens per second of {rows[0].baseline} over "
+            f"{counted(len(compared), 'load')}: {outcomes}"
         )
-    return {
-        **{key: first[key] for key in ("benchmark", "model", "baseline")},
-        "outcome": f"{counted(failed, 'request')} failed" if failed else outcome,
-        "sentence": f"{sentence}.",
-    }
+    outcome = common_outcome(row.outcome for row in rows)
+    return {"outcome": _failures(failed) if failed else outcome, "sentence": f"{sentence}."}
 
 
-def _key(cell: Cell) -> tuple[Any, Any]:
-    return cell["load"]["max_concurrency"], cell["load"]["request_rate"]
+def _failures(failed: int) -> str:
+    return f"{counted(failed, 'request')} failed"
 
 
-def _failed(cell: Cell) -> int:
-    return sum(int(sample["failed"]) for sample in cell["samples"])
-
-
-def _rates(cell: Cell) -> list[float]:
-    return [sample["output_tokens_per_second"] for sample in cell["samples"]]
-
-
-def _judged(
-    cell: Cell, baseline: str, dense: Cell | None, difference: Difference | None
-) -> dict[str, Any]:
-    failed, interval = _failed(cell), difference.interval if difference else None
-    outcome = difference.outcome if difference else "no request failed"
-    row = {
-        "benchmark": "serve",
-        "model": cell["model"],
-        "baseline": baseline,
-        "load": cell["load"],
-        "requests": cell["requests"] * len(cell["samples"]),
-        "completed": sum(sample["completed"] for sample in cell["samples"]),
-        "failed": failed,
-        "ratio": difference.ratio if difference else None,
-        "interval": list(interval) if interval else None,
-        "outcome": f"{counted(failed, 'request')} failed" if failed else outcome,
-    }
-    return {**row, "sentence": _sentence(row, cell, dense)}
-
-
-def _reasons(
-    record: dict[str, Any], row: dict[str, Any], rows: list[dict[str, Any]]
-) -> list[dict[str, str]]:
-    """Likely reasons; the batch is as large as the requests that are at once at the server."""
-    footprints = {model["name"]: model["footprint"] for model in record["models"]}
+def _case(record: ServeRecord, row: Verdict, rows: Sequence[Verdict]) -> Case:
+    """The case of a slower model; its batch is as large as the requests at once."""
+    assert row.ratio and row.interval, "a slower model was compared"
+    at_once = row.load.max_concurrency or 0
     gains = {
-        other["load"]["max_concurrency"]: other["ratio"]
+        other.load.max_concurrency: other.ratio
         for other in rows
-        if other["model"] == row["model"] and other["ratio"] and other["load"]["max_concurrency"]
+        if other.ratio and other.load.max_concurrency
     }
-    at_once = row["load"]["max_concurrency"] or 0
-    case = Case(
-        dense=footprints[row["baseline"]],
-        pruned=footprints[row["model"]],
+    return Case(
+        dense=record.footprints[row.baseline],
+        pruned=record.footprints[row.model],
         batch=at_once,
-        gain_by_batch=gains if at_once else {0: row["ratio"]},
-        highest_gain=row["interval"][1],
-        record=record,
+        gain_by_batch=gains if at_once else {0: row.ratio},
+        highest_gain=row.interval[1],
+        conditions=Conditions(
+            on_gpu=on_gpu(record.machine),
+            eager="--enforce-eager" in record.settings.server_flags,
+            server_flags=record.settings.server_flags,
+        ),
     )
-    return likely_reasons(case)
-
-
-def _sentence(row: dict[str, Any], cell: Cell, dense: Cell | None) -> str:
-    failed = f"{counted(row['failed'], 'request')} failed" if row["failed"] else "none failed"
-    text = (
-        f"{row['model']}, {load_name(cell['load'])}: {row['completed']:,} of "
-        f"{counted(row['requests'], 'request')} answered, {failed}"
-    )
-    if dense is None or cell["model"] == row["baseline"]:
-        return f"{text}."
-    if row["ratio"] is None:
-        return f"{text}; not compared with {row['baseline']}, since requests failed."
-    low, high = row["interval"] or (None, None)
-    interval = f" ({low:.2f}x to {high:.2f}x)" if low else ""
-    return (
-        f"{text}; {row['ratio']:.2f}x the output tokens per second of {row['baseline']}{interval}: "
-        f"{row['outcome']}; median TTFT {_median_ms(cell, 'ttft_seconds')} ms against "
-        f"{_median_ms(dense, 'ttft_seconds')} ms."
-    )
-
-
-def _median_ms(cell: Cell, name: str) -> str:
-    median = statistics.median(sample[name]["p50"] for sample in cell["samples"])
-    return f"{1000 * median:,.1f}"

@@ -8,47 +8,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
+from grasp_deploy.bench.serve.record import LoadPoint, Percentiles, Sample
+from grasp_deploy.bench.serve.settings import ServeSettings
 from grasp_deploy.engine.child import answer_requests
 
-METRICS = {  # of records, and how vLLM calls them
-    "ttft_seconds": "ttft",
-    "tpot_seconds": "tpot",
-    "itl_seconds": "itl",
-    "e2e_seconds": "e2el",
-}
+METRICS = ("ttft", "tpot", "itl", "e2el")
 PERCENTILES = (50, 90, 99)
-ERRORS_TOLD = 3
+SHOWN_ERRORS = 3
 
 
-@dataclass(frozen=True)
-class Load:
-    """Requests of random tokens that arrive as fast as at most so many at once allow, or at a rate.
+def load_arguments(
+    load: LoadPoint, settings: ServeSettings, seed: int, url: str, directory: Path
+) -> list[str]:
+    """The arguments that send a load to the server of a model's folder.
 
-    `slo_ms` has the longest time that a good request may take, as "ttft", "tpot" or "e2el".
+    Requests are random tokens. They arrive as fast as the concurrency allows, or at a rate on
+    average (a Poisson process).
     """
-
-    max_concurrency: int | None
-    request_rate: float | None  # per second, on average; arrivals are a Poisson process
-    requests: int
-    prompt_tokens: int
-    new_tokens: int
-    slo_ms: Mapping[str, float]
-    seed: int
-
-
-def bench_serve_request(load: Load, url: str, directory: Path) -> dict[str, Any]:
-    """The request that sends this load to the server of a model's folder."""
     arguments = [
         *("--backend", "vllm", "--base-url", url, "--tokenizer", str(directory)),
-        *("--dataset-name", "random", "--num-prompts", str(load.requests)),
-        *("--random-input-len", str(load.prompt_tokens)),
-        *("--random-output-len", str(load.new_tokens), "--random-range-ratio", "0"),
-        *("--ignore-eos", "--temperature", "0", "--seed", str(load.seed), "--disable-tqdm"),
-        *("--percentile-metrics", ",".join(METRICS.values())),
+        *("--dataset-name", "random", "--num-prompts", str(settings.requests)),
+        *("--random-input-len", str(settings.prompt_tokens)),
+        *("--random-output-len", str(settings.new_tokens), "--random-range-ratio", "0"),
+        *("--ignore-eos", "--temperature", "0", "--seed", str(seed), "--disable-tqdm"),
+        *("--percentile-metrics", ",".join(METRICS)),
         *("--metric-percentiles", ",".join(map(str, PERCENTILES)), "--save-detailed"),
         *("--num-warmups", str(load.max_concurrency or 1)),
     ]
@@ -56,9 +44,9 @@ def bench_serve_request(load: Load, url: str, directory: Path) -> dict[str, Any]
         arguments += ["--max-concurrency", str(load.max_concurrency)]
     if load.request_rate is not None:
         arguments += ["--request-rate", str(load.request_rate)]
-    if load.slo_ms:
-        arguments += ["--goodput", *(f"{name}:{ms:g}" for name, ms in load.slo_ms.items())]
-    return {"arguments": arguments}
+    if settings.slo_ms:
+        arguments += ["--goodput", *(f"{name}:{ms:g}" for name, ms in settings.slo_ms.items())]
+    return arguments
 
 
 def bench_serve_environment() -> dict[str, str]:
@@ -67,25 +55,29 @@ def bench_serve_environment() -> dict[str, str]:
     return {**os.environ, "no_proxy": ",".join(local), "NO_PROXY": ",".join(local)}
 
 
-def sample_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """One sample of a serve record, in seconds, from what vLLM's load generator returns."""
-    sample = {
-        "completed": int(result["completed"]),
-        "failed": int(result["failed"]),
-        "seconds": float(result["duration"]),
-        "requests_per_second": float(result["request_throughput"]),
-        "output_tokens_per_second": float(result["output_throughput"]),
-        "output_tokens": int(result["total_output_tokens"]),
-        **{name: _seconds(result, metric) for name, metric in METRICS.items()},
-        "goodput_requests_per_second": result["request_goodput"],
-    }
-    errors = list(dict.fromkeys(filter(None, result["errors"])))[:ERRORS_TOLD]
-    return {**sample, **({"errors": errors} if errors else {})}
+def sample_of(result: Mapping[str, Any]) -> Sample:
+    """A sample in seconds, from what vLLM's load generator returns."""
+    ttft, tpot, itl, e2e = (_percentiles(result, metric) for metric in METRICS)
+    goodput = result["request_goodput"]
+    return Sample(  # numpy's numbers as Python's
+        completed=int(result["completed"]),
+        failed=int(result["failed"]),
+        seconds=float(result["duration"]),
+        requests_per_second=float(result["request_throughput"]),
+        output_tokens_per_second=float(result["output_throughput"]),
+        output_tokens=int(result["total_output_tokens"]),
+        ttft_seconds=ttft,
+        tpot_seconds=tpot,
+        itl_seconds=itl,
+        e2e_seconds=e2e,
+        goodput_requests_per_second=None if goodput is None else float(goodput),
+        errors=list(dict.fromkeys(filter(None, result["errors"])))[:SHOWN_ERRORS],
+    )
 
 
-def _seconds(result: Mapping[str, Any], metric: str) -> dict[str, float]:
-    keys = {"mean": "mean", **{f"p{p}": f"p{p}" for p in PERCENTILES}}
-    return {name: float(result[f"{key}_{metric}_ms"]) / 1000 for name, key in keys.items()}
+def _percentiles(result: Mapping[str, Any], metric: str) -> Percentiles:
+    names = ("mean", *(f"p{percentile}" for percentile in PERCENTILES))
+    return Percentiles(*(float(result[f"{name}_{metric}_ms"]) / 1000 for name in names))
 
 
 def _main() -> None:
@@ -95,7 +87,12 @@ def _main() -> None:
 
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
-    answer_requests(lambda request: sample_of(main(parser.parse_args(request["arguments"]))))
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        sample = sample_of(main(parser.parse_args(request["arguments"])))
+        return dict(to_builtins(sample))
+
+    answer_requests(answer)
 
 
 if __name__ == "__main__":

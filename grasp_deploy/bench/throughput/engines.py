@@ -1,24 +1,24 @@
-"""The engines of the throughput bench: what they are told, and whether the machine has room."""
+"""The engines of the throughput bench: their checks, requests and memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.bench.limits import check_room, check_sequence
 from grasp_deploy.bench.memory.prefill import predict_prefill
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.timing import quiet_environment
 from grasp_deploy.bench.throughput.vllm_child import vllm_child_environment, vllm_load_request
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_head_size
-from grasp_deploy.checkpoint.read.config_file import positions_at
 from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.checks import vllm_platform
 from grasp_deploy.engine.child import Ask
-from grasp_deploy.engine.serve import available_memory_bytes
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 
@@ -28,50 +28,18 @@ MODULES = {
 }
 
 
-@dataclass(frozen=True)
-class ThroughputSettings:
-    """What is measured, and how; the same for all models."""
-
-    engine: str = "vllm"
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    prompt_tokens: int = 2048
-    new_tokens: int = 256
-    repetitions: int = 3
-    kv_memory_bytes: int | None = None  # of each model; None: the largest batch of the first one
-    device: str = "auto"
-    dtype: str = "auto"
-    enforce_eager: bool = False
-    seed: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Of one sequence at its end."""
-        return self.prompt_tokens + self.new_tokens
-
-
 def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> ThroughputSettings:
-    """The settings with what was left open filled in, after all checks that need no engine.
+    """Check settings and models without an engine, and fill in what was left open.
 
-    Raises InputError for an unknown engine or one that is not installed, for options that are the
-    other engine's, and for a model that cannot be measured with these settings.
+    Raises InputError for an unknown engine or one that is not installed, for options of the other
+    engine, and for a model that cannot be measured with these settings.
     """
-    check_lengths(models, settings.prompt_tokens, settings.new_tokens)
+    check_sequence(models, settings.prompt_tokens, settings.new_tokens)
     if settings.engine == "transformers":
         return _checked_for_transformers(settings)
     if settings.engine != "vllm":
         raise InputError(f"--engine {settings.engine} is unknown: use vllm or transformers")
     return _checked_for_vllm(models, settings)
-
-
-def check_lengths(models: Sequence[BenchModel], prompt_tokens: int, new_tokens: int) -> None:
-    """InputError if a prompt with its continuation is longer than a model has positions."""
-    for model in models:
-        positions = positions_at(model.path)
-        if positions is not None and prompt_tokens + new_tokens > positions:
-            raise InputError(
-                f"{prompt_tokens} prompt tokens and {new_tokens} new ones exceed the {positions} "
-                f"positions that {model.name} was made for: lower --prompt-tokens or --new-tokens"
-            )
 
 
 def _checked_for_transformers(settings: ThroughputSettings) -> ThroughputSettings:
@@ -87,13 +55,12 @@ def _checked_for_vllm(
     models: Sequence[BenchModel], settings: ThroughputSettings
 ) -> ThroughputSettings:
     platform = vllm_platform(settings.device, settings.enforce_eager)
-    for model in models:
-        check_head_size(model.shape, platform)
     block = BLOCK_TOKENS[platform]
     memory = settings.kv_memory_bytes
     if memory is None:
         memory = kv_pool_bytes(models[0].shape, max(settings.batches), settings.tokens, block)
     for model in models:
+        check_head_size(model.shape, platform)
         least = kv_pool_bytes(model.shape, 1, settings.tokens, block)
         if memory < least:
             raise InputError(
@@ -104,13 +71,13 @@ def _checked_for_vllm(
 
 
 def kv_pool_bytes(shape: ModelShape, batch: int, tokens: int, block_tokens: int) -> int:
-    """What `batch` sequences take in vLLM's KV cache, in whole blocks and one that it keeps."""
+    """Bytes of `batch` sequences in vLLM's KV cache: whole blocks, and one that vLLM keeps."""
     blocks = batch * ceil(tokens / block_tokens) + 1
     return blocks * block_tokens * shape.kv_bytes_per_token()
 
 
 def environment_of(engine: str) -> dict[str, str]:
-    """What an engine's child is started with."""
+    """The environment of an engine's child."""
     return quiet_environment(vllm_child_environment() if engine == "vllm" else os.environ)
 
 
@@ -135,22 +102,21 @@ def load_request(model: BenchModel, folder: Path, settings: ThroughputSettings) 
 
 
 def check_memory(models: Sequence[BenchModel], settings: ThroughputSettings, ask: Ask) -> None:
-    """InputError if the models cannot be alive side by side; `ask` is a child that has none yet."""
+    """InputError if the models do not fit side by side; `ask` is a child that has none yet."""
     device = {"device": settings.device} if settings.engine == "transformers" else {}
-    free = ask({"do": "free_memory", **device})["free_memory_bytes"]
-    if free is None and settings.device.startswith("cuda"):
+    free_bytes = ask({"do": "free_memory", **device})["free_memory_bytes"]
+    if free_bytes is None and settings.device.startswith("cuda"):
         raise InputError(
             "the installed vLLM needs a GPU and none is visible here: look at nvidia-smi and "
             "CUDA_VISIBLE_DEVICES, or give --engine transformers"
         )
-    needed = _needed_bytes(models, settings, on_gpu=free is not None)
-    free = available_memory_bytes() if free is None else free
-    if needed > free:
-        raise InputError(
-            f"{len(models)} models side by side take {needed / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB are free: take smaller batches or shorter prompts, compare "
-            "fewer models at a time" + (", or set --kv-memory" if settings.engine == "vllm" else "")
-        )
+    check_room(
+        _needed_bytes(models, settings, on_gpu=free_bytes is not None),
+        f"{len(models)} models side by side take",
+        "take smaller batches or shorter prompts, compare fewer models at a time"
+        + (", or set --kv-memory" if settings.engine == "vllm" else ""),
+        free_bytes,
+    )
 
 
 def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings, on_gpu: bool) -> int:
@@ -164,7 +130,7 @@ def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings, on
 
 
 def _batch_bytes(shape: ModelShape, batch: int, settings: ThroughputSettings) -> int:
-    """What a batch of transformers' takes beside the weights."""
+    """Bytes of a batch of transformers beside the weights."""
     prefill = predict_prefill(shape, batch, settings.prompt_tokens)
     later = batch * settings.new_tokens * shape.kv_bytes_per_token()
     return prefill.peak_bytes - prefill.weight_bytes + later

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 
-from grasp_deploy.bench.throughput.verdict import QUANTITIES, SETTING, rates
-from grasp_deploy.bench.verdicts import verdicts
-from grasp_deploy.files.record import spread
+from grasp_deploy.bench.throughput.record import QUANTITIES, Cell, ThroughputRecord
+from grasp_deploy.bench.throughput.verdict import Verdict, throughput_verdicts
 from grasp_deploy.report.figure_style import (
     DASHED,
     INK,
@@ -23,6 +21,7 @@ from grasp_deploy.report.figure_style import (
     new_axes,
     powers_of_two,
 )
+from grasp_deploy.stats.spread import quartiles
 
 TITLES = {
     "throughput": "Output tokens per second",
@@ -34,94 +33,73 @@ RATIO_TITLES = {
     "prefill": "Prefill speed against the first model",
     "decode": "Decode speed against the first model",
 }
-Row = dict[str, Any]
+IDEALS = {
+    "throughput": "bytes moved and operations",
+    "prefill": "operations",
+    "decode": "bytes moved",
+}
 
 
-def throughput_drawings(record: dict[str, Any]) -> Iterator[Drawing]:
-    """For each setting and quantity: tokens per second, then the ratio to the first model."""
-    settings = list(dict.fromkeys(tuple(cell[k] for k in SETTING) for cell in record["cells"]))
-    judged = verdicts(record)
-    for number, setting in enumerate(settings):
-        suffix = f"-{number + 1}" if len(settings) > 1 else ""
-        cells = [cell for cell in record["cells"] if _setting(cell) == setting and cell["samples"]]
-        rows = [row for row in judged if _setting(row) == setting]
-        for quantity in QUANTITIES:
-            some = [cell for cell in cells if rates(cell, quantity)]
-            if some:
-                yield _rate_drawing(record, some, quantity, suffix)
-            ratios = [row for row in rows if row["quantity"] == quantity]
-            if ratios:
-                yield _ratio_drawing(record, ratios, quantity, suffix)
+def figures(record: ThroughputRecord) -> Iterator[Drawing]:
+    """For each quantity: tokens per second, then the ratio to the first model."""
+    verdicts = throughput_verdicts(record)
+    for quantity in QUANTITIES:
+        if cells := [cell for cell in record.cells if cell.rates(quantity)]:
+            yield _rate_drawing(record, cells, quantity)
+        if rows := [row for row in verdicts if row.quantity == quantity]:
+            yield _ratio_drawing(record, rows, quantity)
 
 
-def _setting(row: Row) -> tuple[Any, ...]:
-    return tuple(row[key] for key in SETTING)
-
-
-def _setting_in_words(row: Row) -> str:
-    return (
-        f"{row['engine']}, {row['prompt_tokens']:,} prompt tokens and {row['new_tokens']:,} new "
-        "tokens in each sequence"
-    )
-
-
-def _rate_drawing(
-    record: dict[str, Any], cells: Sequence[Row], quantity: str, suffix: str
-) -> Drawing:
+def _rate_drawing(record: ThroughputRecord, cells: Sequence[Cell], quantity: str) -> Drawing:
     title = TITLES[quantity]
-    repetitions = len(cells[0]["samples"])
+    repetitions = len(cells[0].samples)
     bars = f"median and quartiles of {repetitions} repetitions" if repetitions > 1 else "one run"
-    axes = new_axes(title, f"{_setting_in_words(cells[0])}; {bars}")
+    axes = new_axes(title, f"{record.settings.title}; {bars}")
     handles = []
-    for index, model in enumerate(record["models"]):
-        points = sorted((c["batch"], rates(c, quantity)) for c in cells if _is_of(c, model))
-        if not points:
-            continue
-        spreads = [spread(samples) for _, samples in points]
-        _line(
-            axes,
-            index,
-            [batch for batch, _ in points],
-            [s["median"] for s in spreads],
-            [s["quartiles"] for s in spreads],
-        )
-        handles.append(line_handle(index, model["name"]))
+    for index, model in enumerate(record.models):
+        points = sorted((c.batch, c.rates(quantity)) for c in cells if c.model == model.name)
+        if points:
+            spreads = [quartiles(rates) for _, rates in points]
+            _line(
+                axes,
+                index,
+                [batch for batch, _ in points],
+                [median for _, median, _ in spreads],
+                [(lower, upper) for lower, _, upper in spreads],
+            )
+            handles.append(line_handle(index, model.name))
     axes.set_ylabel("tokens per second")
     axes.set_xlabel("batch size, sequences")
-    powers_of_two(axes, [cell["batch"] for cell in cells])
+    powers_of_two(axes, [cell.batch for cell in cells])
     count_from_zero(axes)
-    return finished(f"{quantity}{suffix}", title, axes, handles)
+    return finished(quantity, title, axes, handles)
 
 
-def _ratio_drawing(
-    record: dict[str, Any], rows: Sequence[Row], quantity: str, suffix: str
-) -> Drawing:
+def _ratio_drawing(record: ThroughputRecord, rows: Sequence[Verdict], quantity: str) -> Drawing:
     title = RATIO_TITLES[quantity]
-    axes = new_axes(title, f"{_setting_in_words(rows[0])}; bars: 95 % interval")
+    axes = new_axes(title, f"{record.settings.title}; bars: 95 % interval")
     axes.axhline(1, color=INK, linewidth=1.2)
     handles = []
-    present = [m for m in record["models"] if any(_is_of(row, m) for row in rows)]
-    for place, model in enumerate(present):
-        some = sorted((r for r in rows if _is_of(r, model)), key=lambda row: row["batch"])
-        index = record["models"].index(model)
-        shift = 2 ** (0.09 * (place - (len(present) - 1) / 2))  # bars stand side by side
-        batches = [row["batch"] * shift for row in some]
-        ends = [row["interval"] or [row["ratio"]] * 2 for row in some]
-        _line(axes, index, batches, [row["ratio"] for row in some], ends)
-        if all(row["ideal"] for row in some):
-            ideals = [row["ideal"] for row in some]
-            axes.plot(batches, ideals, color=color_of(index), linestyle=DASHED, linewidth=1.3)
-        handles.append(line_handle(index, model["name"]))
-    handles.append(key_handle(rows[0]["baseline"], color=INK))
-    if any(row["ideal"] for row in rows):
-        what = "operations" if quantity == "prefill" else "bytes moved"
-        what = "bytes moved and operations" if quantity == "throughput" else what
-        handles.append(key_handle(f"ideal: the ratio of {what}", DASHED))
+    measured = {row.model for row in rows}
+    names = [model.name for model in record.models if model.name in measured]
+    for place, name in enumerate(names):
+        index = list(record.footprints).index(name)
+        points = sorted((row for row in rows if row.model == name), key=lambda row: row.batch)
+        shift = 2 ** (0.09 * (place - (len(names) - 1) / 2))  # bars stand side by side
+        batches = [row.batch * shift for row in points]
+        ends = [row.interval or (row.ratio, row.ratio) for row in points]
+        _line(axes, index, batches, [row.ratio for row in points], ends)
+        ideals = [row.ideal for row in points]
+        axes.plot(batches, ideals, color=color_of(index), linestyle=DASHED, linewidth=1.3)
+        handles.append(line_handle(index, name))
+    handles.append(key_handle(record.baseline, color=INK))
+    handles.append(key_handle(f"ideal: the ratio of {IDEALS[quantity]}", DASHED))
     axes.set_ylabel("times the first model")
     axes.set_xlabel("batch size, sequences")
-    powers_of_two(axes, [row["batch"] for row in rows])
-    _keep_one_in_sight(axes)
-    return finished(f"{quantity}-ratio{suffix}", title, axes, handles)
+    powers_of_two(axes, [row.batch for row in rows])
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 0.9), max(high, 1.1))  # room around a ratio of 1
+    return finished(f"{quantity}-ratio", title, axes, handles)
 
 
 def _line(
@@ -129,8 +107,9 @@ def _line(
     index: int,
     batches: Sequence[float],
     middles: Sequence[float],
-    ends: Sequence[Sequence[float]],
+    ends: Sequence[tuple[float, float]],
 ) -> None:
+    """A model's curve with a bar from end to end at each point."""
     below = [middle - low for middle, (low, _) in zip(middles, ends, strict=True)]
     above = [high - middle for middle, (_, high) in zip(middles, ends, strict=True)]
     axes.errorbar(
@@ -142,13 +121,3 @@ def _line(
         capsize=3,
         elinewidth=1.2,
     )
-
-
-def _keep_one_in_sight(axes: Axes) -> None:
-    """Room above and below, so that a ratio of 1 is no edge of the plot."""
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(low, 0.9), max(high, 1.1))
-
-
-def _is_of(row: Row, model: dict[str, Any]) -> bool:
-    return bool(row["model"] == model["name"])

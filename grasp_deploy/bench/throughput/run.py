@@ -10,23 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import count
 from typing import Any
 
+from msgspec import convert
+
+from grasp_deploy.bench.progress import OnProgress, ignore_progress, step_counter
+from grasp_deploy.bench.record import record_models
 from grasp_deploy.bench.throughput.engines import (
     MODULES,
-    ThroughputSettings,
     check_memory,
     checked,
     environment_of,
     load_request,
 )
+from grasp_deploy.bench.throughput.record import Cell, RecordSettings, Sample, ThroughputRecord
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
 from grasp_deploy.files.record import new_record
-
-OnProgress = Callable[[dict[str, Any]], None]
 
 PATIENCE_SECONDS = 6 * 3600.0  # a large batch on a CPU may take an hour
 
@@ -35,33 +37,31 @@ def bench_throughput(
     models: Sequence[BenchModel],
     settings: ThroughputSettings,
     command: Sequence[str],
-    on_progress: OnProgress = lambda row: None,
-) -> dict[str, Any]:
-    """Measure every model at every batch size; gives a record of kind "throughput".
+    on_progress: OnProgress = ignore_progress,
+) -> ThroughputRecord:
+    """Measure every model at every batch size.
 
-    `models` start with the one that the others are compared with. `on_progress` hears rows of progress
-    with `stage`, `step` and `steps`. A cell without samples says in `refused` why: that batch did
-    not fit in the GPU's memory.
+    `models` start with the one that the others are compared with. `command` is recorded. A cell
+    without samples says in `refused` why: that batch did not fit in the GPU's memory.
 
     Raises InputError for what cannot be measured, and ChildError if an engine fails.
     """
     settings = checked(models, settings)
     with ExitStack() as stack:
         asks = _start(stack, models, settings, on_progress)
-        cells = _cells(models, asks, settings, on_progress)
-    if not any(cell["samples"] for cell in cells):
-        raise InputError(str(cells[0]["refused"]))
-    noted = {
-        "batches": list(settings.batches),
-        "random_weights": any(model.random_weights for model in models),
-        "prefix_caching": False,
-    }
-    return new_record(
-        "throughput",
-        command,
-        {**asdict(settings), **noted},
-        models=[model.as_dict() for model in models],
-        cells=cells,
+        steps = len(settings.batches) * len(models) * (1 + settings.repetitions)
+        advance = step_counter(on_progress, "measuring", steps)
+        cells = [
+            cell
+            for batch in settings.batches
+            for cell in _cells_of_batch(batch, models, asks, settings, advance)
+        ]
+    if not any(cell.samples for cell in cells):
+        raise InputError(str(cells[0].refused))
+    random_weights = any(model.random_weights for model in models)
+    noted = RecordSettings(**asdict(settings), random_weights=random_weights)
+    return ThroughputRecord(
+        **new_record("throughput", command, noted, models=record_models(models), cells=cells)
     )
 
 
@@ -91,31 +91,11 @@ def _start(
         for model in models
     ]
     check_memory(models, settings, asks[0])
-    for index, (model, ask) in enumerate(zip(models, asks, strict=True)):
-        on_progress({"stage": "starting engines", "step": index, "steps": len(models)})
+    advance = step_counter(on_progress, "starting engines", len(models))
+    for model, ask in zip(models, asks, strict=True):
         ask(load_request(model, stack.enter_context(model_folder(model)), settings))
-    on_progress({"stage": "starting engines", "step": len(models), "steps": len(models)})
+        advance()
     return asks
-
-
-def _cells(
-    models: Sequence[BenchModel],
-    asks: Sequence[Ask],
-    settings: ThroughputSettings,
-    on_progress: OnProgress,
-) -> list[dict[str, Any]]:
-    """The cells of all batch sizes, those of one batch side by side."""
-    steps = len(settings.batches) * len(models) * (1 + settings.repetitions)
-    done = count(1)
-
-    def ran() -> None:
-        on_progress({"stage": "measuring", "step": next(done), "steps": steps})
-
-    return [
-        cell
-        for batch in settings.batches
-        for cell in _cells_of_batch(batch, models, asks, settings, ran)
-    ]
 
 
 def _cells_of_batch(
@@ -123,34 +103,41 @@ def _cells_of_batch(
     models: Sequence[BenchModel],
     asks: Sequence[Ask],
     settings: ThroughputSettings,
-    ran: Callable[[], None],
-) -> list[dict[str, Any]]:
+    advance: Callable[[], None],
+) -> list[Cell]:
     """Warm every model up with a batch like those to come, then measure them in rounds."""
-    lengths = {"prompt_tokens": settings.prompt_tokens, "new_tokens": settings.new_tokens}
-    request: dict[str, Any] = {"do": "measure", "batch": batch, **lengths}
-    request["seed"] = settings.seed
-    cells: list[dict[str, Any]] = [
-        {"model": model.name, "engine": settings.engine, "batch": batch, **lengths, "samples": []}
+    prompt_tokens, new_tokens = settings.prompt_tokens, settings.new_tokens
+    cells = [
+        Cell(
+            model=model.name,
+            engine=settings.engine,
+            batch=batch,
+            prompt_tokens=prompt_tokens,
+            new_tokens=new_tokens,
+            samples=[],
+        )
         for model in models
     ]
-    for cell, ask in zip(cells, asks, strict=True):
-        _run(ask, request, cell)
-        cell["samples"].clear()
-        ran()
-    for order in rounds(len(models), settings.repetitions):
-        request["seed"] += 1  # other prompts, the same for all models
+    size = {"batch": batch, "prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
+    warm_up = list(range(len(models)))
+    turns = [warm_up, *rounds(len(models), settings.repetitions)]
+    for round_number, order in enumerate(turns):
+        # Other prompts in each round, the same for all models.
+        request = {"do": "measure", **size, "seed": settings.seed + round_number}
         for index in order:
-            _run(asks[index], request, cells[index])
-            ran()
+            _measure(asks[index], request, cells[index])
+            if order is warm_up:
+                cells[index].samples.clear()
+            advance()
     return cells
 
 
-def _run(ask: Ask, request: dict[str, Any], cell: dict[str, Any]) -> None:
+def _measure(ask: Ask, request: dict[str, Any], cell: Cell) -> None:
     """Add a sample to a cell, or the reason why it has none."""
-    if "refused" in cell:
+    if cell.refused:
         return
     try:
-        cell["samples"].append(ask(request))
+        cell.samples.append(convert(ask(request), Sample))
     except InputError as error:
-        cell["samples"].clear()
-        cell["refused"] = str(error)
+        cell.samples.clear()
+        cell.refused = str(error)

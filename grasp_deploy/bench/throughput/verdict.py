@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from grasp_deploy.bench.ideal import Load, ideal_gain, share_of_ideal
-from grasp_deploy.bench.reasons import Case, likely_reasons, reason_lines
+from msgspec import Struct
+
+from grasp_deploy.bench.ideal import Load, ideal_gains, share_of_ideal
+from grasp_deploy.bench.reasons import Case, Conditions, likely_reasons, on_gpu, reason_lines
+from grasp_deploy.bench.throughput.record import QUANTITIES, Cell, ThroughputRecord
 from grasp_deploy.stats.noise import (
     FASTER,
     SLOWER,
@@ -15,184 +18,170 @@ from grasp_deploy.stats.noise import (
     differences,
     log_ratios,
 )
-from grasp_deploy.stats.wording import grouped, listed, names_by_outcome, span
+from grasp_deploy.stats.wording import common_outcome, grouped, listed, points_by_outcome, span
 
 ENOUGH_OF_IDEAL = 0.8
-QUANTITIES = {  # tokens per second: output ones over all the time, those of each phase over its own
-    "throughput": "throughput",
-    "prefill": "prefill speed",
-    "decode": "decode speed",
-}
-SETTING = ("engine", "prompt_tokens", "new_tokens")
-Cell = dict[str, Any]
 
 
-def rates(cell: Cell, quantity: str) -> list[float]:
-    """Tokens per second of each repetition of a cell; empty where there was nothing to decode."""
-    samples = cell["samples"]
-    if quantity == "throughput":
-        return [cell["batch"] * cell["new_tokens"] / s["seconds"] for s in samples]
-    if quantity == "prefill":
-        return [cell["batch"] * cell["prompt_tokens"] / s["ttft_seconds"] for s in samples]
-    if not all(s["tpot_seconds"] for s in samples):
-        return []
-    return [cell["batch"] / s["tpot_seconds"] for s in samples]
+class Verdict(Struct, kw_only=True):
+    """One model at one batch size against the first model, in one quantity.
 
-
-def throughput_verdicts(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """One verdict for each model but the first, each cell of it, and each quantity.
-
-    Beside the common keys: `quantity`, `engine`, `batch`, `prompt_tokens`, `new_tokens`,
-    `repetitions`, `ratio` of the rates, its `interval`, the `ideal` ratio and `share_of_ideal`
-    (null where unknown), and `reasons`.
+    `ratio` is that of the rates, over 1 if the model is faster. `interval` is None for a single
+    repetition, `share_of_ideal` where the ideal is hardly above 1.
     """
-    pairs = list(_pairs(record))
-    judged = []
+
+    benchmark: str = "throughput"
+    model: str
+    baseline: str
+    quantity: str
+    batch: int
+    engine: str
+    prompt_tokens: int
+    new_tokens: int
+    repetitions: int
+    ratio: float
+    interval: tuple[float, float] | None
+    outcome: str
+    ideal: float
+    share_of_ideal: float | None
+
+    @property
+    def highest_ratio(self) -> float:
+        """Upper end of the interval."""
+        return self.interval[1] if self.interval else self.ratio
+
+    @property
+    def falls_short(self) -> bool:
+        """True for a model that ought to be faster, and is slower or short of the ideal."""
+        share = share_of_ideal(self.highest_ratio, self.ideal)
+        short = share is not None and share < ENOUGH_OF_IDEAL
+        return short or (self.outcome == SLOWER and self.ideal > 1 / SMALLEST_RATIO)
+
+
+def throughput_verdicts(record: ThroughputRecord) -> list[Verdict]:
+    """One verdict for each model but the first, each of its cells, and each quantity."""
+    pairs = [
+        (dense, cell)
+        for cell in record.cells
+        if cell.samples and (dense := record.dense_cell(cell)) and dense.samples
+    ]
+    verdicts = []
     for quantity in QUANTITIES:
-        some = [pair for pair in pairs if all(rates(cell, quantity) for cell in pair)]
-        samples = [log_ratios(*(rates(cell, quantity) for cell in pair)) for pair in some]
-        found = differences(samples, len(pairs) * len(QUANTITIES)) if samples else []
-        rows = [
-            _judged(record, quantity, pair, difference)
-            for pair, difference in zip(some, found, strict=True)
+        measured = [pair for pair in pairs if all(cell.rates(quantity) for cell in pair)]
+        samples = [log_ratios(d.rates(quantity), c.rates(quantity)) for d, c in measured]
+        results = differences(samples, len(pairs) * len(QUANTITIES)) if samples else []
+        verdicts += [
+            _verdict(record, quantity, dense, cell, difference)
+            for (dense, cell), difference in zip(measured, results, strict=True)
         ]
-        for row in rows:
-            row["reasons"] = _reasons(record, row, rows)
-        judged += rows
-    return judged
+    return verdicts
 
 
-def throughput_headlines(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """For each model, setting and quantity one sentence over all batches; then likely reasons.
+def _verdict(
+    record: ThroughputRecord, quantity: str, dense: Cell, cell: Cell, difference: Difference
+) -> Verdict:
+    ideal = ideal_gains(
+        record.footprints[dense.model],
+        record.footprints[cell.model],
+        Load(cell.batch, cell.prompt_tokens, cell.new_tokens),
+        [(sample.seconds, sample.ttft_seconds) for sample in dense.samples],
+    )[quantity]
+    return Verdict(
+        model=cell.model,
+        baseline=dense.model,
+        quantity=quantity,
+        batch=cell.batch,
+        engine=cell.engine,
+        prompt_tokens=cell.prompt_tokens,
+        new_tokens=cell.new_tokens,
+        repetitions=len(cell.samples),
+        ratio=difference.ratio,
+        interval=difference.interval,
+        outcome=difference.outcome,
+        ideal=ideal,
+        share_of_ideal=share_of_ideal(difference.ratio, ideal),
+    )
+
+
+def throughput_headlines(record: ThroughputRecord) -> list[dict[str, Any]]:
+    """For each model and quantity one sentence over all batches; then likely reasons.
 
     Batches that did not fit are named as well, also those of the first model.
     """
     lines = _refusals(record)
-    keys = ("benchmark", "model", "baseline", *SETTING)
-    for rows in grouped(throughput_verdicts(record), ("model", *SETTING)):
-        lines += [_headline(some) for some in grouped(rows, ("quantity",))]
-        lines += reason_lines(rows, keys)
+    for rows in grouped(throughput_verdicts(record), lambda row: row.model):
+        by_quantity = grouped(rows, lambda row: row.quantity)
+        lines += [_headline(record, group) for group in by_quantity]
+        cases = [_case(record, row, group) for group in by_quantity for row in group]
+        reasons = [likely_reasons(case) for case in cases if case]
+        lines += reason_lines(reasons, _shared(record, rows[0].model))
     return lines
 
 
-def _refusals(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _shared(record: ThroughputRecord, model: str) -> dict[str, Any]:
+    """The keys that all headlines of one model have."""
+    cell = record.cells[0]
+    return {
+        "benchmark": "throughput",
+        "model": model,
+        "baseline": record.baseline,
+        "engine": cell.engine,
+        "prompt_tokens": cell.prompt_tokens,
+        "new_tokens": cell.new_tokens,
+    }
+
+
+def _refusals(record: ThroughputRecord) -> list[dict[str, Any]]:
     """A line for each model of which some batches were not measured."""
-    refused = [cell for cell in record["cells"] if not cell["samples"]]
+    refused = [cell for cell in record.cells if not cell.samples]
     return [
         {
-            "benchmark": "throughput",
-            "model": cells[0]["model"],
-            "baseline": record["models"][0]["name"],
-            **{key: cells[0][key] for key in SETTING},
+            **_shared(record, cells[0].model),
             "outcome": "not measured",
-            "sentence": f"not measured at batch {listed(cell['batch'] for cell in cells)}"
-            f": {cells[0].get('refused') or 'nothing was written down'}.",
+            "sentence": f"not measured at batch {listed(cell.batch for cell in cells)}: "
+            f"{cells[0].refused or 'no reason was recorded'}.",
         }
-        for cells in grouped(refused, ("model", *SETTING))
+        for cells in grouped(refused, lambda cell: cell.model)
     ]
 
 
-def _pairs(record: dict[str, Any]) -> Iterator[tuple[Cell, Cell]]:
-    """Every cell with the first model's at the same point, where both were measured."""
-    baseline = record["models"][0]["name"]
-    keys = ("batch", *SETTING)
-    dense = {
-        tuple(cell[key] for key in keys): cell
-        for cell in record["cells"]
-        if cell["model"] == baseline
-    }
-    for cell in record["cells"]:
-        partner = dense.get(tuple(cell[key] for key in keys))
-        if cell["model"] != baseline and partner and partner["samples"] and cell["samples"]:
-            yield partner, cell
-
-
-def _judged(
-    record: dict[str, Any], quantity: str, pair: tuple[Cell, Cell], difference: Difference
-) -> dict[str, Any]:
-    dense, cell = pair
-    footprints = {model["name"]: model["footprint"] for model in record["models"]}
-    load = Load(cell["batch"], cell["prompt_tokens"], cell["new_tokens"])
-    ideals = ideal_gain(
-        footprints[dense["model"]], footprints[cell["model"]], load, dense["samples"]
-    )
-    ideal = ideals.get(quantity)
-    row = {
-        "benchmark": "throughput",
-        "model": cell["model"],
-        "baseline": dense["model"],
-        "quantity": quantity,
-        **{key: cell[key] for key in ("batch", *SETTING)},
-        "repetitions": len(cell["samples"]),
-        "ratio": difference.ratio,
-        "interval": list(difference.interval) if difference.interval else None,
-        "outcome": difference.outcome,
-        "ideal": ideal,
-        "share_of_ideal": share_of_ideal(difference.ratio, ideal) if ideal else None,
-    }
-    return {**row, "sentence": _sentence(row)}
-
-
-def _sentence(row: dict[str, Any]) -> str:
-    interval = row["interval"]
-    between = f" ({interval[0]:.2f}x to {interval[1]:.2f}x)" if interval else ""
-    text = (
-        f"{row['model']} at batch {row['batch']}: {row['ratio']:.2f}x the "
-        f"{QUANTITIES[row['quantity']]} of {row['baseline']}{between}: {row['outcome']}"
-    )
-    if row["ideal"] is not None:
-        text += f"; ideal {row['ideal']:.2f}x"
-    if row["share_of_ideal"] and row["outcome"] == FASTER:
-        text += f", {row['share_of_ideal']:.0%} of the way there"
-    return f"{text}."
-
-
-def _reasons(
-    record: dict[str, Any], row: dict[str, Any], rows: Sequence[dict[str, Any]]
-) -> list[dict[str, str]]:
-    """Likely reasons where a model that ought to be faster is slower, or short of the ideal."""
-    ideal = row["ideal"]
-    short = ideal is not None and _best_share(row) < ENOUGH_OF_IDEAL
-    unexpected = row["outcome"] == SLOWER and (ideal is None or ideal > 1 / SMALLEST_RATIO)
-    if not short and not unexpected:
-        return []
-    footprints = {model["name"]: model["footprint"] for model in record["models"]}
-    alike = [r for r in rows if all(r[key] == row[key] for key in ("model", *SETTING))]
-    case = Case(
-        dense=footprints[row["baseline"]],
-        pruned=footprints[row["model"]],
-        batch=row["batch"],
-        gain_by_batch={r["batch"]: r["ratio"] for r in alike},
-        highest_gain=row["interval"][1] if row["interval"] else row["ratio"],
-        record=record,
-    )
-    return likely_reasons(case)
-
-
-def _best_share(row: dict[str, Any]) -> float:
-    """How much of the way to the ideal the upper end of the interval lies."""
-    highest = row["interval"][1] if row["interval"] else row["ratio"]
-    return share_of_ideal(highest, row["ideal"]) or 0.0
-
-
-def _headline(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One sentence over the batches of one model, setting and quantity."""
+def _headline(record: ThroughputRecord, rows: Sequence[Verdict]) -> dict[str, Any]:
+    """One sentence over the batches of one model and quantity."""
     first = rows[0]
-    outcomes = {row["outcome"] for row in rows}
-    ratios, batches = [row["ratio"] for row in rows], [row["batch"] for row in rows]
+    ratios, batches = [row.ratio for row in rows], [row.batch for row in rows]
     sentence = (
-        f"{span(ratios, '.2f', 'x')} the {QUANTITIES[first['quantity']]} of {first['baseline']} "
-        f"at batch {span(batches, ',')}: {names_by_outcome(rows, 'batch')}"
+        f"{span(ratios, '.2f', 'x')} the {QUANTITIES[first.quantity]} of {first.baseline} "
+        f"at batch {span(batches, ',')}: "
+        f"{points_by_outcome([(row.outcome, row.batch) for row in rows])}"
     )
-    # Of what may be nothing there is no share: those points wait for more repetitions.
-    sure = [row for row in rows if row["outcome"] in (FASTER, SLOWER)]
-    shares = [row["share_of_ideal"] for row in sure if row["share_of_ideal"] is not None]
+    # A ratio within noise has no share: those points wait for more repetitions.
+    sure = [row for row in rows if row.outcome in (FASTER, SLOWER)]
+    shares = [row.share_of_ideal for row in sure if row.share_of_ideal is not None]
     if shares:
-        ideals = [row["ideal"] for row in sure]
         reached = span([max(0.0, share) for share in shares], ".0%")
-        sentence += f"; {reached} of the way to the ideal {span(ideals, '.2f', 'x')}"
+        ideals = span([row.ideal for row in sure], ".2f", "x")
+        sentence += f"; {reached} of the way to the ideal {ideals}"
     return {
-        **{key: first[key] for key in ("benchmark", "model", "baseline", "quantity", *SETTING)},
-        "outcome": outcomes.pop() if len(outcomes) == 1 else "mixed",
+        **_shared(record, first.model),
+        "quantity": first.quantity,
+        "outcome": common_outcome(row.outcome for row in rows),
         "sentence": f"{sentence}.",
     }
+
+
+def _case(record: ThroughputRecord, row: Verdict, rows: Sequence[Verdict]) -> Case | None:
+    """The case to explain, given all rows of its model and quantity; None if there is none."""
+    if not row.falls_short:
+        return None
+    return Case(
+        dense=record.footprints[row.baseline],
+        pruned=record.footprints[row.model],
+        batch=row.batch,
+        gain_by_batch={other.batch: other.ratio for other in rows},
+        highest_gain=row.highest_ratio,
+        conditions=Conditions(
+            on_gpu=on_gpu(record.machine, record.settings.device),
+            engine=record.settings.engine,
+            eager=record.settings.enforce_eager,
+        ),
+    )

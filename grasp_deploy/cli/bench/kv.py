@@ -34,8 +34,9 @@ def kv_command(
     """Say how many tokens and sequences the KV cache holds beside the weights."""
     memory_bytes = parse_bytes(memory, "--memory")
     check_place(output, "kv")
-    from grasp_deploy.bench.kv.run import KvSettings, bench_kv
-    from grasp_deploy.bench.tables import kv_table
+    from grasp_deploy.bench.kv.run import bench_kv
+    from grasp_deploy.bench.kv.settings import KvSettings
+    from grasp_deploy.bench.kv.table import kv_table
     from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.report.progress import stage_bars
 

@@ -39,8 +39,9 @@ def memory_command(
     """Measure what one prefill takes: weights, KV cache and peak, beside their prediction."""
     lengths = tuple(int_list(prompt_tokens, "--prompt-tokens"))
     check_place(output, "memory")
-    from grasp_deploy.bench.memory.run import MemorySettings, bench_memory
-    from grasp_deploy.bench.tables import memory_table
+    from grasp_deploy.bench.memory.run import bench_memory
+    from grasp_deploy.bench.memory.settings import MemorySettings
+    from grasp_deploy.bench.memory.table import memory_table
     from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.report.progress import stage_bars
 

@@ -54,14 +54,16 @@ def check_place(output: Path | None, kind: str | None = None) -> None:
 
 
 def end(
-    record: dict[str, Any], output: Path | None, as_json: bool, table: Callable[[Any], Table]
+    record: Any, output: Path | None, as_json: bool, table: Callable[[Any], Table]
 ) -> None:
     """Write the record if asked to, and print it as JSON or as its table."""
+    from msgspec import to_builtins
+
     from grasp_deploy.files.outputs import readable_disk_errors
     from grasp_deploy.files.record import write_record
 
     if as_json:
-        print_json(record)
+        print_json(to_builtins(record))
     else:
         stdout.print(table(record))
     if output is not None:

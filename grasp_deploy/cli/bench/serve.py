@@ -67,8 +67,9 @@ def serve_bench_command(
     concurrencies = () if rates else tuple(int_list(concurrency or CONCURRENCIES, "--concurrency"))
     slo = {"ttft": slo_ttft_ms, "tpot": slo_tpot_ms, "e2el": slo_e2e_ms}
     check_place(output, "serve")
-    from grasp_deploy.bench.serve.run import ServeSettings, bench_serve
-    from grasp_deploy.bench.throughput.table import serve_table
+    from grasp_deploy.bench.serve.run import bench_serve
+    from grasp_deploy.bench.serve.settings import ServeSettings
+    from grasp_deploy.bench.serve.table import serve_table
     from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.report.progress import stage_bars
 
@@ -85,9 +86,9 @@ def serve_bench_command(
     chosen = bench_models(names)
     with stage_bars(stderr) as on_progress:
         record = bench_serve(chosen, settings, vllm_flags, command_line(), on_progress)
-    for cell in record["cells"]:
-        for error in {e for sample in cell["samples"] for e in sample.get("errors", ())}:
-            stderr.print(f"{cell['model']}: {error}", markup=False, highlight=False)
+    for cell in record.cells:
+        for error in {error for sample in cell.samples for error in sample.errors}:
+            stderr.print(f"{cell.model}: {error}", markup=False, highlight=False)
     end(record, output, as_json, serve_table)
 
 

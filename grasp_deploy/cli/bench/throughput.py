@@ -56,8 +56,8 @@ def throughput_command(
     batches = tuple(int_list(batch, "--batch"))
     kv_memory_bytes = parse_bytes(kv_memory, "--kv-memory") if kv_memory else None
     check_place(output, "throughput")
-    from grasp_deploy.bench.throughput.engines import ThroughputSettings
     from grasp_deploy.bench.throughput.run import bench_throughput
+    from grasp_deploy.bench.throughput.settings import ThroughputSettings
     from grasp_deploy.bench.throughput.table import throughput_table
     from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.report.progress import stage_bars
@@ -83,7 +83,7 @@ def throughput_command(
         )
     with stage_bars(stderr) as on_progress:
         record = bench_throughput(chosen, settings, command_line(), on_progress)
-    for cell in record["cells"]:
-        if "refused" in cell:
-            stderr.print(f"{cell['model']}: {cell['refused']}", markup=False, highlight=False)
+    for cell in record.cells:
+        if cell.refused:
+            stderr.print(f"{cell.model}: {cell.refused}", markup=False, highlight=False)
     end(record, output, as_json, throughput_table)

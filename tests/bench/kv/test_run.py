@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from grasp_deploy.bench import limits
 from grasp_deploy.bench.kv import run as kv
-from grasp_deploy.bench.tables import kv_table
+from grasp_deploy.bench.kv.table import kv_table
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.engine.capacity import KvCapacity, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
+from tests.bench.records import lines_of, typed
 from tests.cli.command import assert_refused, grasp_deploy
 from tests.tiny import tiny_config
 
@@ -97,22 +98,22 @@ def test_sequences_take_whole_blocks() -> None:
 @pytest.mark.vllm
 def test_a_running_vllm_holds_what_was_predicted(models: list[Path]) -> None:
     """The dense model has twice the KV heads of the pruned one: it shows twice the KV bytes."""
-    dense, pruned = kv_record(models, "--context", 500)["cells"]
+    record = kv_record(models, "--context", 500)
+    dense, pruned = record["cells"]
+    shown_bytes = {}
     for cell in (dense, pruned):
         assert cell["measured"] == cell["predicted"]
         shown = cell["memory_bytes"] / cell["measured"]["cached_tokens"]
         assert shown == pytest.approx(cell["kv_bytes_per_token"], rel=0.005)
-        cell["shown"] = shown
-    assert dense["shown"] == pytest.approx(2 * pruned["shown"], rel=0.005)
-    text = table_text({"models": [{"name": "dense"}], "cells": [dense, pruned], "settings": {}})
+        shown_bytes[cell["model"]] = shown
+    dense_bytes, pruned_bytes = shown_bytes.values()
+    assert dense_bytes == pytest.approx(2 * pruned_bytes, rel=0.005)
+    text = table_text(record)
     assert text.count("vLLM") == 2 and "predicted only" not in text
 
 
 def table_text(record: dict[str, Any]) -> str:
-    console = Console(width=100)
-    with console.capture() as capture:
-        console.print(kv_table(record))
-    return capture.get()
+    return "\n".join(lines_of(kv_table(typed(record))))
 
 
 def test_the_table_fits_and_shows_each_figure(predicted: dict[str, Any]) -> None:
@@ -144,7 +145,7 @@ def test_without_vllm_there_is_a_prediction(
     [
         (("--memory", "much"), ("--memory 'much' is no size",)),
         (("--memory", "1KiB"), ("--memory holds 0.0 MiB", "dense's weights", "more memory")),
-        (("--context", "513"), ("--context 513", "512 positions", "dense")),
+        (("--context", "513"), ("513 tokens of --context", "512 positions", "dense")),
         (("--dtype", "int8"), ("--dtype int8 is unknown",)),
         (("--output", "."), ("--output . is a folder",)),
     ],
@@ -170,7 +171,7 @@ def test_more_memory_than_there_is_is_refused(
     models: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv, "installed_platform", lambda: "cpu")
-    monkeypatch.setattr(kv, "available_memory_bytes", lambda: 2**30)
+    monkeypatch.setattr(limits, "available_memory_bytes", lambda: 2**30)
     options = ("--random-weights", "--memory", "2GiB", "--context", "500")
     assert_refused(
         grasp_deploy("bench", "kv", models[0], *options),

@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
+from grasp_deploy.bench import limits
 from grasp_deploy.bench.memory import child as memory_child
-from grasp_deploy.bench.memory import run as memory
 from grasp_deploy.bench.memory.measure import prefill_memory
 from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.bench.tables import memory_table
+from grasp_deploy.bench.memory.run import bench_memory
+from grasp_deploy.bench.memory.settings import MemorySettings
+from grasp_deploy.bench.memory.table import memory_table
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.memory.ballast_child import BALLAST_BYTES
+from tests.bench.records import lines_of, typed
 from tests.cli.command import assert_refused, grasp_deploy
 from tests.tiny import save_tiny, tiny_config
 
@@ -114,10 +116,10 @@ def test_real_weights_are_measured_and_a_planted_allocation_shows_in_the_peak(
     )
     predicted = predict_prefill(model.shape, 2, 64)
     stored = (tmp_path / "model" / "model.safetensors").stat().st_size
-    assert sample["weight_bytes"] == predicted.weight_bytes
-    assert sample["weight_bytes"] == pytest.approx(stored, rel=0.1)
-    assert sample["kv_bytes"] == predicted.kv_bytes
-    planted = sample["peak_bytes"] - predicted.peak_bytes
+    assert sample.weight_bytes == predicted.weight_bytes
+    assert sample.weight_bytes == pytest.approx(stored, rel=0.1)
+    assert sample.kv_bytes == predicted.kv_bytes
+    planted = sample.peak_bytes - predicted.peak_bytes
     # On processors with AMX the kernels for bfloat16 are compiled as they are first needed.
     assert planted == pytest.approx(BALLAST_BYTES, abs=BALLAST_BYTES / 4)
 
@@ -125,21 +127,19 @@ def test_real_weights_are_measured_and_a_planted_allocation_shows_in_the_peak(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_a_gpu_measures_what_was_predicted(configs: list[Path]) -> None:
-    settings = memory.MemorySettings((1024,), BATCH, repetitions=1, device="cuda")
+    settings = MemorySettings((1024,), BATCH, repetitions=1, device="cuda")
     models = bench_models([str(path) for path in configs], random_weights=True)
-    for cell in memory.bench_memory(models, settings, [])["cells"]:
-        measured, predicted = cell["measured"], cell["predicted"]
-        for key in ("weight_bytes", "kv_bytes"):
-            assert measured[key] == pytest.approx(predicted[key], rel=0.005)
-        assert 0 <= measured["peak_bytes"] - predicted["peak_bytes"] < 64 * 2**20
-        assert measured["peak_bytes"] <= measured["reserved_bytes"] < measured["device_bytes"]
+    for cell in bench_memory(models, settings, []).cells:
+        measured, predicted = cell.measured, cell.predicted
+        assert measured.weight_bytes == pytest.approx(predicted.weight_bytes, rel=0.005)
+        assert measured.kv_bytes == pytest.approx(predicted.kv_bytes, rel=0.005)
+        assert 0 <= measured.peak_bytes - predicted.peak_bytes < 64 * 2**20
+        assert measured.reserved_bytes and measured.device_bytes
+        assert measured.peak_bytes <= measured.reserved_bytes < measured.device_bytes
 
 
 def test_the_table_fits_and_shows_each_figure(record: dict[str, Any]) -> None:
-    console = Console(width=100, record=True, file=None, quiet=False)
-    with console.capture() as capture:
-        console.print(memory_table(record))
-    text = capture.get()
+    text = "\n".join(lines_of(memory_table(typed(record))))
     assert max(map(len, text.splitlines())) <= 100 and "…" not in text
     for cell in record["cells"]:
         for sizes in (cell["predicted"], cell["measured"]):
@@ -211,12 +211,12 @@ def test_bad_models_are_refused(configs: list[Path], tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_before_it_begins(
     configs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 2**20)
+    monkeypatch.setattr(limits, "available_memory_bytes", lambda: 2**20)
     bench = ("bench", "memory", configs[0], "--random-weights", "--device", "cpu")
     ended = grasp_deploy(*bench, "--prompt-tokens", "256")
-    assert_refused(ended, "kv-2 needs", "4 prompts of 256 tokens", "0.0 GiB are free")
+    assert_refused(ended, "4 prompts of 256 tokens of kv-2 take", "0.0 GiB are free")
     ended = grasp_deploy(*bench, "--prompt-tokens", "256,1024")
-    assert_refused(ended, "1024 tokens is longer than the 512 positions", "kv-2", "512 or less")
+    assert_refused(ended, "1024 tokens exceed the 512 positions", "kv-2", "--prompt-tokens")
 
 
 def test_a_system_that_cannot_measure_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

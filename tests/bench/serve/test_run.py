@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from grasp_deploy.bench.serve import run as serve
-from grasp_deploy.bench.serve.run import ServeSettings, bench_serve, server_flags
+from grasp_deploy.bench.serve.record import LoadPoint
+from grasp_deploy.bench.serve.run import bench_serve, server_flags
+from grasp_deploy.bench.serve.settings import ServeSettings
+from grasp_deploy.bench.serve.vllm_bench import sample_of
 from grasp_deploy.cli.bench.serve import rate_list, split_flags
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.commands import bench
+from tests.bench.serve.test_vllm_bench import result
 from tests.cli.command import assert_refused
 from tests.tiny import save_tiny
 
@@ -49,7 +53,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
             asked = request["arguments"]
             values = {flag: asked[asked.index(flag) + 1] for flag in ("--base-url", "--seed")}
             events.append(("load", values))
-            return {"failed": 0, **values}
+            sample: dict[str, Any] = to_builtins(sample_of(result()))
+            return sample
 
         yield ask
 
@@ -78,26 +83,23 @@ def test_every_server_gets_the_same_loads_and_rounds_alternate(
         *("--no-enable-prefix-caching", "--kv-cache-memory-bytes", str(4 * GIB)),
         *("--max-model-len", "512"),
     ]
-    assert record["settings"]["server_flags"] == flags[0]
+    assert list(record.settings.server_flags) == flags[0]
 
-    cells = record["cells"]
-    points = [(cell["model"], cell["load"]["max_concurrency"]) for cell in cells]
+    points = [(cell.model, cell.load.max_concurrency) for cell in record.cells]
     assert points == [("dense", 1), ("dense", 8), ("pruned", 1), ("pruned", 8)]
-    for cell, partner in zip(cells[:2], cells[2:], strict=True):
-        assert cell["load"]["request_rate"] is None and cell["requests"] == 5
-        seeds = [sample["--seed"] for sample in cell["samples"]]
-        assert seeds == [sample["--seed"] for sample in partner["samples"]]
-        assert len(set(seeds)) == 2, "a repetition has requests of its own"
-        assert all(sample["--base-url"] == "http://dense" for sample in cell["samples"])
+    assert all(cell.requests == 5 and len(cell.samples) == 2 for cell in record.cells)
+    loads = [(what["--base-url"][7:], what["--seed"]) for event, what in events if event == "load"]
+    assert loads == [  # the same requests for both models, others in each repetition
+        *(("dense", "7"), ("dense", "8"), ("pruned", "7"), ("pruned", "8")),
+        *(("pruned", "9"), ("pruned", "10"), ("dense", "9"), ("dense", "10")),
+    ]
     assert [row["step"] for row in seen] == list(range(9)) and seen[-1]["steps"] == 8
-    json.dumps(record)
 
 
 def test_loads_at_a_rate(models: list[Path], events: list[tuple[str, Any]]) -> None:
     settings = ServeSettings(concurrencies=(), request_rates=(0.5, 2.0), **SHORT)
     record = bench_serve(bench_models([str(models[0])]), settings, [], ["bench"])
-    loads = [cell["load"] for cell in record["cells"]]
-    assert loads == [{"max_concurrency": None, "request_rate": rate} for rate in (0.5, 2.0)]
+    assert [cell.load for cell in record.cells] == [LoadPoint(None, 0.5), LoadPoint(None, 2.0)]
 
 
 def test_the_users_cache_size_stays(models: list[Path], events: list[tuple[str, Any]]) -> None:

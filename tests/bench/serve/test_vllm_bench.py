@@ -7,27 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
+from grasp_deploy.bench.serve.record import LoadPoint, Percentiles
+from grasp_deploy.bench.serve.settings import ServeSettings
 from grasp_deploy.bench.serve.vllm_bench import (
-    Load,
     bench_serve_environment,
-    bench_serve_request,
+    load_arguments,
     sample_of,
 )
 
-LOAD = Load(
-    max_concurrency=8,
-    request_rate=None,
-    requests=20,
-    prompt_tokens=64,
-    new_tokens=16,
-    slo_ms={"ttft": 200.0, "tpot": 12.5},
-    seed=3,
+SETTINGS = ServeSettings(
+    requests=20, prompt_tokens=64, new_tokens=16, slo_ms={"ttft": 200.0, "tpot": 12.5}
 )
 
 
-def arguments_of(load: Load) -> list[str]:
-    return bench_serve_request(load, "http://127.0.0.1:1234", Path("model"))["arguments"]
+def arguments_of(load: LoadPoint, settings: ServeSettings = SETTINGS) -> list[str]:
+    return load_arguments(load, settings, 3, "http://127.0.0.1:1234", Path("model"))
 
 
 def value_of(arguments: list[str], flag: str) -> str:
@@ -35,7 +31,7 @@ def value_of(arguments: list[str], flag: str) -> str:
 
 
 def test_a_load_of_so_many_at_once() -> None:
-    arguments = arguments_of(LOAD)
+    arguments = arguments_of(LoadPoint(8, None))
     values = {
         **{"--base-url": "http://127.0.0.1:1234", "--tokenizer": "model"},
         **{"--max-concurrency": "8", "--num-prompts": "20", "--seed": "3"},
@@ -48,7 +44,7 @@ def test_a_load_of_so_many_at_once() -> None:
 
 
 def test_a_load_at_a_rate() -> None:
-    arguments = arguments_of(replace(LOAD, max_concurrency=None, request_rate=0.5, slo_ms={}))
+    arguments = arguments_of(LoadPoint(None, 0.5), replace(SETTINGS, slo_ms={}))
     assert value_of(arguments, "--request-rate") == "0.5"
     assert "--max-concurrency" not in arguments and "--goodput" not in arguments
 
@@ -74,14 +70,14 @@ def result() -> dict[str, Any]:
 
 def test_a_sample_is_in_seconds() -> None:
     sample = sample_of(result())
-    assert sample["ttft_seconds"] == {"mean": 0.01, "p50": 0.009, "p90": 0.02, "p99": 0.04}
-    assert sample["e2e_seconds"] == {"mean": 0.04, "p50": 0.036, "p90": 0.08, "p99": 0.16}
-    assert sample["tpot_seconds"]["p99"] == 0.08 and sample["itl_seconds"]["mean"] == 0.03
-    assert (sample["completed"], sample["failed"], sample["seconds"]) == (18, 2, 4.0)
-    assert (sample["requests_per_second"], sample["output_tokens_per_second"]) == (4.5, 72.0)
-    assert sample["goodput_requests_per_second"] is None
+    assert sample.ttft_seconds == Percentiles(mean=0.01, p50=0.009, p90=0.02, p99=0.04)
+    assert sample.e2e_seconds == Percentiles(mean=0.04, p50=0.036, p90=0.08, p99=0.16)
+    assert sample.tpot_seconds.p99 == 0.08 and sample.itl_seconds.mean == 0.03
+    assert (sample.completed, sample.failed, sample.seconds) == (18, 2, 4.0)
+    assert (sample.requests_per_second, sample.output_tokens_per_second) == (4.5, 72.0)
+    assert sample.goodput_requests_per_second is None
 
 
 def test_a_sample_says_why_requests_failed() -> None:
-    assert sample_of(result())["errors"] == ["Bad Request", "gone"]
-    assert "errors" not in sample_of({**result(), "errors": ["", ""]})
+    assert sample_of(result()).errors == ["Bad Request", "gone"]
+    assert "errors" not in to_builtins(sample_of({**result(), "errors": ["", ""]}))

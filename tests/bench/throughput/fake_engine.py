@@ -1,8 +1,7 @@
-"""A throughput child without a model: it notes when it was asked, and refuses large batches."""
+"""A throughput child without a model: it logs its requests, and refuses large batches."""
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return {}
     if request["batch"] > int(os.environ.get("FAKE_LARGEST_BATCH", "1000000")):
         raise InputError(f"{request['batch']} prompts do not fit: take smaller batches")
-    asked = {"seconds": 2.0, "ttft_seconds": 1.0, "tpot_seconds": 0.1, "joules": None}
-    return {**asked, "loaded": loaded, "at": time.monotonic(), "seed": request["seed"]}
+    with Path(os.environ["FAKE_LOG"]).open("a") as log:
+        log.write(json.dumps([loaded, request["batch"], request["seed"]]) + "\n")
+    return {"seconds": 2.0, "ttft_seconds": 1.0, "tpot_seconds": 0.1, "joules": None}
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.bench.throughput import engines as throughput_engines
-from grasp_deploy.bench.throughput.engines import MODULES, ThroughputSettings, kv_pool_bytes
+from grasp_deploy.bench import limits
+from grasp_deploy.bench.throughput.engines import MODULES, kv_pool_bytes
 from grasp_deploy.bench.throughput.run import bench_throughput, rounds
-from grasp_deploy.bench.verdicts import verdicts
+from grasp_deploy.bench.throughput.settings import ThroughputSettings
+from grasp_deploy.bench.throughput.verdict import throughput_verdicts
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, bench_models
@@ -36,11 +37,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture
-def fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children without a model, whichever engine is asked for."""
+def fake_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Children without a model, whichever engine is asked for; gives the log of their requests."""
+    log = tmp_path / "requests.jsonl"
+    monkeypatch.setenv("FAKE_LOG", str(log))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     for engine in MODULES:
         monkeypatch.setitem(MODULES, engine, "tests.bench.throughput.fake_engine")
+    return log
 
 
 def settings(**changes: Any) -> ThroughputSettings:
@@ -56,24 +60,19 @@ def test_turns_alternate() -> None:
     assert rounds(3, 4) == [[0, 1, 2], [2, 1, 0], [0, 1, 2], [2, 1, 0]]
 
 
-@pytest.mark.usefixtures("fake_engine")
-def test_samples_pair_up_and_interleave(models: list[Path]) -> None:
+def test_samples_pair_up_and_interleave(models: list[Path], fake_engine: Path) -> None:
     seen: list[dict[str, Any]] = []
-    record = bench_throughput(of(models), settings(repetitions=4), ["bench"], seen.append)
-    cells = record["cells"]
-    points = [(cell["model"], cell["batch"]) for cell in cells]
+    record = bench_throughput(of(models), settings(repetitions=3), ["bench"], seen.append)
+    points = [(cell.model, cell.batch) for cell in record.cells]
     assert points == [("wide", 1), ("narrow", 1), ("wide", 4), ("narrow", 4)]
-    times = []
-    for wide, narrow in (cells[:2], cells[2:]):
-        assert all(sample["loaded"] == ["wide"] for sample in wide["samples"])
-        assert all(sample["loaded"] == ["narrow"] for sample in narrow["samples"])
-        pairs = list(zip(wide["samples"], narrow["samples"], strict=True))
-        assert [a["seed"] for a, _ in pairs] == [b["seed"] for _, b in pairs] == [1, 2, 3, 4]
-        for number, (a, b) in enumerate(pairs):
-            times += [b["at"], a["at"]] if number % 2 else [a["at"], b["at"]]
-    assert times == sorted(times) and len(times) == 16
-    measuring = [row["step"] for row in seen if row["stage"] == "measuring"]
-    assert measuring == list(range(1, 21)) and seen[-1]["steps"] == 20
+    assert [len(cell.samples) for cell in record.cells] == [3] * 4
+    turns = [json.loads(line) for line in fake_engine.read_text().splitlines()]
+    rounds_of_one_batch = [("wide", 0), ("narrow", 0), ("wide", 1), ("narrow", 1)]
+    rounds_of_one_batch += [("narrow", 2), ("wide", 2), ("wide", 3), ("narrow", 3)]
+    expected = [[[name], batch, seed] for batch in (1, 4) for name, seed in rounds_of_one_batch]
+    assert turns == expected
+    steps = [row["step"] for row in seen if row["stage"] == "measuring"]
+    assert steps == list(range(17)) and seen[-1]["steps"] == 16
 
 
 @pytest.mark.usefixtures("fake_engine")
@@ -82,9 +81,9 @@ def test_a_batch_that_does_not_fit_costs_only_its_own_cells(
 ) -> None:
     monkeypatch.setenv("FAKE_LARGEST_BATCH", "2")
     record = bench_throughput(of(models), settings(), ["bench"])
-    assert [len(cell["samples"]) for cell in record["cells"]] == [3, 3, 0, 0]
-    assert record["cells"][2]["refused"] == "4 prompts do not fit: take smaller batches"
-    assert "refused" not in record["cells"][0]
+    assert [len(cell.samples) for cell in record.cells] == [3, 3, 0, 0]
+    assert record.cells[2].refused == "4 prompts do not fit: take smaller batches"
+    assert record.cells[0].refused is None
     with pytest.raises(InputError, match=r"^4 prompts do not fit"):
         bench_throughput(of(models), settings(batches=(4,)), ["bench"])
 
@@ -97,7 +96,7 @@ def test_models_that_do_not_fit_side_by_side_are_refused(
     with pytest.raises(InputError, match=r"^2 models side by side take .* fewer models at a time$"):
         bench_throughput(of(models), settings(), ["bench"])
     monkeypatch.delenv("FAKE_FREE_MEMORY")
-    monkeypatch.setattr(throughput_engines, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(limits, "available_memory_bytes", lambda: 1000)
     with pytest.raises(InputError, match=r"0\.0 GiB are free"):
         bench_throughput(of(models), settings(), ["bench"])
 
@@ -113,7 +112,7 @@ def test_vllm_for_gpus_needs_one(models: list[Path], monkeypatch: pytest.MonkeyP
         bench_throughput(of(models), settings(engine="vllm", device="auto"), ["bench"])
     monkeypatch.setenv("FAKE_FREE_MEMORY", str(2**40))
     record = bench_throughput(of(models), settings(engine="vllm", device="auto"), ["bench"])
-    assert record["settings"]["kv_memory_bytes"] == (4 * 2 + 1) * 16 * KV_BYTES_PER_TOKEN
+    assert record.settings.kv_memory_bytes == (4 * 2 + 1) * 16 * KV_BYTES_PER_TOKEN
 
 
 @pytest.mark.usefixtures("fake_engine")
@@ -122,11 +121,11 @@ def test_vllms_cache_holds_the_largest_batch_of_the_first_model(
 ) -> None:
     on_cpu(monkeypatch)
     record = bench_throughput(of(models), settings(engine="vllm", device="auto"), ["bench"])
-    assert record["settings"]["kv_memory_bytes"] == (4 + 1) * 128 * KV_BYTES_PER_TOKEN
-    assert record["settings"]["device"] == "cpu"
+    assert record.settings.kv_memory_bytes == (4 + 1) * 128 * KV_BYTES_PER_TOKEN
+    assert record.settings.device == "cpu"
     given = settings(engine="vllm", device="auto", kv_memory_bytes=2**22)
     record = bench_throughput(of(models), given, ["bench"])
-    assert record["settings"]["kv_memory_bytes"] == 2**22
+    assert record.settings.kv_memory_bytes == 2**22
 
 
 def test_pools_are_of_whole_blocks(models: list[Path]) -> None:
@@ -198,7 +197,7 @@ def test_a_model_differs_from_a_deeper_one_and_not_from_itself(
 
     def check() -> None:
         record = bench_throughput(three, longer, ["bench"])
-        outcomes = {(v["model"], v["quantity"]): v["outcome"] for v in verdicts(record)}
+        outcomes = {(v.model, v.quantity): v.outcome for v in throughput_verdicts(record)}
         for quantity in ("throughput", "prefill", "decode"):
             assert outcomes["wide#2", quantity] == "no difference beyond noise"
             assert outcomes["deep", quantity] == "slower"

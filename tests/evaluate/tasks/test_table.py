@@ -12,7 +12,7 @@ from rich.console import Console
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.report.records import check_record
-from tests.report.records import Record, model, record
+from tests.bench.records import Record, model, record
 
 RIGHT = {"dense": [1, 1, 1, 0], "pruned": [1, 0, 1, 0]}
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
+from grasp_deploy.bench.kinds import typed_record
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import model_shape
 
@@ -34,10 +40,12 @@ def model(
         config |= {"model_type": "grasp_llama", "architectures": ["GraspLlamaForCausalLM"]}
         rows = _layers(config, keep, multiple, random.Random(seed))
         config["per_layer_config"] = {str(i): row for i, row in enumerate(rows)}
-    shape = model_shape(config)
-    more = ("hidden_size", "vocab_size", "tied_embeddings")
-    figures = {**footprint(shape).as_dict(), **{key: getattr(shape, key) for key in more}}
-    return {"name": name, "footprint": figures}
+    return {"name": name, "footprint": footprint(model_shape(config)).as_dict()}
+
+
+def typed(document: Record) -> Any:
+    """The typed record of a JSON document of a bench."""
+    return typed_record(document, Path("one.json"))
 
 
 def _layers(
@@ -57,6 +65,19 @@ def _layers(
             }
         )
     return rows
+
+
+def lines_of(table: Table, width: int = 100) -> list[str]:
+    """A table as a terminal of this width shows it."""
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().splitlines()
+
+
+def row_of(lines: Sequence[str], *words: str) -> str:
+    """The first line that has all of these words."""
+    return next(line for line in lines if all(word in line for word in words))
 
 
 def record(benchmark: str, models: Sequence[dict[str, Any]], **figures: Any) -> Record:
@@ -160,7 +181,9 @@ def memory_record(
                     "samples": [{k: v for k, v in measured.items() if k != "other_bytes"}] * 3,
                 }
             )
-    return record("memory", models, cells=cells)
+    made = record("memory", models, cells=cells)
+    made["settings"]["batch"] = batch
+    return made
 
 
 def _sizes(weights: int, kv: int, other: int) -> dict[str, int]:
@@ -170,7 +193,7 @@ def _sizes(weights: int, kv: int, other: int) -> dict[str, int]:
 
 def kv_record(
     models: Sequence[dict[str, Any]],
-    contexts: Sequence[int] = (2048, 4096),
+    context: int = 2048,
     memory_bytes: int = 20 * 2**30,
     measured: bool = True,
 ) -> Record:
@@ -178,26 +201,24 @@ def kv_record(
     cells = []
     for entry in models:
         figures = entry["footprint"]
-        for context in contexts:
-            pool_bytes = memory_bytes - figures["weight_bytes"]
-            tokens = pool_bytes // figures["kv_bytes_per_token"]
-            blocks = tokens // 16 * 16
-            cells.append(
-                {
-                    "model": entry["name"],
-                    "memory_bytes": pool_bytes,
-                    "context_tokens": context,
-                    "kv_bytes_per_token": figures["kv_bytes_per_token"],
-                    "layer_kv_bytes_per_token": [
-                        2 * layer["num_key_value_heads"] * figures["head_dim"] * 2
-                        for layer in figures["layers"]
-                    ],
-                    "predicted": {"cached_tokens": tokens, "sequences": tokens // context},
-                    "measured": {"cached_tokens": blocks, "sequences": blocks // context}
-                    if measured
-                    else None,
-                }
-            )
+        pool_bytes = memory_bytes - figures["weight_bytes"]
+        tokens = pool_bytes // figures["kv_bytes_per_token"]
+        blocks = tokens // 16 * 16
+        vllm = {"cached_tokens": blocks, "sequences": blocks // context}
+        cells.append(
+            {
+                "model": entry["name"],
+                "memory_bytes": pool_bytes,
+                "context_tokens": context,
+                "kv_bytes_per_token": figures["kv_bytes_per_token"],
+                "layer_kv_bytes_per_token": [
+                    2 * layer["num_key_value_heads"] * figures["head_dim"] * 2
+                    for layer in figures["layers"]
+                ],
+                "predicted": {"cached_tokens": tokens, "sequences": tokens // context},
+                "measured": vllm if measured else None,
+            }
+        )
     made = record("kv", models, cells=cells)
     made["settings"]["memory_bytes"] = memory_bytes
     return made
@@ -243,24 +264,10 @@ def _served(load: int, gain: float, completed: int, failed: int) -> dict[str, An
         "seconds": 128 * completed / tokens_per_second,
         "requests_per_second": tokens_per_second / 128,
         "output_tokens_per_second": tokens_per_second,
+        "output_tokens": 128 * completed,
         "ttft_seconds": percentiles(0.03 * load**0.7),
         "tpot_seconds": percentiles(0.008 * load**0.25),
         "itl_seconds": percentiles(0.0075 * load**0.25),
         "e2e_seconds": percentiles(0.03 * load**0.7 + 127 * 0.008 * load**0.25),
         "goodput_requests_per_second": None,
     }
-
-
-def quality_record(models: Sequence[dict[str, Any]], corpora: Sequence[str]) -> Record:
-    """Perplexity that rises as weights go."""
-    full = models[0]["footprint"]["weight_bytes"]
-    cells = [
-        {
-            "model": entry["name"],
-            "corpus": corpus,
-            "perplexity": (5.47 + index) * (full / entry["footprint"]["weight_bytes"]) ** 1.5,
-        }
-        for index, corpus in enumerate(corpora)
-        for entry in models
-    ]
-    return record("quality", models, cells=cells)

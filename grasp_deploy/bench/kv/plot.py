@@ -1,0 +1,70 @@
+"""Sequences that the KV cache holds, model by model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from grasp_deploy.bench.kv.record import Cell, KvRecord
+from grasp_deploy.report.figure_style import (
+    INK,
+    SURFACE,
+    Drawing,
+    color_of,
+    finished,
+    key_handle,
+    new_axes,
+    patch_handle,
+)
+from grasp_deploy.stats.wording import memory_size
+
+TITLE = "Sequences that the KV cache holds"
+BAR_WIDTH = 0.77
+
+
+def figures(record: KvRecord) -> Iterator[Drawing]:
+    """Horizontal bars of the sequences that fit, one for each model."""
+    measured = any(cell.measured for cell in record.cells)
+    axes = new_axes(TITLE, _note(record, measured), 1.3 + 0.24 * len(record.cells))
+    for index, cell in enumerate(record.cells):
+        _bar(axes, index, cell)
+    axes.set_yticks([])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel(f"sequences of {record.dense.context_tokens:,} tokens at once")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    handles: list[Artist] = [
+        patch_handle(index, f"{cell.model}: {memory_size(cell.memory_bytes)}")
+        for index, cell in enumerate(record.cells)
+    ]
+    if measured:
+        handles.append(key_handle("predicted", color=INK))
+    yield finished("kv-capacity", TITLE, axes, handles)
+
+
+def _note(record: KvRecord, measured: bool) -> str:
+    source = "as the running vLLM reports them" if measured else "predicted from config.json"
+    memory = memory_size(record.settings.memory_bytes)
+    return f"{source}; legend: size of the cache beside the weights in {memory}"
+
+
+def _bar(axes: Axes, index: int, cell: Cell) -> None:
+    """One model's bar, with its number and, if vLLM was asked, a line at the prediction."""
+    sequences, predicted = cell.held.sequences, cell.predicted.sequences
+    axes.barh(index, sequences, BAR_WIDTH, color=color_of(index), linewidth=0)
+    if cell.measured:
+        ends = index - BAR_WIDTH / 2, index + BAR_WIDTH / 2
+        axes.vlines(predicted, *ends, color=INK, linewidth=1.3)
+    axes.annotate(
+        f"{sequences:,}",
+        (max(sequences, predicted), index),
+        (4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8.5,
+        bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 0.8},
+    )

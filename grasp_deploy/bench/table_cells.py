@@ -1,0 +1,38 @@
+"""Cells of tables: rates with their spread, changes, and latencies."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+
+def with_spread(values: Sequence[float]) -> str:
+    """The median, with half the range of the repetitions as a share of it."""
+    median = statistics.median(values)
+    if len(values) == 1 or not median:
+        return number(median)
+    return f"{number(median)} ±{(max(values) - min(values)) / 2 / median:.0%}"
+
+
+def paired_change(values: Sequence[float], before: Sequence[float]) -> str:
+    """The geometric mean of the paired ratios, as a change; empty where there are no pairs."""
+    if not values or len(values) != len(before) or not all([*values, *before]):
+        return ""
+    ratios = (after / first for after, first in zip(values, before, strict=True))
+    change = statistics.geometric_mean(ratios) - 1
+    return f"{change:+.1%}" if abs(change) < 0.0995 else f"{change:+.0%}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds."""
+    return number(1000 * seconds)
+
+
+def number(value: float) -> str:
+    """Three digits or more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
+
+
+def change(after: float, before: float) -> str:
+    """A change in percent; empty where there was nothing before."""
+    return f"{after / before - 1:+.1%}" if before else ""
