@@ -74,3 +74,8 @@ def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     write_record(tmp_path / "startup.json", record)
     with pytest.raises(InputError, match=r"startup.json does not fit \(cells\[0\].cold_seconds"):
         report.main([str(tmp_path / "startup.json")])
+
+
+def test_figures_of_records_that_have_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--png: none of these records has a figure"):
+        report.main([str(TABLES[1]), "--png", str(tmp_path / "figures")])

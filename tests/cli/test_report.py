@@ -20,7 +20,6 @@ from tests.bench.records import (
     throughput_record,
 )
 from tests.cli.command import Ended, assert_refused, environment, grasp_deploy, run_process, tree
-from tests.evaluate.tasks.test_table import task_record
 
 MODELS = [model("dense"), model("pruned", 0.6)]
 GATE_STEP = Path(__file__).parents[2] / "benchmarks/results/gate_step-ref-llama-7m-cpu.json"
@@ -245,12 +244,6 @@ def test_all_files_or_none(folder: Path) -> None:
     options = ("--html", "page.html", "--png", "/proc/figures")
     assert_refused(report("kv.json", *options), "cannot write")
     assert tree(folder) == before
-
-
-def test_figures_of_records_that_have_none(folder: Path) -> None:
-    write_record(folder / "tasks.json", task_record())
-    assert_refused(report("tasks.json", "--png", "figures"), "--png", "none of these records")
-    assert report("tasks.json", "--html", "page.html").code == 0
 
 
 def test_without_matplotlib_tables_work_and_figures_say_what_to_install(folder: Path) -> None:
