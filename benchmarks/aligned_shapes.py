@@ -72,7 +72,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     check_positive(options, "repetitions")
     options.multiples, options.heldout_sequences, options.lengths = MULTIPLES, 80, (256, 64)
     if options.smoke:
-        options.multiples, options.heldout_sequences, options.lengths = (1, 64), 4, (16, 4)
+        options.multiples, options.heldout_sequences, options.lengths = (1, 32), 4, (16, 4)
         options.engine, options.batch, options.repetitions = "transformers", "1", 3
     return options
 

@@ -166,8 +166,7 @@ def stage_table(record: dict[str, Any]) -> Table:
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = new_parser(__doc__)
-    config = CONFIGS / "qwen3-0.6b.json"
-    parser.add_argument("--config", type=Path, default=config, help="a config.json")
+    parser.add_argument("--config", type=Path, help="default: that of qwen3-0.6b")
     parser.add_argument("--keep", type=float, default=0.6)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--sequences", type=int, default=512)
@@ -177,8 +176,9 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     check_place(options.output, "pipeline")
     if options.smoke:
-        options.config, options.device = MODEL / "config.json", "cpu"
+        options.config, options.device = options.config or MODEL / "config.json", "cpu"
         options.sequences, options.sequence_length, options.batch_size = 8, 32, 2
+    options.config = options.config or CONFIGS / "qwen3-0.6b.json"
     return options
 
 

@@ -21,11 +21,12 @@ from benchmarks.study.across_models import AcrossModels, across_models, across_t
 from benchmarks.study.record import Study, study_of
 from benchmarks.study.tables import budget_tables, kept_table, quality_tables
 from benchmarks.study.task_tables import accuracy_tables
-from grasp_deploy.bench.kinds import section_of
+from grasp_deploy.bench.kinds import KINDS, section_of
 from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.report import print_report, report_document, write_report
 from grasp_deploy.report.records import NamedRecord, read_records
 from grasp_deploy.report.section import Section
+from grasp_deploy.report.value_tables import value_table
 
 if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
     from grasp_deploy.report.figure_style import Drawing
@@ -53,6 +54,13 @@ def section(named: NamedRecord, path: Path) -> Section:
                 title="Mask stability",
                 record=named.record,
                 tables=lambda: [stability_table(stability)],
+            )
+        case kind if kind not in KINDS:
+            return Section(
+                name=named.name,
+                title=kind.replace("_", " ").capitalize(),
+                record=named.record,
+                tables=lambda: [value_table(named.record)],
             )
     return section_of(named)
 

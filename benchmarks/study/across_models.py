@@ -14,6 +14,7 @@ from benchmarks.study.record import Row, Study
 from benchmarks.study.tables import chunks, perplexity_text, variant_table
 
 MODELS_PER_TABLE = 3
+FIGURE_LETTERS = 12  # as in 0.100 ±0.000
 
 
 class Cell(Struct):
@@ -110,7 +111,7 @@ def _table(across: AcrossModels, keep: float, models: Sequence[str]) -> Table:
     title = f"Loss across models, nats per token: study of {across.study}, keep {keep:g}"
     table = variant_table(title)
     for model in models:
-        table.add_column(Text(model), justify="right", overflow="fold")
+        table.add_column(Text(model), justify="right", overflow="fold", max_width=FIGURE_LETTERS)
     cells = {(cell.variant, cell.model): cell for cell in across.cells if cell.keep == keep}
     for variant in dict.fromkeys(cell.variant for cell in across.cells):
         row = [cells.get((variant, model)) for model in models]

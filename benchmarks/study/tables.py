@@ -105,8 +105,9 @@ def add_rows_by_budget(
     for keep in study.budgets:
         table.add_row(Text(f"keep {keep:g}", style="bold"))
         for variant in study.variants:
-            if rows := study.runs(variant, keep):
-                table.add_row(Text(variant), *cells(rows))
+            rows = study.runs(variant, keep)
+            if rows and (texts := cells(rows)):
+                table.add_row(Text(variant), *texts)
         table.add_section()
 
 

@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.record import read_record
+
+
+class Header(Struct):
+    """The keys of every record that a report needs."""
+
+    benchmark: str
+    machine: dict[str, Any]
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,5 +45,7 @@ def read_records(paths: Sequence[Path]) -> list[NamedRecord]:
         seen.add(path.resolve())
         same_name = sum(named.path.stem == path.stem for named in records)
         name = f"{path.stem}#{same_name + 1}" if same_name else path.stem
-        records.append(NamedRecord(name, read_record(path), path))
+        record = read_record(path)
+        typed(record, Header, path, "run its command again, or name another record")
+        records.append(NamedRecord(name, record, path))
     return records

@@ -10,9 +10,8 @@ import pytest
 
 from grasp_deploy.files.record import write_record
 from grasp_deploy.files.record_output import check_place
-from tests.bench.records import kv_record, memory_record, model
+from tests.bench.records import kv_record, memory_record, model, record
 from tests.cli.command import assert_refused, grasp_deploy, tree
-from tests.report.study_records import study_record
 
 BENCHES = {
     "kv": ("bench", "kv"),
@@ -25,7 +24,7 @@ BENCHES = {
 
 @pytest.mark.parametrize("kind", BENCHES)
 def test_a_record_of_another_kind_stays(kind: str, work: Path) -> None:
-    write_record(work / "study.json", study_record())
+    write_record(work / "study.json", record("study", []))
     before = tree(work)
     ended = grasp_deploy(*BENCHES[kind], "model", "--output", "study.json")
     words = (f"is a record of study, and not of {kind}", "name another file")

@@ -10,10 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import grasp_deploy.demo
+from benchmarks.train_demo_model import SEPARATOR, perplexity
 from grasp_deploy.demo.text import documents, split
-from tests.benchmarks import scripts  # noqa: F401  so that Python finds them
-
-from train_demo_model import SEPARATOR, perplexity  # isort: skip
 
 FOLDER = Path(grasp_deploy.demo.__file__).parent / "model"
 CARD = (FOLDER / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""The tables of a study: means over seeds, and no wider than a terminal."""
+"""Tables of a study: means over seeds, and rows that fit a terminal."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import io
 import math
 
 import pytest
-from grasp_deploy.report.study_tables import (
-    budget_tables,
-    kept_table,
-    quality_tables,
-    seeds_in_words,
-)
 from rich.console import Console
 from rich.table import Table
 
-from tests.report.study_records import Losses, study_record, with_allocation
+from benchmarks.study.tables import budget_tables, kept_table, quality_tables, seeds_in_words
+from tests.benchmarks.study.records import Losses, study, with_allocation
 
 ONE_SEED: Losses = {"default": {keep: [0.1] for keep in (0.4, 0.8, 0.6, 0.5)}}
 
@@ -39,16 +34,16 @@ def title_of(lines: list[str]) -> str:
 
 def test_a_variant_of_one_seed_among_others_of_more_is_told() -> None:
     uneven: Losses = {"default": {0.5: [0.2, 0.3, 0.4]}, "flap": {0.5: [0.9]}}
-    lines = drawn(quality_tables(study_record(uneven))[0])
+    lines = drawn(quality_tables(study(uneven))[0])
     assert "means over 3 seeds ± half their range; without ±: one seed" in " ".join(
         " ".join(lines).split()
     )
     assert "±" in cells_of(lines, "default")[0][1] and "±" not in cells_of(lines, "flap")[0][1]
-    assert seeds_in_words(study_record(uneven)) == "mean and range of 1 to 3 seeds"
+    assert seeds_in_words(study(uneven)) == "mean and range of 1 to 3 seeds"
 
 
 def test_perplexity_is_the_mean_over_seeds_with_half_their_range() -> None:
-    (table,) = quality_tables(study_record())
+    (table,) = quality_tables(study())
     lines = drawn(table)
     assert title_of(lines) == "Perplexity by budget: study of methods, c4"
     assert "means over 2 seeds ± half their range" in " ".join(" ".join(lines).split())
@@ -62,33 +57,28 @@ def test_perplexity_is_the_mean_over_seeds_with_half_their_range() -> None:
 
 
 def test_what_was_not_measured_is_empty_and_one_seed_has_no_range() -> None:
-    (table,) = quality_tables(study_record({"a": {0.8: [0.0], 0.5: [0.0]}, "b [red]": {0.8: [0]}}))
+    (table,) = quality_tables(study({"a": {0.8: [0.0], 0.5: [0.0]}, "b [red]": {0.8: [0]}}))
     lines = drawn(table)
     assert cells_of(lines, "b [red]") == [["b [red]", "8.00", ""]]
     assert not any("±" in line for line in lines)
 
 
-def test_corpora_stand_in_one_table_where_it_fits_and_in_their_own_where_not() -> None:
-    (both,) = quality_tables(study_record(corpora=("c4", "ptb")))
-    (row,) = cells_of(drawn(both), "default")
-    assert row == ["default", "8.24 ±0.08", "8.24 ±0.08", "10.29 ±0.51", "10.29 ±0.51"]
-    wide = study_record(ONE_SEED, corpora=("wikitext2", "c4"))
-    tables = [drawn(table) for table in quality_tables(wide)]
+def test_each_corpus_has_its_table() -> None:
+    tables = [drawn(table) for table in quality_tables(study(ONE_SEED, ("wikitext2", "c4")))]
     assert [title_of(lines).split(", ")[-1] for lines in tables] == ["wikitext2", "c4"]
     for lines in tables:
-        assert max(map(len, lines)) <= 80
         assert cells_of(lines, "default") == [["default", *["8.84"] * 4]]
 
 
 def test_a_broken_model_breaks_no_table() -> None:
     nats = math.log(5e6)
-    (table,) = quality_tables(study_record({"random": {0.8: [nats, nats], 0.5: [5.0, 6.0]}}))
+    (table,) = quality_tables(study({"random": {0.8: [nats, nats], 0.5: [5.0, 6.0]}}))
     # 8 exp(5) and 8 exp(6) are 1187.3 and 3227.4
     assert cells_of(drawn(table), "random") == [["random", "4.0e+07", "2,207 ±1,020"]]
 
 
 def test_what_is_kept_by_count_and_the_seconds_in_all() -> None:
-    lines = drawn(kept_table(study_record()))
+    lines = drawn(kept_table(study()))
     budgets = [line.split("│")[1].strip() for line in lines if "keep " in line]
     assert budgets == ["keep 0.8", "keep 0.5"]
     # 16 and 18 of 30 channels, 6 of 8 groups; 15.5 and 17.5 s
@@ -96,35 +86,34 @@ def test_what_is_kept_by_count_and_the_seconds_in_all() -> None:
     assert rows == [["default", cost, "56.7%", "75.0%", "16.5"] for cost in ("80.0%", "50.0%")]
 
 
-def test_what_the_kept_budget_goes_to_where_rows_tell() -> None:
-    record = study_record()
-    assert budget_tables(record) == []
+def test_what_the_kept_budget_goes_to_where_rows_say_so() -> None:
+    made = study()
+    assert budget_tables(made) == []
     # rows: default at 0.8 with two seeds, at 0.5 with two; flap likewise
-    with_allocation(record["rows"][0], 0.5, (2.0, 1e-5))
-    with_allocation(record["rows"][1], 0.7, (3.0, None))
-    with_allocation(record["rows"][6], 1.0, (-0.125, None))
-    (table,) = budget_tables(record)
-    lines = drawn(table)
-    # at 0.8, then at 0.5: the other rows are older
-    untold = ["-", "-", "-", "-"]
+    with_allocation(made.rows[0], 0.5, (2.0, 1e-5))
+    with_allocation(made.rows[1], 0.7, (3.0, None))
+    with_allocation(made.rows[6], 1.0, (-0.125, None))
+    lines = drawn(budget_tables(made)[0])
+    unknown = ["-", "-", "-", "-"]
     assert cells_of(lines, "default") == [
         ["default", "60.0%", "40.0%", "2.5", "1e-05"],
-        ["default", *untold],
+        ["default", *unknown],
     ]
-    assert cells_of(lines, "flap") == [["flap", *untold], ["flap", "100.0%", "0.0%", "-0.125", ""]]
-    assert max(map(len, lines)) <= 80
-    assert "-: older rows, which do not tell it" in " ".join(" ".join(lines).split())
-    for row in record["rows"]:
+    assert cells_of(lines, "flap") == [
+        ["flap", *unknown],
+        ["flap", "100.0%", "0.0%", "-0.125", ""],
+    ]
+    assert "-: not recorded" in " ".join(" ".join(lines).split())
+    for row in made.rows:
         with_allocation(row, 0.5, (1.0, 1.0))
-    assert "older rows" not in " ".join(drawn(budget_tables(record)[0]))
+    assert "not recorded" not in " ".join(drawn(budget_tables(made)[0]))
 
 
 @pytest.mark.parametrize("variant", ["wanda-structured, compensated", "x" * 70])
 def test_no_figure_is_cut(variant: str) -> None:
-    losses = {variant: {keep: [0.5, 6.0] for keep in (0.8, 0.6, 0.5, 0.4)}}
-    record = study_record(losses, corpora=("wikitext2", "c4"))
-    for row in record["rows"]:
+    made = study({variant: {keep: [0.5, 6.0] for keep in (0.8, 0.6, 0.5, 0.4)}})
+    for row in made.rows:
         with_allocation(row, 1 / 3, (-1.2345e-10, 12345.6))
-    for table in (*quality_tables(record), kept_table(record), *budget_tables(record)):
+    for table in (*quality_tables(made), kept_table(made), *budget_tables(made)):
         lines = drawn(table)
         assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)

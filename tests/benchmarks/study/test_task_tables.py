@@ -1,13 +1,13 @@
-"""Accuracies of a study: means over seeds, the items' error, and no wider than a terminal."""
+"""Accuracies of a study: means over seeds, and the error of the items."""
 
 from __future__ import annotations
 
 import pytest
-from grasp_deploy.report.record_tables import record_tables
-from grasp_deploy.report.study_task_tables import accuracy_tables
+from msgspec import UNSET
 
-from tests.report.study_records import study_record, with_tasks
-from tests.report.test_study_tables import cells_of, drawn, title_of
+from benchmarks.study.task_tables import accuracy_tables
+from tests.benchmarks.study.records import study, with_tasks
+from tests.benchmarks.study.test_tables import cells_of, drawn, title_of
 
 TWO = {"piqa": "acc_norm", "winogrande": "acc"}
 PAPER = {
@@ -17,7 +17,7 @@ PAPER = {
 
 
 def test_accuracies_by_variant_and_budget_with_the_dense_model_first() -> None:
-    (table,) = accuracy_tables(with_tasks(study_record(), TWO, [0.7, 0.5, 0.6]))
+    (table,) = accuracy_tables(with_tasks(study(), TWO, [0.7, 0.5, 0.6]))
     lines = drawn(table)
     assert title_of(lines) == "Accuracy on tasks, %: study of methods"
     # 0.03 of two tasks: 0.03 / sqrt(2) of their average
@@ -29,8 +29,8 @@ def test_accuracies_by_variant_and_budget_with_the_dense_model_first() -> None:
 
 
 def test_the_caption_tells_metrics_rules_and_what_was_left_out() -> None:
-    record = with_tasks(study_record(), TWO, [0.7, 0.5, 0.6])
-    record["settings"]["task_limit"] = 20
+    record = with_tasks(study(), TWO, [0.7, 0.5, 0.6])
+    record.settings["task_limit"] = 20
     (table,) = accuracy_tables(record)
     notes = " ".join(" ".join(drawn(table)).split())
     for words in (
@@ -44,15 +44,16 @@ def test_the_caption_tells_metrics_rules_and_what_was_left_out() -> None:
 
 
 def test_an_unknown_error_is_left_out_and_one_task_has_no_average() -> None:
-    record = with_tasks(study_record(), {"piqa": "acc"}, [0.7, 0.5, 0.6])
-    record["rows"][0]["tasks"]["piqa"]["standard_error"] = None
+    record = with_tasks(study(), {"piqa": "acc"}, [0.7, 0.5, 0.6])
+    assert record.rows[0].tasks is not UNSET
+    record.rows[0].tasks["piqa"].standard_error = None
     (table,) = accuracy_tables(record)
     assert cells_of(drawn(table), "default") == [["default", "55.0"]]
 
 
 @pytest.mark.parametrize("variant", ["default", "wanda-structured, compensated"])
-def test_many_tasks_share_out_the_width_and_nothing_is_cut(variant: str) -> None:
-    record = with_tasks(study_record({variant: {0.5: [0.1]}}), PAPER, [0.5, 0.4])
+def test_many_tasks_make_several_tables_and_nothing_is_cut(variant: str) -> None:
+    record = with_tasks(study({variant: {0.5: [0.1]}}), PAPER, [0.5, 0.4])
     tables = [drawn(table) for table in accuracy_tables(record)]
     assert len(tables) == 2
     for lines in tables:
@@ -63,6 +64,4 @@ def test_many_tasks_share_out_the_width_and_nothing_is_cut(variant: str) -> None
 
 
 def test_a_study_without_tasks_has_no_such_table() -> None:
-    assert accuracy_tables(study_record()) == []
-    without, record = study_record(), with_tasks(study_record(), TWO, [0.7, 0.5])
-    assert len(record_tables(record)) == len(record_tables(without)) + 1
+    assert accuracy_tables(study()) == []

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
-from grasp_deploy.report.plots import Drawing, drawings, shape_drawings
-from grasp_deploy.report.plots.study import best_variants
-from grasp_deploy.report.plots.study_bars import edge_of, nats_text
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from tests.bench.records import memory_record, model
-from tests.report.study_records import Losses, study_record
-from tests.report.test_plots import axes_of, labels_of
+from benchmarks.study.bars import edge_of, nats_text
+from benchmarks.study.plot import best_variants, study_drawings
+from grasp_deploy.report.figure_style import Drawing, our_style
+from tests.benchmarks.study.records import LOSSES, Losses, study
+from tests.report.figures import assert_legible, axes_of, legend_of
 
 MANY: Losses = {
     f"variant {i}": {0.8: [0.01 * i], 0.5: [0.03 * i]} for i in (9, 1, 2, 3, 4, 5, 6, 7, 8)
@@ -29,12 +27,9 @@ ONE_BUDGET: Losses = {
 }
 
 
-def named(losses: Losses, corpora: tuple[str, ...] = ("c4",)) -> dict[str, Drawing]:
-    return {drawing.name: drawing for drawing in drawings(study_record(losses, corpora))}
-
-
-def legend_of(drawing: Drawing) -> list[str]:
-    return [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+def named(losses: Losses = LOSSES, corpora: tuple[str, ...] = ("c4",)) -> dict[str, Drawing]:
+    with our_style():
+        return {drawing.name: drawing for drawing in study_drawings(study(losses, corpora))}
 
 
 def bars_of(axes: Axes) -> dict[str, Rectangle]:
@@ -45,7 +40,7 @@ def bars_of(axes: Axes) -> dict[str, Rectangle]:
 
 
 def test_a_line_is_the_mean_over_seeds_and_its_bars_are_their_range() -> None:
-    found = {drawing.name: drawing for drawing in drawings(study_record(corpora=("c4", "my text")))}
+    found = named(corpora=("c4", "my text"))
     assert found.keys() == {"loss-c4", "loss-my-text", "kept-ffn", "kept-kv"}
     axes = axes_of(found["loss-c4"])
     default, flap = axes.containers
@@ -84,9 +79,9 @@ def test_the_note_tells_the_budgets_of_the_mean_where_some_lack_others(
 
 def test_variants_are_compared_under_the_budgets_that_all_have() -> None:
     half_done: Losses = {"a": {0.8: [0.1], 0.5: [3.0]}, "b": {0.8: [0.2]}}
-    assert best_variants(study_record(half_done)) == ["a", "b"]
+    assert best_variants(study(half_done)) == ["a", "b"]
     nothing_shared: Losses = {"a": {0.8: [0.3]}, "b": {0.5: [0.2]}}
-    assert best_variants(study_record(nothing_shared)) == ["b", "a"]
+    assert best_variants(study(nothing_shared)) == ["b", "a"]
 
 
 @pytest.mark.parametrize("best", [0.05, 0.0, -0.02])
@@ -158,31 +153,11 @@ def test_what_layers_keep_under_the_smallest_budget() -> None:
     assert "budget 0.5" in axes_of(found["kept-ffn"]).get_title(loc="left")
 
 
-def test_layers_are_drawn_only_where_the_dense_ones_are_known() -> None:
-    record = study_record()
-    del record["dense_layers"]
-    assert [drawing.name for drawing in drawings(record)] == ["loss-c4"]
-
-
-def test_a_study_has_no_models_whose_layers_could_be_drawn() -> None:
-    models = [model("dense"), model("pruned", 0.6)]
-    nothing, found = shape_drawings([study_record(), memory_record(models)])
-    assert nothing == []
-    assert [drawing.name for drawing in found] == ["kept-ffn", "kept-kv"]
-
-
 @pytest.mark.parametrize(
     "losses",
     [MANY, ONE_BUDGET, {"M" * 70: {0.5: [0.1]}}, {"a": {0.5: [-0.00012]}, "b": {0.5: [-0.00034]}}],
 )
 def test_no_label_is_cut_or_covers_another(losses: Losses) -> None:
-    for drawing in named(
-        losses, ("c4", "a corpus with a long name and a date 2026-01-02")
-    ).values():
-        labels = labels_of(drawing)
-        width, height = drawing.figure.bbox.width, drawing.figure.bbox.height
-        for text, place in labels.items():
-            inside = place.x0 >= 0 and place.x1 <= width and place.y0 >= 0 and place.y1 <= height
-            assert inside, (drawing.name, text, place, width, height)
-        for (one, first), (other, second) in combinations(labels.items(), 2):
-            assert not first.padded(-1).overlaps(second.padded(-1)), (drawing.name, one, other)
+    corpora = ("c4", "a corpus with a long name and a date 2026-01-02")
+    for drawing in named(losses, corpora).values():
+        assert_legible(drawing)

@@ -1,0 +1,93 @@
+"""Records of studies: true ones read and write unchanged, damaged ones are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common.output import FOLDER
+from benchmarks.study.record import read_study, study_of
+from grasp_deploy.errors import InputError
+from tests.benchmarks.study.records import study, with_allocation, with_tasks
+
+COMMITTED = [
+    path
+    for path in sorted((FOLDER / "results").glob("*.json"))
+    if json.loads(path.read_text())["benchmark"] == "study"
+]
+PATH, ROW = Path("one.json"), ("rows", 1)
+ABSENT = object()
+
+
+def full_record() -> dict[str, Any]:
+    """A study with all that a record of one may hold."""
+    made = with_tasks(study(), {"piqa": "acc_norm", "sciq": "acc"}, [0.7, 0.5, 0.6])
+    for row in made.rows[:2]:
+        with_allocation(row, 0.6, (0.5, -0.5))
+    record: dict[str, Any] = json.loads(json.dumps(made.as_record()))
+    return record
+
+
+def changed(place: Sequence[str | int], value: Any) -> dict[str, Any]:
+    """A record with another value in one place, or without what was there."""
+    made = full_record()
+    inner: Any = made
+    for step in place[:-1]:
+        inner = inner[step]
+    if value is ABSENT:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    return made
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_committed_records_are_read_and_written_unchanged(path: Path) -> None:
+    assert json.loads(json.dumps(read_study(path).as_record())) == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("rows", 0, "excess_nats", "c4"), -0.01),  # better than the dense model
+        (("rows", 0, "keep"), 1),
+        (("rows", 0, "heldout_loss"), ABSENT),
+        (("rows", 2, "ffn_share_of_kept_cost"), 0.5),
+        (("rows", 0, "tasks", "piqa", "standard_error"), None),  # of one item
+        (("rows", 0, "mean_kept_kv_score"), None),  # an infinite one
+    ],
+)
+def test_what_a_true_record_may_hold(place: Sequence[str | int], value: Any) -> None:
+    study_of(changed(place, value), PATH)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("study",), ABSENT, "missing required field `study`"),
+        (("dense_perplexity",), {}, "dense_perplexity: Expected `object` of length >= 1"),
+        (("dense_perplexity", "ptb"), 9.0, r"rows\[0\] has other corpora than c4, ptb"),
+        (("rows",), [], "rows is empty"),
+        ((*ROW, "variant"), None, r"rows\[1\].variant: Expected `str`"),
+        ((*ROW, "keep"), 1.5, r"rows\[1\].keep: Expected `float` <= 1"),
+        ((*ROW, "seed"), 0, r"rows\[1\] repeats default at 0.8 with seed 0"),
+        ((*ROW, "perplexity", "c4"), 0, r"rows\[1\].perplexity\[...\]: Expected `float` > 0"),
+        ((*ROW, "excess_nats"), {"ptb": 1.0}, r"rows\[1\] has other corpora than c4"),
+        ((*ROW, "kept_cost_share"), ABSENT, "missing required field `kept_cost_share`"),
+        ((*ROW, "kept_per_layer"), [[4, 2]], "has other layers than the 2 of the dense model"),
+        ((*ROW, "kept_per_layer", 0), [4], "Expected `array` of length 2"),
+        ((*ROW, "kept_per_layer", 0), [11, 2], "keeps more of a layer than it has"),
+        (("dense_tasks",), ABSENT, r"rows\[0\] has other tasks than the dense model"),
+        ((*ROW, "tasks"), ABSENT, r"rows\[1\] has only one of tasks and task_average"),
+        ((*ROW, "tasks", "piqa", "accuracy"), 0.9, "is not the mean of its tasks"),
+    ],
+)
+def test_what_is_refused(place: Sequence[str | int], value: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        study_of(changed(place, value), PATH)
+    assert str(refused.value).startswith("one.json ")
+    assert "run its command again, or name another" in str(refused.value)

@@ -1,0 +1,219 @@
+"""Studies of quality: what they measure, what they continue, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import quality
+from benchmarks.study import healing
+from benchmarks.study.record import Row, Study, read_study
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.evaluate.tasks.run import TaskSettings, bench_tasks
+from grasp_deploy.files.record import write_record
+from grasp_deploy.healing.heal import NothingWon
+from tests.benchmarks.commands import refused
+from tests.benchmarks.study.records import study as made_up_study
+from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
+
+
+def run(title: str, path: Path, inputs: list[str], *arguments: str) -> Study:
+    quality.main([title, *inputs, "--output", str(path), *arguments])
+    return read_study(path)
+
+
+@pytest.fixture(scope="module")
+def targets(inputs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of a study of which one of three variants is measured."""
+    path = tmp_path_factory.mktemp("targets") / "record.json"
+    run("targets", path, inputs, "--variants", "both")
+    return path
+
+
+@pytest.mark.parametrize("title", quality.STUDIES)
+def test_variants_are_valid_and_differ(title: str) -> None:
+    variants = quality.STUDIES[title]
+    settings: dict[str, Any] = {"model": "m", "calibration": "t", "calibration_split": None}
+    options = [json.dumps(variant.recorded_options(settings)) for variant in variants]
+    assert len(set(options)) == len({variant.name for variant in variants}) == len(variants)
+
+
+def test_a_study_is_continued_where_its_record_ends(
+    targets: Path, inputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(targets.read_bytes())
+    (first,) = read_study(targets).rows
+    study = run("targets", path, inputs)
+    assert [row.variant for row in study.rows] == ["both", "ffn", "kv"]
+    assert study.rows[0] == first, "seconds and all: it was not measured twice"
+    assert "Perplexity by budget" in capsys.readouterr().out
+    for row in study.rows:
+        assert row.kept_cost_share <= 0.6
+        kept, dense = (sum(c for c, _ in x) for x in (row.kept_per_layer, study.dense_layers))
+        assert kept / dense == pytest.approx(row.kept_ffn_share)
+        ratio = row.perplexity["held-out"] / study.dense_perplexity["held-out"]
+        assert row.excess_nats["held-out"] == pytest.approx(math.log(ratio))
+        assert_allocation(row)
+
+
+def assert_allocation(row: Row) -> None:
+    """What the kept budget goes to, counted in parameters of the tiny model."""
+    width, heads, groups, head_dim = 64, 4, 2, 32
+    channel = 3 * width  # a column of each of three matrices
+    group = 2 * width * head_dim * (heads // groups + 1)  # Q, O; K, V
+    ffn = channel * sum(pair[0] for pair in row.kept_per_layer) * (row.variant != "kv")
+    kv = group * sum(pair[1] for pair in row.kept_per_layer) * (row.variant != "ffn")
+    assert row.ffn_share_of_kept_cost == pytest.approx(ffn / (ffn + kv))
+    assert row.kv_share_of_kept_cost == pytest.approx(kv / (ffn + kv))
+    assert isinstance(row.mean_kept_ffn_score, float) and isinstance(row.mean_kept_kv_score, float)
+
+
+def test_ranks_have_no_mean_score(inputs: list[str], tmp_path: Path) -> None:
+    rows = run("allocation", tmp_path / "record.json", inputs).rows
+    scores = {row.options["allocation"]: row.mean_kept_ffn_score for row in rows}
+    assert isinstance(scores["global"], float)
+    assert scores["layerwise"] is scores["owl"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"settings": {"sequences": 9}}, "was measured with model None, not "),
+        ({"dense_perplexity": {"held-out": 9.0}}, "has the dense perplexities held-out 9, not "),
+        ({"rows": [{"options": {"rounds": 9}}]}, "has 'both' measured with rounds 9, not 5"),
+    ],
+)
+def test_rows_measured_otherwise_are_not_continued(
+    change: dict[str, Any], words: str, targets: Path, inputs: list[str], tmp_path: Path
+) -> None:
+    record = json.loads(targets.read_text())
+    if "rows" in change:
+        record["rows"][0]["options"] |= change["rows"][0]["options"]
+    else:
+        record |= change
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match=words):
+        run("targets", path, inputs)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("study", "scales", "is a record of the study scales, not of targets"),
+        ("benchmark", "gate_step", "is a record of gate_step, and not of study"),
+        ("rows", [], "is damaged: rows is empty"),
+    ],
+)
+def test_a_record_of_something_else_is_left_as_it_is(
+    key: str, value: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, no_model = tmp_path / "record.json", str(tmp_path / "no model")
+    write_record(path, {**made_up_study().as_record(), "study": "targets", key: value})
+    before = path.read_bytes()
+    line = refused("quality", capsys, "targets", "--model", no_model, "--output", str(path))
+    assert words in line and str(path) in line
+    assert path.read_bytes() == before
+
+
+def test_what_another_study_has_measured_is_taken_from_it(
+    targets: Path, inputs: list[str], tmp_path: Path
+) -> None:
+    """`--targets both` and a KV-cost factor of 1 are the same compression."""
+    variants = "KV cost x 1;KV cost x 0.25"
+    path = tmp_path / "costs.json"
+    known = run("kv-cost", path, inputs, "--known", str(targets), "--variants", variants).rows
+    (both,) = read_study(targets).rows
+    both.variant = "KV cost x 1"
+    assert known[1] == both, "seconds and all"
+    assert known[0].variant == "KV cost x 0.25" and known[0].seconds != both.seconds
+
+
+def test_a_mask_without_its_scales_is_measured_with_it(inputs: list[str], tmp_path: Path) -> None:
+    """The row taken from the variant with scales is that of a compression without any."""
+    scaled, taken = run("scales", tmp_path / "both.json", inputs).rows
+    alone = ["--variants", "paper without scales"]
+    (row,) = run("scales", tmp_path / "alone.json", inputs, *alone).rows
+    assert (taken.variant, taken.options) == (row.variant, row.options)
+    assert taken.kept_per_layer == row.kept_per_layer
+    loss = row.excess_nats["held-out"]
+    assert taken.excess_nats["held-out"] == pytest.approx(loss, abs=1e-5)
+    assert scaled.excess_nats["held-out"] != pytest.approx(loss, abs=1e-5)
+    assert taken.seconds == {**scaled.seconds, "scales": 0.0}, "it was not learnt again"
+
+
+def test_a_study_goes_on_where_healing_wins_nothing(
+    inputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is that of the unhealed model, and says so."""
+
+    class Nothing(NothingWon):
+        def __init__(self) -> None:
+            self.loss_before, self.seconds = 4.5, 7.0
+            InputError.__init__(self, "healing won nothing")
+
+    def heal_nothing(*_: object, **__: object) -> None:
+        raise Nothing
+
+    monkeypatch.setattr(quality, "check_installed", lambda: None)
+    monkeypatch.setattr(healing, "heal", heal_nothing)
+    pruned, healed = run("healing", tmp_path / "record.json", inputs).rows
+    assert healed.perplexity == pruned.perplexity and healed.seconds["healing"] == 7.0
+    assert isinstance(healed.heldout_loss, dict)
+    assert healed.heldout_loss["heldout_healed"] == 4.5
+    assert healed.heldout_loss["heldout_before_healing"] == 4.5
+
+
+@needs_lm_eval
+def test_a_study_with_tasks(
+    tiny: Path, inputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The dense model's accuracies are those of `evaluate tasks`, to the item."""
+    path, files = tmp_path / "record.json", write_items(tmp_path)
+    named = [files["query"], files["contexts"]]
+    tasks = [f"--task-file={file}" for file in named]
+    study = run("targets", path, inputs, "--variants", "kv", *tasks, "--task-limit", "6")
+    assert study.settings["task_limit"] == 6 and "lm_eval" in study.versions
+    limits = TaskSettings(task_files=tuple(named), limit=6, dtype="float32")
+    expected = bench_tasks(bench_models([str(tiny)], dtype="float32"), limits, [])
+    dense = study.as_record()
+    for cell in expected["cells"]:
+        task = dense["dense_tasks"][cell["task"]]
+        assert task == {key: cell[key] for key in ("metric", "accuracy", "standard_error")}
+    average = expected["averages"][0]["accuracy"]
+    assert dense["dense_task_average"]["accuracy"] == pytest.approx(average)
+    assert dense["rows"][0]["tasks"].keys() == {"query", "contexts"}
+    assert "Accuracy on tasks" in capsys.readouterr().out
+    with pytest.raises(InputError, match="was measured with task_limit 6, not None"):
+        run("targets", path, inputs, "--variants", "kv", *tasks)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--tasks", "piqa"], "lm-eval is not installed: run pip install"),
+        (["--tasks", "piqa,,arc_easy"], "has an empty name"),
+        (["--tasks", "piqa", "--task-limit", "0"], "--task-limit 0 leaves no item"),
+        (["--task-limit", "5"], "--task-limit limits no task"),
+        (["--variants", "both;nope"], "--variants nope is not in the study targets: choose from"),
+        (["--keep", "0.6,0.60"], "--keep 0.6,0.60 repeats a number"),
+        (["--seeds", "a"], "--seeds 'a' is not a list of numbers"),
+    ],
+)
+def test_options_are_refused_before_anything_is_measured(
+    options: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    no_model = ["--model", str(tmp_path / "no model")]  # so that loading it would fail
+    assert words in refused("quality", capsys, "targets", *no_model, *options)

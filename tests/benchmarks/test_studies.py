@@ -1,0 +1,264 @@
+"""Each other study runs, in seconds and with figures of no use, and writes its record."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import aligned_shapes, prefill_memory
+from benchmarks.common.output import CONFIGS, FOLDER
+from benchmarks.stability_report import stability_of, stability_table
+from benchmarks.study.record import read_study
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import BenchModel
+from tests.benchmarks.commands import EVERY_RECORD, refused, run
+from tests.benchmarks.study.records import study
+
+NO_STUDIES = {"__init__", "report", "train_demo_model", "gate_bounds"}
+STUDIES = sorted(
+    path.stem
+    for path in FOLDER.glob("*.py")
+    if path.stem not in NO_STUDIES and not path.stem.endswith("_report")
+)
+SMALL = {
+    **{"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256},
+}
+
+
+@pytest.fixture
+def small_config(tmp_path: Path) -> Path:
+    """A config.json of a Llama of two narrow layers."""
+    path = tmp_path / "config.json"
+    sizes = json.loads((CONFIGS / "llama-2-7b.json").read_text())
+    path.write_text(json.dumps({**sizes, **SMALL}))
+    return path
+
+
+@pytest.mark.parametrize("arguments", [(), ("--gradient-checkpointing",), ("--config",)])
+def test_gate_step(
+    arguments: tuple[str, ...],
+    tiny: Path,
+    small_config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if arguments == ("--config",):
+        arguments = ("--config", str(small_config), "--dtype", "bfloat16")
+    else:
+        arguments = ("--model", str(tiny), *arguments)
+    record = run("gate_step", tmp_path / "new" / "record.json", "--smoke", *arguments)
+    spreads = {name for name in record if name.endswith("_seconds") and "extrapolated" not in name}
+    for name in spreads | {"seconds_per_step"}:
+        lower, upper = record[name]["quartiles"]
+        assert 0 < lower <= record[name]["median"] <= upper
+        assert len(record[name]["samples"]) == 3
+    assert record["projection_units"] == 353_280
+    assert record["ratio"] > 0 and record["tight_ratio"] > 0
+    assert 0 < record["projection_share"] < 1 and record["peak_memory_bytes"] > 2**20
+    assert record["extrapolated_schedule_seconds"] == 2048 * record["seconds_per_step"]["median"]
+    assert "gate-learning step" in capsys.readouterr().out
+
+
+def test_export_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run("export_memory", tmp_path / "record.json", "--smoke")
+    settings = record["settings"]
+    assert settings["input_shards"] == 10
+    assert 0 < settings["output_bytes"] < settings["input_bytes"]
+    assert 0 < record["peak_above_imports_bytes"] < 2**28
+    assert record["peak_memory_bytes"] > record["imported_memory_bytes"] > 2**26
+    for name in ("export", "copy_input", "copy_output", "copy_input_and_sync"):
+        assert len(record[f"{name}_seconds"]["samples"]) == settings["repeats"] == 2
+    assert record["times_copy_output"] > 0
+    assert "peak memory above imports" in capsys.readouterr().out
+
+
+def test_prefill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models of the paper's KV shares; measuring them is the bench's own to prove."""
+
+    class Stop(Exception):
+        pass
+
+    def bench(models: Sequence[BenchModel], *_: object) -> None:
+        records = [model.as_dict() for model in models]
+        kept = {one["name"]: one["footprint"]["kv_bytes_per_token"] for one in records}
+        dense = kept.pop("llama-2-7b")
+        assert kept["keep-0.8"] / dense == pytest.approx(3348 / 4096, abs=0.02)
+        assert kept["keep-0.6"] / dense == pytest.approx(2424 / 4096, abs=0.02)
+        raise Stop
+
+    monkeypatch.setattr(prefill_memory, "bench_memory", bench)
+    with pytest.raises(Stop):
+        prefill_memory.main(["--output", str(tmp_path / "record.json")])
+
+
+def test_prefill_memory_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    prefill_memory.main(["--predict-only"])
+    assert "13,990.8" in capsys.readouterr().out, "the paper's figure"
+
+
+def test_kv_capacity_as_a_process(tmp_path: Path) -> None:
+    """The one study that runs as its documentation says."""
+    path = tmp_path / "record.json"
+    command = [sys.executable, "-m", "benchmarks.kv_capacity", "--smoke", "--output", str(path)]
+    ended = subprocess.run(command, cwd=FOLDER.parent, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    record = json.loads(path.read_text())
+    dense, pruned = (cell["predicted"] for cell in record["cells"])
+    assert pruned["cached_tokens"] > dense["cached_tokens"] > 0
+    assert "no vLLM was asked" in ended.stdout
+
+
+@pytest.mark.slow
+def test_throughput(tiny: Path, texts: list[Path], work: Path, tmp_path: Path) -> None:
+    options = ("--model", str(tiny), "--calibration", str(texts[0]), "--work", str(work))
+    record = run("throughput", tmp_path / "record.json", "--smoke", *options)
+    names = [model["name"] for model in record["models"]]
+    assert names == ["tiny", "tiny-0.5-multiple-1", "tiny-0.5-multiple-32"]
+    assert len(record["cells"]) == 2 * len(names)
+    assert all(len(cell["samples"]) == 3 for cell in record["cells"])
+    layers = record["models"][2]["footprint"]["layers"]
+    assert all(layer["intermediate_size"] % 32 == 0 for layer in layers)
+
+
+def test_aligned_shapes(
+    tiny: Path,
+    texts: list[Path],
+    work: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Quality and shapes; measuring speed is the bench's own to prove."""
+
+    def bench(models: Sequence[BenchModel], *_: object) -> dict[str, Any]:
+        header = dict.fromkeys(EVERY_RECORD, "")
+        header["command"] = "python -m benchmarks.aligned_shapes --output"
+        return {**header, "models": [model.as_dict() for model in models]}
+
+    monkeypatch.setattr(aligned_shapes, "bench_throughput", bench)
+    monkeypatch.setattr(aligned_shapes, "throughput_table", lambda record: "speed")
+    calibration, heldout = map(str, texts)
+    options = ["--model", str(tiny), "--calibration", calibration, "--work", str(work)]
+    options += ["--heldout", heldout, "--keep", "0.5"]
+    record = run("aligned_shapes", tmp_path / "record.json", "--smoke", *options)
+    names = [row["model"] for row in record["quality"]]
+    assert names == ["tiny", "tiny-0.5-multiple-1", "tiny-0.5-multiple-32"]
+    assert all(row["perplexity"] > 1 for row in record["quality"])
+    assert "distinct shapes" in capsys.readouterr().out
+
+
+def test_mask_stability(
+    inputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "record.json"
+    record = run("mask_stability", path, *inputs)
+    assert [row["variant"] for row in record["rows"]] == [
+        "projected straight-through",
+        "Gumbel-TopK",
+        "straight-through behind rounds",
+    ]
+    for row in record["rows"]:
+        for shares in (row["ffn_survival"], row["kv_survival"]):
+            assert shares and all(0 < share <= 1 for share in shares)
+    table = stability_table(stability_of(record, path))
+    assert table.row_count == 3 and str(table.title) in capsys.readouterr().out
+    del record["rows"][1]["kv_survival"][1:]
+    with pytest.raises(InputError, match=r"rows\[1\]\.kv_survival"):
+        stability_of(record, path)
+
+
+def test_calibration(
+    tiny: Path, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of two texts chooses a mask, and each calibrates the scales of both."""
+    lines = texts[0].read_text().splitlines(keepends=True)
+    options = ["--smoke", "--model", str(tiny), "--evaluate", f"held-out={texts[1]}"]
+    for name, part in (("first", lines[: len(lines) // 2]), ("second", lines[len(lines) // 2 :])):
+        (tmp_path / f"{name}.txt").write_text("".join(part))
+        options += ["--text", f"{name}={tmp_path / name}.txt"]
+    path = tmp_path / "record.json"
+    run("calibration", path, *options)
+    rows = read_study(path).rows
+    names = [f"mask: {m}, scales: {s}" for m in ("first", "second") for s in ("first", "second")]
+    assert [row.variant for row in rows] == names
+    kept = [row.kept_per_layer for row in rows]
+    assert kept[0] == kept[1] and kept[2] == kept[3] and kept[0] != kept[2]
+    assert len({row.perplexity["held-out"] for row in rows}) == 4
+    capsys.readouterr()
+    other = refused("calibration", capsys, *options[:-2], "--output", str(path))
+    assert "was measured with texts" in other and "first.txt" in other
+
+
+def test_calibration_refuses_a_record_of_another_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(study().as_record()))
+    line = refused("calibration", capsys, "--way", "paper", "--output", str(path))
+    assert "is a record of the study methods, not of calibration text, paper" in line
+
+
+def test_pipeline(small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run("pipeline", tmp_path / "record.json", "--smoke", "--config", str(small_config))
+    stages = ["criterion", "gates, text", "gates, distillation", "compensation", "scales"]
+    assert [row["stage"] for row in record["rows"]] == [*stages, "rounds"]
+    for row in record["rows"]:
+        assert row["seconds"] > 0 and row["peak_memory_bytes"] > 2**20
+        assert row["schedule_seconds"] > row["seconds"]
+    assert "compensation" in capsys.readouterr().out
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_startup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run("startup", tmp_path / "record.json", "--smoke")
+    (model,), (cell,) = record["models"], record["cells"]
+    assert model["footprint"]["distinct_shapes"] > 1
+    assert cell["cold_seconds"]["median"] > 1 and cell["warm_seconds"]["median"] > 1
+    assert "heterogeneous" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_place_that_no_record_may_take_is_refused_before_anything_is_measured(
+    name: str, tmp_path: Path
+) -> None:
+    title = ["scales"] if name == "quality" else []
+    with pytest.raises(InputError, match=f"--output {tmp_path} is a folder: name a file in it"):
+        importlib.import_module(f"benchmarks.{name}").main([*title, "--output", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("mask_stability", ("--keep", "0.5,0.4"), "one budget and one seed"),
+        ("calibration", ("--text", "a=x", "--text", "a=y"), "two --text have the same name"),
+        ("calibration", ("--text", "a=x.txt@"), "--text 'a=x.txt@' lacks a part: write NAME="),
+        ("throughput", ("--batch", "0"), "--batch '0' has '0' where a positive whole number"),
+        ("throughput", ("--new-tokens", "0"), "--new-tokens 0 is not above 0"),
+        ("aligned_shapes", ("--repetitions", "-1"), "--repetitions -1 is not above 0"),
+        ("gate_step", ("--threads", "0"), "--threads 0 is not above 0"),
+        ("gate_step", ("--config", __file__), "name a model's folder or its config.json"),
+        ("export_memory", ("--repeats", "0"), "--repeats 0 is not above 0"),
+        ("train_demo_model", ("--minutes", "nan"), "--minutes nan is not above 0"),
+    ],
+)
+def test_options(
+    name: str, options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(name, capsys, *options)
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "results").glob("*.json")), ids=lambda p: p.stem)
+def test_committed_records_name_no_machine_and_no_absolute_path(path: Path) -> None:
+    record = json.loads(path.read_text())
+    assert record.keys() >= EVERY_RECORD
+    assert not any(word.startswith("/") for word in record["command"].split())
+    assert record["machine"].keys() <= {"processor", "cores", "threads", "gpu", "driver"}
