@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -18,8 +17,7 @@ from hypothesis import settings
 
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.demo.run import MODEL
-from grasp_deploy.demo.text import documents, split
+from grasp_deploy.demo.run import MODEL, write_text
 
 # Threads that wait for each other are slow where the cores are shared, and the models are tiny.
 torch.set_num_threads(1)
@@ -123,15 +121,13 @@ def demo_model() -> Path:
 @pytest.fixture(scope="session")
 def demo_text(make_once: MakeOnce) -> tuple[Path, Path]:
     """JSON lines of documents to calibrate on, and of documents held out."""
-    names = "calibration.jsonl", "heldout.jsonl"
 
     def make(folder: Path) -> None:
         folder.mkdir()
-        for name, texts in zip(names, split(documents()), strict=True):
-            (folder / name).write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+        write_text(folder)
 
     folder = make_once("text", make)
-    return folder / names[0], folder / names[1]
+    return folder / "calibration.jsonl", folder / "heldout.jsonl"
 
 
 @pytest.fixture(scope="session")

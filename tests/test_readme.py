@@ -83,6 +83,7 @@ def with_local_input(line: str, model: Path, text: Path) -> list[str]:
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.all
 def test_every_command_runs(
     demo_model: Path, demo_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +177,8 @@ def test_all_shell_lines_are_known() -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
 
 
+@pytest.mark.slow
+@pytest.mark.all
 def test_the_python_example_runs(
     demo_model: Path, demo_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

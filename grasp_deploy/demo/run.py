@@ -1,4 +1,4 @@
-"""The demo: the whole way from a dense model to an answer over HTTP, with nothing to download."""
+"""The demo: from a dense model to an answer over HTTP, without a download."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELDOUT_BLOCKS = 40
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo has to show: footprints with the held-out perplexity, and an answer."""
+    """Footprints with held-out perplexity of both models, and a completion."""
 
     dense: dict[str, Any]
     pruned: dict[str, Any]
@@ -44,10 +44,10 @@ class DemoResult:
 def run_demo(on_progress: OnProgress, say: Callable[[str], None]) -> DemoResult:
     """Compress the embedded model, verify it, serve it, ask it something, and shut it down.
 
-    `on_progress` hears rows of metrics, `say` a line before each part. Raises InputError if vLLM is not
-    installed or a part fails.
+    `on_progress` takes rows of metrics, `say` a line before each part. Raises InputError if vLLM is
+    not installed or a part fails.
     """
-    installed_platform()  # before minutes of work: is vLLM there?
+    installed_platform()  # raises before minutes of work
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-demo-") as folder:
         work = Path(folder)
         calibration, heldout = write_text(work)
@@ -62,7 +62,7 @@ def run_demo(on_progress: OnProgress, say: Callable[[str], None]) -> DemoResult:
             if not check.ok:
                 raise InputError(f"the demo's checkpoint failed its verification: {check.detail}")
         say("4/4  serve it with vLLM and ask for a completion over HTTP (the start takes a while)")
-        flags = ["--max-model-len", "512", "--enforce-eager"]  # eager: nothing to compile, no g++
+        flags = ["--max-model-len", "512", "--enforce-eager"]  # eager: needs no g++
         with running_server(output, flags, work / "server.log") as url:
             say(f"     it answers on {url}")
             completion = complete(url, PROMPT, max_tokens=32)
@@ -88,7 +88,7 @@ def demo_config(calibration: Path) -> CompressConfig:
 
 def complete(url: str, prompt: str, max_tokens: int) -> str:
     """Greedy completion of a prompt by the OpenAI-compatible server at `url`."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is a local server
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is local
     with opener.open(f"{url}/v1/models") as response:
         model = json.load(response)["data"][0]["id"]
     body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
@@ -110,7 +110,7 @@ def write_text(folder: Path) -> tuple[Path, Path]:
 
 
 def _measure(directory: Path, heldout: Path) -> dict[str, Any]:
-    """The footprint record of a model, and its held-out perplexity."""
+    """Footprint of a model with its held-out perplexity."""
     tokenizer = load_tokenizer(directory)
     blocks = read_blocks(tokenizer, TextSource(str(heldout)), BLOCK_TOKENS, HELDOUT_BLOCKS)
     measured = perplexity(load(directory, device="cpu"), blocks)

@@ -1,4 +1,4 @@
-"""English text that every machine with Python has: the language reference and the docstrings."""
+"""English text that comes with Python: the language reference and the docstrings."""
 
 import ast
 import hashlib
@@ -16,9 +16,8 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def documents() -> list[str]:
     """The reference topics and the standard library's docstrings of the running Python.
 
-    The order is fixed for one Python version. A paragraph is kept where it comes first only:
-    topics contain each other and sibling functions share their explanations, so that without
-    this a held-out document would already have been read in a training document.
+    The order is fixed for one Python version. Only the first copy of a paragraph is kept: topics
+    and sibling functions repeat each other, and held-out text must not occur in training text.
     """
     kept, seen = [], set[str]()
     for text in (*_topics(), *_docstrings()):
@@ -33,8 +32,8 @@ def documents() -> list[str]:
 def split(documents: list[str]) -> tuple[list[str], list[str]]:
     """Part documents into (training, held-out), about one in twenty held out.
 
-    The side depends on nothing but the document's first line: a Python version that adds
-    documents, or rewrites a sentence inside one, moves no other document across.
+    The side depends on the document's first line alone, so that documents keep their sides when
+    another Python version adds or edits some.
     """
     train = [text for text in documents if not _is_heldout(text)]
     heldout = [text for text in documents if _is_heldout(text)]
@@ -47,14 +46,14 @@ def _is_heldout(text: str) -> bool:
 
 
 def _topics() -> Iterator[str]:
-    from pydoc_data.topics import topics  # half a megabyte: only when it is asked for
+    from pydoc_data.topics import topics  # half a megabyte
 
     for name in sorted(topics):
         yield inspect.cleandoc(topics[name])
 
 
 def _docstrings() -> Iterator[str]:
-    """Docstrings read from source, since importing the whole library has side effects."""
+    """Docstrings read from source, because imports have side effects."""
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
         if FOREIGN_FOLDERS.isdisjoint(path.relative_to(library).parts):
@@ -65,7 +64,7 @@ def _docstrings_of(path: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
-        return  # templates and deliberately broken fixtures that some distributions ship
+        return  # templates and broken fixtures
     for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED):
             docstring = ast.get_docstring(node)

@@ -1,4 +1,4 @@
-"""How much vLLM's KV cache holds, as a running engine says; in a child, so that it is gone then."""
+"""KV-cache capacity of a running vLLM engine, measured in a child process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from grasp_deploy.checkpoint.limits import Platform, check_head_size
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.vllm_process import engine_environment, installed_platform
 
-BLOCK_TOKENS: dict[Platform, int] = {"cpu": 128, "cuda": 16}  # what vLLM 0.32 divides a cache into
+BLOCK_TOKENS: dict[Platform, int] = {"cpu": 128, "cuda": 16}  # block size of vLLM 0.32
 
 
 @dataclass(frozen=True)
 class KvCapacity:
-    """Tokens that a KV cache holds in all, and how many full sequences fit beside each other."""
+    """Tokens that a KV cache holds in all, and full sequences that fit beside each other."""
 
     cached_tokens: int
     sequences: int
@@ -25,9 +25,9 @@ class KvCapacity:
 def predict_capacity(
     pool_bytes: int, bytes_per_token: int, context_tokens: int, block_tokens: int
 ) -> KvCapacity:
-    """What a cache of `pool_bytes` holds, in blocks of `block_tokens`; a sequence takes whole ones.
+    """Predict what a cache of `pool_bytes` holds in blocks of `block_tokens`.
 
-    A block has the keys and values of all layers.
+    A block holds keys and values of all layers. A sequence takes whole blocks.
     """
     blocks = pool_bytes // (bytes_per_token * block_tokens)
     blocks_per_sequence = -(-context_tokens // block_tokens)
@@ -44,10 +44,10 @@ def kv_capacity(
     seed: int = 0,
     timeout_seconds: float = 600.0,
 ) -> KvCapacity:
-    """Start vLLM on a model with a KV cache of `pool_bytes` and ask it what it holds.
+    """Start vLLM on a model with a KV cache of `pool_bytes` and read its capacity.
 
-    Raises ChildError with the end of vLLM's log; InputError if vLLM is not installed or cannot take
-    the model's head size.
+    Raises ChildError with the end of vLLM's log. Raises InputError if vLLM is not installed or does
+    not support the model's head size.
     """
     platform = installed_platform()
     check_head_size(model_shape(read_config(directory)), platform)
@@ -56,7 +56,7 @@ def kv_capacity(
         "dtype": dtype,
         "kv_cache_memory_bytes": pool_bytes,
         "max_model_len": context_tokens,
-        "max_num_seqs": 1,  # what a batch may hold changes nothing in the cache
+        "max_num_seqs": 1,  # the batch size does not change the cache
         "load_format": "dummy" if random_weights else "auto",
         "seed": seed,
         "enforce_eager": True,
@@ -72,7 +72,7 @@ def kv_capacity(
 def _capacity(engine: dict[str, Any]) -> KvCapacity:
     from vllm import LLM
 
-    llm = LLM(**engine)  # the configuration forgets its blocks when the engine is gone
+    llm = LLM(**engine)  # must live while its configuration is read
     cache = llm.llm_engine.vllm_config.cache_config
     return KvCapacity(
         cached_tokens=cache.num_gpu_blocks * cache.block_size,

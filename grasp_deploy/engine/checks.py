@@ -1,4 +1,4 @@
-"""Whether vLLM can do here what it is asked, told before it is started."""
+"""Checks before vLLM is started for a measurement."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from grasp_deploy.errors import InputError
 
 
 def vllm_platform(device: str, enforce_eager: bool) -> Platform:
-    """What the installed vLLM computes on.
+    """Platform of the installed vLLM.
 
-    Raises InputError if there is none, if it cannot use `device`, or if it will compile the model
-    (without `enforce_eager`, on a CPU) and has no compiler. The way out is the other engine.
+    Raises InputError if none is installed, if it cannot use `device`, or if it would compile the
+    model (on a CPU without `enforce_eager`) and there is no compiler.
     """
     try:
         platform = installed_platform()

@@ -1,7 +1,7 @@
-"""Measuring in a child: a module run as a process of its own, asked and answering in JSON.
+"""A module run as a child process that answers JSON requests, so that its memory is freed with it.
 
-A child's memory, caches and threads are its own, and gone when it ends. Requests go in on its
-stdin and answers come out of a pipe beside stdout, because vLLM prints to that: a line each.
+Requests go to its stdin, one per line. Answers come from a separate pipe, because vLLM prints to
+stdout.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def child(
     name: str,
     timeout_seconds: float = 1800.0,
 ) -> Iterator[Ask]:
-    """Run a module that calls `answer_requests`; gives the function that asks it.
+    """Run a module that calls `answer_requests`; yields the function that asks it.
 
-    Asking raises InputError if the child did, and ChildError with the end of its log if it fails
-    or is silent for `timeout_seconds`. The child is gone when the block ends, however it ends.
+    Asking raises InputError if the child did. It raises ChildError with the end of the log if the
+    child fails or does not answer within `timeout_seconds`. The child ends with the block.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -63,7 +63,7 @@ def child(
 
 
 def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """The child's side: answer each request until there are no more."""
+    """Answer requests until stdin ends. Called in the child."""
     with os.fdopen(int(sys.argv[1]), "w") as answers:
         for line in sys.stdin:
             try:
@@ -75,7 +75,7 @@ def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 def _send(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
     assert process.stdin is not None, "started with a pipe"
-    with suppress(BrokenPipeError):  # it has ended: waiting for its answer says so
+    with suppress(BrokenPipeError):  # it has ended: _receive reports that
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
 
@@ -83,7 +83,7 @@ def _send(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
 def _receive(
     process: subprocess.Popen[bytes], answers: int, timeout_seconds: float
 ) -> dict[str, Any] | str:
-    """The next answer, or what went wrong."""
+    """The next answer, or the reason why there is none."""
     line, deadline = b"", time.monotonic() + timeout_seconds
     while not line.endswith(b"\n"):
         if time.monotonic() > deadline:
@@ -95,7 +95,7 @@ def _receive(
                 continue
             with suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_SECONDS)
-        if process.poll() is not None:  # its own children may hold the pipe open after it
+        if process.poll() is not None:  # its own children may still hold the pipe
             return f"failed with exit status {process.returncode}"
     reply: dict[str, Any] = json.loads(line)
     return reply

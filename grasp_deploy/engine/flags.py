@@ -1,4 +1,4 @@
-"""Reading, from the flags meant for vLLM's server, the few that our checks depend on."""
+"""Read those flags for vLLM's server on which our checks depend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]
 from grasp_deploy.errors import InputError
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
-# Any of these says how large the KV cache is.
+# Each of these sets the size of the KV cache.
 CACHE_SIZE_FLAGS = (
     "--kv-cache-memory-bytes",
     "--gpu-memory-utilization",
@@ -22,7 +22,7 @@ CACHE_SIZE_FLAGS = (
 
 @dataclass(frozen=True)
 class ServerFlags:
-    """What the flags say; None where they say nothing."""
+    """Values of the flags; None for an absent flag."""
 
     host: str | None
     port: int | None
@@ -41,14 +41,14 @@ class ServerFlags:
 
 
 def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
-    """Read flags spelled in any way that vLLM accepts, its `--config` file included.
+    """Read flags in every spelling that vLLM accepts, its `--config` file included.
 
-    Raises InputError for a value that cannot be read; flags unknown here are vLLM's to judge.
+    Raises InputError for a value that cannot be read. Unknown flags are left to vLLM.
     """
     arguments = [_dashed(argument) for argument in vllm_arguments]
     try:
         config = _parser().parse_known_args(arguments)[0].config
-        # In front, because the command line overrules the file and argparse's last value wins.
+        # argparse's last value wins, so the command line stands behind the file.
         flags = _parser().parse_known_args([*_flags_of_file(config), *arguments])[0]
     except argparse.ArgumentError as error:
         raise InputError(f"a flag for vLLM cannot be read: {error}") from None
@@ -67,11 +67,9 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
 
 
 def _refuse_odd(flags: argparse.Namespace) -> None:
-    """InputError for values that our checks and vLLM would read differently."""
+    """Raise InputError for values that our checks and vLLM would read differently."""
     if min(flags.tensor_parallel_size, flags.pipeline_parallel_size) < 1:
         raise InputError("a parallel size for vLLM is under 1: use 1 or more")
-    if flags.host == "":
-        raise InputError("--host for vLLM is empty: name an address, or leave it out (127.0.0.1)")
     if flags.model is not None:
         raise InputError(
             f"--model {flags.model} for vLLM names a second model: leave it out, the folder is "
@@ -97,13 +95,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _dashed(argument: str) -> str:
-    """vLLM takes --tensor_parallel_size too."""
+    """The flag with dashes: vLLM accepts --tensor_parallel_size too."""
     name, equals, value = argument.partition("=")
     return name.replace("_", "-") + equals + value if name.startswith("--") else argument
 
 
 def _flags_of_file(path: str | None) -> list[str]:
-    """The rows of a vLLM config file (YAML, flag names without dashes) as flags."""
+    """Flags of a vLLM config file (YAML, flag names without leading dashes)."""
     if path is None:
         return []
     try:
@@ -112,7 +110,7 @@ def _flags_of_file(path: str | None) -> list[str]:
         reason = " ".join(str(error).split())
         raise InputError(f"vLLM's --config {path} cannot be read ({reason}): mend it") from None
     if not isinstance(rows, dict):
-        raise InputError(f"vLLM's --config {path} is no list of flags and values: mend it")
+        raise InputError(f"vLLM's --config {path} is not a list of flags and values: mend it")
     return [
         _dashed(f"--{name}" if value is True else f"--{name}={value}")
         for name, value in rows.items()

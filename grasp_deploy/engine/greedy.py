@@ -1,4 +1,4 @@
-"""Greedy tokens from vLLM, in a child so that all of its memory is gone afterwards."""
+"""Greedy decoding with vLLM in a child process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grasp_deploy.engine.vllm_process import engine_environment, installed_platf
 
 @dataclass(frozen=True)
 class GreedyResult:
-    """New tokens of each prompt, and how many tokens vLLM's KV cache holds in all."""
+    """New tokens of each prompt, and the capacity of vLLM's KV cache in tokens."""
 
     tokens: list[list[int]]
     kv_cache_tokens: int
@@ -33,10 +33,9 @@ def greedy_tokens(
 ) -> GreedyResult:
     """Continue prompts (lists of token ids) by exactly `new_tokens` tokens each.
 
-    `kv_cache_bytes` is for each worker.
-
-    Raises ChildError with the end of vLLM's log; InputError if vLLM is not installed, or cannot
-    take the model's head size or this tensor-parallel size.
+    `kv_cache_bytes` is the cache size of each worker. Raises ChildError with the end of vLLM's log.
+    Raises InputError if vLLM is not installed, or does not support the model's head size or this
+    tensor-parallel size.
     """
     platform = installed_platform()
     shape = model_shape(read_config(directory))
@@ -54,7 +53,7 @@ def greedy_tokens(
         "disable_log_stats": True,
     }
     environment = engine_environment(platform, tensor_parallel)
-    # The engine in the process that asks: starts in a third of the time, and has the same kernels.
+    # The engine runs in the asking process: it starts three times as fast, with the same kernels.
     environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     request = {"engine": engine, "prompts": prompts, "new_tokens": new_tokens}
     with child(__name__, environment, name="vLLM", timeout_seconds=timeout_seconds) as ask:

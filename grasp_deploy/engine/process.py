@@ -1,4 +1,4 @@
-"""A process of our own: its start, its end, and the last lines of its log."""
+"""Start and stop a child process, and read the end of its log."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def start(
 
 
 def stop(process: subprocess.Popen[bytes], grace_seconds: float = 20.0) -> None:
-    """Ask a started command to end, then kill whatever is left of its process group."""
+    """Terminate a started command, then kill the rest of its process group."""
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace_seconds)
-    with suppress(ProcessLookupError):  # the usual case: nobody is left
+    with suppress(ProcessLookupError):  # the usual case: none is left
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     if process.stdin is not None:

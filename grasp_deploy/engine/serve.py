@@ -1,7 +1,4 @@
-"""Check a checkpoint, then serve it: build the command that starts vLLM's server, and run it.
-
-What stands after `--` on our command line goes to vLLM as it is.
-"""
+"""Check a checkpoint, then serve it: build the command that starts vLLM's server, and run it."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ CPU_CACHE_BYTES = 4 * 2**30
 
 
 def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
-    """Check, then become vLLM's server; comes back only to raise InputError."""
+    """Check, then replace this process by vLLM's server. Raises InputError."""
     check_before_serving(directory, vllm_arguments)
     platform = installed_platform()
     command = serve_command(directory, vllm_arguments, platform)
@@ -47,10 +44,10 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
 
 
 def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> ModelShape:
-    """The shape of a model that the installed vLLM can serve with these flags, here and now.
+    """Check that the installed vLLM can serve a model with these flags; returns the model's shape.
 
-    Raises InputError if vLLM is absent, a file is missing or damaged, workers could not share
-    every layer, there is no attention kernel for the heads, or the port is taken.
+    Raises InputError if vLLM is absent, a file is missing or damaged, workers cannot share every
+    layer, there is no attention kernel for the heads, or the port is in use.
     """
     platform = installed_platform()
     flags = read_flags(vllm_arguments)
@@ -72,11 +69,11 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> Mode
 def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Platform) -> list[str]:
     """The command that serves a folder with the vLLM of this interpreter.
 
-    It listens on 127.0.0.1 unless told otherwise. On a CPU the KV cache gets a size unless told
-    otherwise: vLLM would ask for 92 % of the machine's memory, and stop if that is not free.
+    It listens on 127.0.0.1 unless a flag says otherwise. On a CPU it sets the size of the KV cache
+    unless a flag does: vLLM would ask for 92 % of the memory and stop if that is not free.
     """
     flags = read_flags(vllm_arguments)
-    # -P: like the command `vllm`, take no modules from the folder that we happen to be in.
+    # -P: like the command `vllm`, import nothing from the current folder.
     command = [sys.executable, "-P", "-m", *server_module(), str(directory)]
     if flags.host is None and flags.uds is None:
         command += ["--host", HOST]
@@ -94,11 +91,10 @@ def running_server(
     log_path: Path,
     timeout_seconds: float = 600.0,
 ) -> Iterator[str]:
-    """A server for the length of a `with` block, as a child process; gives its base URL.
+    """Serve a folder in a child process for the length of a `with` block; yields the base URL.
 
-    It takes a free port unless one is named, and is gone when the block ends, however it ends.
-
-    Raises InputError for what the checks find; ChildError, with the end of its log, if vLLM fails.
+    The server takes a free port unless a flag names one. Raises InputError if a check fails, and
+    ChildError with the end of the log if vLLM fails.
     """
     if read_flags(vllm_arguments).port is None:
         vllm_arguments = [*vllm_arguments, "--port", str(free_port())]
@@ -118,8 +114,8 @@ def running_server(
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[bytes], timeout_seconds: float) -> None:
-    """Return when the server answers; ChildError if its process ends or time runs out first."""
-    opener = build_opener(ProxyHandler({}))  # a proxy for the internet knows no local server
+    """Return when the server answers. Raises ChildError if it ends or the time runs out."""
+    opener = build_opener(ProxyHandler({}))  # a proxy does not know local servers
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -127,13 +123,13 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], timeout_seconds
         try:
             with opener.open(f"{url}/health", timeout=5.0):
                 return
-        except OSError:  # nobody listens yet, or it answers that it is not ready
+        except OSError:  # not listening, or not ready
             time.sleep(0.25)
     raise ChildError(f"vLLM did not answer within {timeout_seconds:g} s")
 
 
 def check_port(host: str, port: int) -> None:
-    """InputError if a server could not listen there."""
+    """Raise InputError if a server could not listen at this address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
@@ -150,28 +146,28 @@ def check_port(host: str, port: int) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens right now."""
+    """A port of 127.0.0.1 that is free now."""
     with socket.create_server((HOST, 0)) as server:
         port: int = server.getsockname()[1]
         return port
 
 
 def cpu_cache_bytes(config: dict[str, Any], available_bytes: int) -> int:
-    """Room for one full context and at least 4 GiB, but at most a quarter of what is free."""
+    """Room for one full context and at least 4 GiB, but at most a quarter of the free memory."""
     tokens = config.get("max_position_embeddings") or 0
     wanted = max(CPU_CACHE_BYTES, tokens * model_shape(config).kv_bytes_per_token())
     return min(wanted, available_bytes // 4)
 
 
 def available_memory_bytes() -> int:
-    """Memory of this machine that a new program could have without swapping."""
+    """Memory that a new program could use without swapping."""
     rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kibibytes = next(row.split()[1] for row in rows if row.startswith("MemAvailable:"))
     return int(kibibytes) * 1024
 
 
 def _check_length(config: dict[str, Any], tokens: int | None) -> None:
-    """InputError for a longer context than the model has positions, unless RoPE stretches them."""
+    """Raise InputError for a context over the model's positions, unless RoPE is scaled."""
     positions = config.get("max_position_embeddings")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     stretched = rope.get("factor") or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")

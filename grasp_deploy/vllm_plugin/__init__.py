@@ -1,22 +1,21 @@
-"""vLLM's way in: the entry point of the group `vllm.general_plugins` points at `register`."""
+"""Plugin for vLLM: the entry point of the group `vllm.general_plugins` names `register`."""
 
 from grasp_deploy.checkpoint.format.families import FAMILIES
 
 
 def register() -> None:
-    """Tell vLLM which classes serve a pruned checkpoint.
+    """Register the model classes of pruned checkpoints with vLLM.
 
-    vLLM calls this in each of its processes, in some of them twice. The model classes are named,
-    not imported: importing them would set up the device before vLLM has forked its workers.
+    vLLM calls this in each of its processes, in some of them twice. The classes are named and not
+    imported: an import would set up the device before vLLM has forked its workers.
     """
     import torch
     from vllm import ModelRegistry
 
     from grasp_deploy.checkpoint.format.registration import register_with_transformers
 
-    # vLLM's attention uses the AMX registers of processors that have them, and relies on oneDNN to
-    # have asked Linux for them before. oneDNN sees no product of a model whose weights are all
-    # small, and the worker dies of an illegal instruction. Asking twice does no harm.
+    # vLLM's attention uses AMX registers and relies on oneDNN to have requested them from Linux.
+    # oneDNN does not where all weights are small: the worker would die of an illegal instruction.
     torch.cpu._init_amx()
     register_with_transformers()  # vLLM reads config.json with transformers' AutoConfig
     known = ModelRegistry.get_supported_archs()

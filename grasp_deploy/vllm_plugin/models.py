@@ -1,7 +1,7 @@
-"""vLLM's own models with every decoder layer built to the width that the checkpoint gives it.
+"""vLLM's own models, each decoder layer built from its own config.
 
-Attention, fused projections, weight loading, LoRA, quantisation, pipeline and tensor parallelism
-and compilation are vLLM's. What is new is the config that a layer is built from.
+Attention, fused projections, weight loading, LoRA, quantisation, parallelism and compilation are
+vLLM's.
 """
 
 import copy
@@ -18,7 +18,7 @@ from vllm.model_executor.models.utils import extract_layer_index
 
 
 def layer_config(config: PreTrainedConfig, prefix: str) -> PreTrainedConfig:
-    """The config of the layer that a module prefix such as "model.layers.7" names."""
+    """Config of the layer named by a module prefix such as "model.layers.7"."""
     return config.per_layer_config[extract_layer_index(prefix)]
 
 
@@ -33,14 +33,12 @@ class GraspLlamaDecoderLayer(LlamaDecoderLayer):
 class GraspLlamaForCausalLM(LlamaForCausalLM):
     """A pruned Llama."""
 
-    def __init__(
-        self,
-        *,
-        vllm_config: VllmConfig,
-        prefix: str = "",
-        layer_type: type[nn.Module] = GraspLlamaDecoderLayer,
-    ) -> None:
-        super().__init__(vllm_config=vllm_config, prefix=prefix, layer_type=layer_type)
+    decoder_layer: type[nn.Module] = GraspLlamaDecoderLayer
+
+    def _init_model(
+        self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
+    ) -> nn.Module:
+        return super()._init_model(vllm_config, prefix, self.decoder_layer)
 
 
 class GraspMistralDecoderLayer(MistralDecoderLayer):
@@ -54,21 +52,17 @@ class GraspMistralDecoderLayer(MistralDecoderLayer):
 class GraspMistralForCausalLM(MistralForCausalLM):
     """A pruned Mistral."""
 
-    def __init__(
-        self,
-        *,
-        vllm_config: VllmConfig,
-        prefix: str = "",
-        layer_type: type[nn.Module] = GraspMistralDecoderLayer,
-    ) -> None:
-        super().__init__(vllm_config=vllm_config, prefix=prefix, layer_type=layer_type)
+    def _init_model(
+        self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
+    ) -> nn.Module:
+        return super()._init_model(vllm_config, prefix, GraspMistralDecoderLayer)
 
 
 class GraspQwen2DecoderLayer(LlamaDecoderLayer):
-    """A Qwen2 layer of its own width, which is a Llama layer with biases on q, k and v.
+    """A Qwen2 layer of its own width: a Llama layer with biases on q, k and v.
 
-    vLLM's Qwen2 layer takes `hidden_size / num_attention_heads` for the head size, so it cannot
-    have fewer heads; its Llama layer asks the config.
+    vLLM's Qwen2 layer computes the head size as `hidden_size / num_attention_heads`, which is wrong
+    for fewer heads. Its Llama layer reads the config.
     """
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -77,17 +71,10 @@ class GraspQwen2DecoderLayer(LlamaDecoderLayer):
         super().__init__(vllm_config, prefix, config=config)
 
 
-class GraspQwen2ForCausalLM(LlamaForCausalLM):
+class GraspQwen2ForCausalLM(GraspLlamaForCausalLM):
     """A pruned Qwen2 or Qwen2.5."""
 
-    def __init__(
-        self,
-        *,
-        vllm_config: VllmConfig,
-        prefix: str = "",
-        layer_type: type[nn.Module] = GraspQwen2DecoderLayer,
-    ) -> None:
-        super().__init__(vllm_config=vllm_config, prefix=prefix, layer_type=layer_type)
+    decoder_layer = GraspQwen2DecoderLayer
 
 
 class GraspQwen3DecoderLayer(Qwen3DecoderLayer):
@@ -102,7 +89,7 @@ class GraspQwen3DecoderLayer(Qwen3DecoderLayer):
     ) -> None:
         config = layer_config(config, prefix)
         super().__init__(config, cache_config, quant_config, prefix)
-        if config.attention_bias:  # vLLM's layer would drop the bias of o_proj without a word
+        if config.attention_bias:  # vLLM's layer drops the bias of o_proj silently
             self.self_attn.o_proj = RowParallelLinear(
                 config.num_attention_heads * config.head_dim,
                 config.hidden_size,
@@ -119,12 +106,9 @@ class GraspQwen3Model(Qwen3Model):
 
 
 class GraspQwen3ForCausalLM(LlamaForCausalLM):
-    """A pruned Qwen3; vLLM's Qwen3 head is its Llama head, but only that one lets us choose."""
+    """A pruned Qwen3. vLLM's Qwen3 head is its Llama head, but only that one takes a backbone."""
 
     def _init_model(
-        self,
-        vllm_config: VllmConfig,
-        prefix: str = "",
-        layer_type: type[nn.Module] = GraspQwen3DecoderLayer,
+        self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
     ) -> nn.Module:
         return GraspQwen3Model(vllm_config=vllm_config, prefix=prefix)

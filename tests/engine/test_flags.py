@@ -97,5 +97,5 @@ def test_config_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     assert refusal(["--config", str(path)]).startswith(f"vLLM's --config {path} cannot be read (")
     path.write_text("- a")
     assert refusal(["--config", str(path)]) == (
-        f"vLLM's --config {path} is no list of flags and values: mend it"
+        f"vLLM's --config {path} is not a list of flags and values: mend it"
     )

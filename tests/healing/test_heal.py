@@ -28,6 +28,7 @@ from grasp_deploy.healing.settings import HealConfig
 from tests.cli.command import assert_refused, grasp_deploy
 
 pytest.importorskip("peft", reason="healing needs the extra 'heal'")
+pytestmark = pytest.mark.slow  # each heals or compresses the embedded model
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,7 @@ def test_the_card_names_the_healing_and_its_text_does_not_count(
     assert "Healed on 64 blocks of 64 tokens of `calibration.jsonl`" in card
 
 
+@pytest.mark.all
 def test_a_healed_checkpoint_heals_again(
     quick: HealConfig, healed: Path, demo_text: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -145,6 +147,7 @@ def test_what_rounding_takes_back_is_not_won(cut: Path, quick: HealConfig, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.all
 def test_steps_that_lead_astray_are_taken_back(
     cut: Path, quick: HealConfig, tmp_path: Path
 ) -> None:
