@@ -172,7 +172,7 @@ def slice_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     state = dense.state_dict()
     for index, (groups, channels) in enumerate(kept):
         query, key = rows_of(groups, group_rows), rows_of(groups, head_dim)
-        rows = {"q_proj": query, "k_proj": key, "v_proj": key}
+        rows: dict[str, Sequence[int]] = {"q_proj": query, "k_proj": key, "v_proj": key}
         rows |= {"gate_proj": channels, "up_proj": channels}
         columns = {"o_proj": query, "down_proj": channels}
         for name in [name for name in state if name.startswith(f"model.layers.{index}.")]:

@@ -86,7 +86,7 @@ def test_set_gives_options_of_studies_by_their_types() -> None:
     assert ended.code == 2
     assert "--set ridge=0.001 has no effect" in ended.stderr
     config, _ = run(takes_config, "m", "--keep", "0.5", *given[:6], *given[8:])
-    expected = {"gate_site": "keys-values", "gate_sequences": 8, "compensation": False, "epochs": 2}
+    expected: dict[str, Any] = {"gate_site": "keys-values", "gate_sequences": 8, "compensation": False, "epochs": 2}
     assert config == CompressConfig("m", keep=0.5, **expected)
 
 

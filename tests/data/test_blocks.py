@@ -94,7 +94,7 @@ def test_no_special_tokens_and_no_warning_about_length() -> None:
     assert tokenizer("the cat")["input_ids"][0] == tokenizer.bos_token_id
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append  # type: ignore[method-assign,assignment]
     logging.getLogger("transformers").addHandler(handler)
     try:
         blocks = token_blocks(tokenizer, ENGLISH, 32)
