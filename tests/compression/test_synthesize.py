@@ -127,7 +127,7 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
         (("--keep", "0.6", "--targets", "x"), ("targets='x'", "one of both")),
         (("--keep", "0.6", "--ffn-multiple", "193"), ("fewer than the multiple 193",)),
         (("--keep", "0.6", "--tensor-parallel", "5"), ("--tensor-parallel 5",)),
-        (("--keep", "0.6", "--kv-keep", "0"), ("--kv-keep 0 is not above 0",)),
+        (("--keep", "0.6", "--kv-keep", "0"), ("--kv-keep 0 is not a share",)),
         (("--keep", "0.6", "--kv-keep", "1.1"), ("--kv-keep 1.1", "at most 1")),
         (("--keep", "0.6", "--kv-keep", "0.1"), ("--kv-keep 0.1", "smallest possible is 0.25")),
         (("--keep", "0.3", "--kv-keep", "1"), ("do not go together", "does not pay")),
