@@ -79,7 +79,7 @@ def test_up_refuses_before_it_compresses(tiny_folder: Path, work: Path) -> None:
     text = ("--calibration", "text.txt", "--keep", "0.6")
     assert_refused(grasp_deploy("up", tiny_folder, "--keep", "60"), "write 0.6")
     parallel = ("up", tiny_folder, *text, "--", "-tp", "2")
-    assert_refused(grasp_deploy(*parallel), "share the model among 2", "add --tensor-parallel 2")
+    assert_refused(grasp_deploy(*parallel), "split the model among 2", "add --tensor-parallel 2")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         refused = grasp_deploy("up", tiny_folder, *text, "--", "--port", port)
