@@ -45,7 +45,7 @@ def test_other_weights_and_another_release_are_not_done(
 ) -> None:
     compress(config, tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr("grasp_deploy.__version__", "0.0.1")
+        patch.setattr("grasp_deploy.compression.provenance.__version__", "0.0.1")
         assert not is_done(config, tmp_path / "out")
     assert is_done(config, tmp_path / "out")
     save_tiny("llama", tmp_path / "model", seed=1)
