@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from grasp_deploy.cli.console import stdout
 from grasp_deploy.cli.settings_options import (
     Command,
     default_text,
@@ -89,6 +88,7 @@ def _show_all(context: typer.Context, asked: bool | None) -> None:
     for parameter in context.command.params:
         parameter.hidden = False  # type: ignore[attr-defined]
     print(context.get_help(), end="")
+    from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table
 
@@ -96,7 +96,7 @@ def _show_all(context: typer.Context, asked: bool | None) -> None:
     for name, f in STUDY_FIELDS.items():
         table.add_row(name.replace("_", "-"), f.metadata["help"] + default_text(f.default))
     title = "Studies: --set NAME=VALUE"
-    stdout.print(Panel(table, title=title, title_align="left", border_style="dim"))
+    Console().print(Panel(table, title=title, title_align="left", border_style="dim"))
     raise typer.Exit
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from grasp_deploy.config.option import number_list
+from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import write_record
 from grasp_deploy.files.record_output import check_place
 from tests.bench.records import kv_record, memory_record, model, record
@@ -37,6 +39,11 @@ def test_a_record_of_the_same_kind_may_be_replaced(work: Path) -> None:
     write_record(work / "memory.json", memory_record([model("dense")]))
     check_place(work / "kv.json", "kv")
     check_place(work / "memory.json")  # a script that does not tell its kind
+
+
+def test_numbers_too_large_to_mean_anything() -> None:
+    with pytest.raises(InputError, match=r"--batch .* whole number from 1"):
+        number_list(f"1,{'1' * 19}", "--batch")
 
 
 @pytest.mark.parametrize("bench", [("kv", "--predict-only"), ("memory",)])

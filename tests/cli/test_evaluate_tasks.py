@@ -80,7 +80,7 @@ def test_an_answer_longer_than_the_model_takes(tiny_folder: Path, work: Path) ->
     ("options", "words"),
     [
         ((), ("no task is named", "--tasks, --preset or --task-file")),
-        (("--tasks", "piqa,,x"), ("--tasks 'piqa,,x'", "names nothing")),
+        (("--tasks", "piqa,,x"), ("--tasks 'piqa,,x'", "has an empty name")),
         (("--preset", "hard"), ("--preset hard", "paper or complex")),
         (("--tasks", "query", "--task-file", "query.jsonl"), ("query is named twice",)),
         (("--task-file", "none.jsonl"), ("none.jsonl does not exist",)),

@@ -12,7 +12,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import flag, option_fields
 from tests.cli import command
 
-HEAVY = ("torch", "transformers", "vllm")
+HEAVY = ("torch", "transformers", "numpy", "datasets", "safetensors", "vllm", "matplotlib", "peft")
 MOST_OPTIONS = 25
 COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate", "demo")
 
@@ -37,11 +37,6 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"^│ {name} ", text, re.MULTILINE), name
 
 
-def wide_help(*arguments: str) -> str:
-    """Help on a wide terminal, so that no option is broken over lines."""
-    return command.run_process(*arguments, COLUMNS="400", TERMINAL_WIDTH="400").stdout
-
-
 def rows_of(text: str) -> dict[str, str]:
     """Rows of help by their option."""
     return dict(re.findall(r"^│ [* ]* *(--[a-z-]+) (.*)│$", text, re.MULTILINE))
@@ -55,21 +50,26 @@ def study_rows(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["compress", "up"])
-def test_help_is_short_and_help_all_is_complete(name: str) -> None:
-    short, complete = wide_help(name, "--help"), wide_help(name, "--help-all")
+def test_help_is_short_and_help_all_is_complete(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a wide terminal, so that no option is broken over lines.
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 400)
+    monkeypatch.setenv("COLUMNS", "400")
+    short, complete = (
+        command.grasp_deploy(name, option).stdout for option in ("--help", "--help-all")
+    )
     assert len(rows_of(short)) <= MOST_OPTIONS
     shared = {"--output", "--overwrite", "--config", "--set", "--help-all", "--help"}
     own = {"--resume", "--json"} if name == "compress" else set()
-    by_visibility: dict[str, set[str]] = {"help": shared | own, "help-all": {"--shard-size"}}
+    expected = {"help": shared | own, "help-all": {"--shard-size"}, "set": set()}
     for field in option_fields(CompressConfig).values():
-        shown, spelled = field.metadata["shown"], flag(CompressConfig, field.name)
-        by_visibility.setdefault(shown, set()).add(spelled)
-        row = rows_of(complete).get(spelled) or study_rows(complete).get(spelled)
+        spelled = flag(CompressConfig, field.name)
+        expected[field.metadata["shown"]].add(spelled)
+        row = (rows_of(complete) | study_rows(complete)).get(spelled)
         assert row is not None, field.name
         assert default_text(field.default).replace("[dim]", "").removesuffix("[/]") in row
-    assert rows_of(short).keys() == by_visibility["help"]
-    assert rows_of(complete).keys() == by_visibility["help"] | by_visibility["help-all"]
-    assert study_rows(complete).keys() == by_visibility["set"]
+    assert rows_of(short).keys() == expected["help"]
+    assert rows_of(complete).keys() == expected["help"] | expected["help-all"]
+    assert study_rows(complete).keys() == expected["set"]
 
 
 def test_the_version_is_the_packages() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,8 @@ def test_set_gives_options_of_studies_by_their_types() -> None:
     assert ended.code == 2
     assert "--set ridge=0.001 has no effect" in ended.stderr
     config, _ = run(takes_config, "m", "--keep", "0.5", *given[:6], *given[8:])
-    expected: dict[str, Any] = {"gate_site": "keys-values", "gate_sequences": 8, "compensation": False, "epochs": 2}
-    assert config == CompressConfig("m", keep=0.5, **expected)
+    expected = replace(CompressConfig("m", keep=0.5), gate_site="keys-values", gate_sequences=8)
+    assert config == replace(expected, compensation=False, epochs=2)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,8 @@ def test_spelling() -> None:
     expected = ["--name", "--batch", "--new-tokens", "--set step-size"]
     assert [flag(Settings, name) for name in names] == expected
     settings = Settings(new_tokens=4, refit=False)
-    assigned_names = ("new_tokens", "step_size", "refit")
-    expected = ["--new-tokens 4", "--set step-size=1.0", "--set refit=false"]
-    assert [assigned(settings, name) for name in assigned_names] == expected
+    given = [assigned(settings, name) for name in ("new_tokens", "step_size", "refit")]
+    assert given == ["--new-tokens 4", "--set step-size=1.0", "--set refit=false"]
 
 
 @pytest.mark.parametrize(
