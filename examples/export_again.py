@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grasp_deploy import export, load, load_plan
 from grasp_deploy.checkpoint.read.loading import load_tokenizer
-from grasp_deploy.data import read_blocks
+from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.demo.run import write_text
 from grasp_deploy.evaluate.perplexity import perplexity
 
@@ -24,7 +24,7 @@ print(f"the same weights, byte for byte: {same}")
 
 with tempfile.TemporaryDirectory() as folder:
     _, heldout = write_text(Path(folder))
-    blocks = read_blocks(load_tokenizer(output), str(heldout), None, None, 128, 8)
+    blocks = read_blocks(load_tokenizer(output), TextSource(str(heldout)), 128, 8)
 for name in (base, output):
     measured = perplexity(load(name, device="cpu"), blocks)
     print(f"perplexity {measured.perplexity:.2f} of {name}")

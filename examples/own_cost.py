@@ -36,7 +36,7 @@ if __name__ == "__main__":
             model=str(MODEL),
             keep=0.6,
             cost="own_cost:slow_second_half",  # any importable package.module:function
-            calibration=str(calibration),
+            calibration=(str(calibration),),
             method="taylor-element",  # one score for each unit: seconds, for an example
             compensation=False,
             scale_epochs=0,
