@@ -33,6 +33,7 @@ def healed(
     compression's `config`.
     """
     shared = {name: getattr(config, name) for name in SHARED_OPTIONS}
+    (shared["calibration"],) = config.calibration
     heal_config = HealConfig(**{**shared, **options})
     try:
         result = heal(pruned, heal_config, pruned.with_name("healed"), on_progress=on_progress)

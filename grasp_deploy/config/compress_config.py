@@ -23,6 +23,9 @@ class CompressConfig(CompressOptions):
     """
 
     def __post_init__(self) -> None:
+        texts: Any = self.calibration
+        if isinstance(texts, list):  # as JSON has it
+            object.__setattr__(self, "calibration", tuple(texts))
         wrong = field_problems(self)
         if "keep" in wrong and isinstance(self.keep, int | float) and 2 <= self.keep <= 100:
             wrong["keep"] += f": for {self.keep:g} % write {self.keep / 100:g}"

@@ -1,4 +1,4 @@
-"""Conversations as text: what the chat template of the model's own tokenizer makes of them."""
+"""Conversations as text, written by the chat template of the model's tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a text was calibrated on, told from hashes of windows of the calibration tokens.
+"""The share of a text that was calibrated on, from hashes of windows of calibration tokens.
 
 The calibration text itself may be gone or on another machine; a fingerprint of it travels with the
 plan: hashes of windows that lie side by side. The other text is looked at from every place, since

@@ -1,1 +1,1 @@
-"""How good a model is: perplexity on text, and accuracy on tasks."""
+"""Perplexity on text, accuracy on tasks, and the quality card of a checkpoint."""

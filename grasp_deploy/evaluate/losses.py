@@ -60,9 +60,9 @@ def _losses(model: PreTrainedModel, batch: Sequence[Window]) -> list[float]:
         targets = token_ids[row, start:end].to(logits.device).split(POSITIONS_IN_FLOAT32)
         predictions = logits[row, start - 1 : end - 1].split(POSITIONS_IN_FLOAT32)
         total = 0.0
-        for some_logits, some_targets in zip(predictions, targets, strict=True):
-            some = cross_entropy(some_logits.float(), some_targets, reduction="none")
-            total += some.cpu().double().sum().item()  # not every device has float64
+        for part_logits, part_targets in zip(predictions, targets, strict=True):
+            part = cross_entropy(part_logits.float(), part_targets, reduction="none")
+            total += part.cpu().double().sum().item()  # not every device has float64
         losses.append(total)
     return losses
 
@@ -85,7 +85,7 @@ def _check_fit(model: PreTrainedModel, windows: Sequence[Window]) -> None:
 
 
 def not_finite(loss: float, where: str) -> InputError:
-    """The error for a loss of which there is no exponential."""
+    """The error for a loss whose exponential does not exist."""
     return InputError(
         f"the loss is {loss:.3g} on {where}, so there is no perplexity: the weights are broken or "
         "overflow their dtype; try --dtype float32, and check the model with `grasp-deploy verify`"

@@ -1,4 +1,4 @@
-"""The models of a bench: what was asked for, checked before anything is measured."""
+"""The models under comparison, resolved and checked before anything is measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from grasp_deploy.files.disk import kind_of
 
 @dataclass(frozen=True)
 class BenchModel:
-    """A model as records name it, where it lies, and its shape in the dtype that is measured."""
+    """A model: its name in records, its path, and its shape in the measured dtype."""
 
     name: str
     path: Path  # a model's folder; with random weights also a config.json under any name
@@ -30,7 +30,7 @@ class BenchModel:
     random_weights: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """What records say of a model."""
+        """Name and footprint, as records have them."""
         return {"name": self.name, "footprint": footprint(self.shape).as_dict()}
 
 
@@ -99,7 +99,7 @@ def _shape(path: Path, random_weights: bool) -> ModelShape:
 
 
 def _label(name: str) -> str:
-    """The name of the folder or of the hub model; of a config file, that says which it is."""
+    """The name of the folder, the hub model, or a config file not called config.json."""
     path = path_of(name)
     if path.is_file() and path.name != "config.json":
         return path.stem

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """exp of the mean negative log-likelihood per predicted token, and what it was taken over."""
+    """exp of the mean negative log-likelihood per predicted token, and the text it is of."""
 
     loss_nats_per_token: float
     standard_error: float | None  # of that loss; None where there is one block or document alone
@@ -40,7 +40,7 @@ class Perplexity:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Bits that the model needs per byte of the scored text: of use across tokenizers."""
+        """Bits per byte of the scored text, comparable across tokenizers."""
         if not self.bytes:
             return None
         return self.loss_nats_per_token * self.tokens / math.log(2) / self.bytes
@@ -59,13 +59,13 @@ class Perplexity:
             "standard_error": self.standard_error,
             "bits_per_byte": self.bits_per_byte,
             "bytes": self.bytes,
-            **self._of_documents(),
+            **self._mean_over_documents(),
             "dtype": self.dtype,
             "seconds": self.seconds,
         }
 
-    def _of_documents(self) -> dict[str, Any]:
-        """Where each document was taken alone: their means, each counted once, however long."""
+    def _mean_over_documents(self) -> dict[str, Any]:
+        """The mean of the documents' losses, each counted once, however long it is."""
         losses = self.document_losses
         if losses is None:
             return {}
@@ -90,22 +90,20 @@ def perplexity(
     hold.
     """
     sequences, length = blocks.token_ids.shape
-    windows = sliding_windows(blocks.token_ids, stride) if stride else None
+    windows = block_windows(blocks.token_ids)
     counted = (
         f"positions 2 to {length} of each of {sequences} blocks of {length} tokens, every one "
         "given all before it in its block; no special tokens added"
     )
     if stride and stride < length:
+        windows = sliding_windows(blocks.token_ids, stride)
         counted = (
             f"every token but the first of {sequences * length} tokens of running text, given the "
             f"{length - stride} to {length - 1} before it, in windows of {length} tokens (the "
             f"first window: all before it) that advance by {stride}; no special tokens added"
         )
     data = {**blocks.as_dict(), **({"stride": stride} if stride else {})}
-    return _measure(
-        model, windows or block_windows(blocks.token_ids), batch_size, on_batch, tokenizer,
-        counted, data,
-    )  # fmt: skip
+    return _measure(model, windows, batch_size, on_batch, tokenizer, counted, data)
 
 
 def document_perplexity(

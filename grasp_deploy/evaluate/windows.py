@@ -1,4 +1,4 @@
-"""Which tokens the model sees together, and which of them are scored.
+"""Windows of tokens that the model sees together, and the tokens scored in them.
 
 A window is a run of tokens of one text; its last `scored` tokens are predicted, each from all
 before it in the window. Windows that advance by less than their length give each scored token more
@@ -20,9 +20,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens `(T,)` int64, how many at the end are scored, and which block or document they are of.
+    """Tokens `(T,)` int64, the number scored at the end, and their block or document.
 
-    Losses of one cluster go together in the standard error: neighbouring tokens are alike.
+    Losses of one cluster are pooled in the standard error, since neighbouring tokens are alike.
     """
 
     token_ids: Tensor
@@ -65,13 +65,13 @@ def spans(tokens: int, length: int, stride: int) -> list[tuple[int, int, int]]:
     each window's first token has nothing before it and is not scored.
     """
     end = min(length, tokens)
-    found = [(0, end, end - 1)]
+    windows = [(0, end, end - 1)]
     while end < tokens:
         new_end = min(end + stride, tokens)
         start = max(0, new_end - length)
-        found.append((start, new_end, min(new_end - end, new_end - start - 1)))
+        windows.append((start, new_end, min(new_end - end, new_end - start - 1)))
         end = new_end
-    return found
+    return windows
 
 
 def padded(windows: Sequence[Window]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which figure of a task is its accuracy, and how several become one.
+"""The accuracy of a task, the average of several, and the change between two models.
 
 The paper's own code takes `acc_norm` of a task that has it and `acc` of the others, and averages
 them without weights (LLM-Pruner and SliceGPT do the same, which is what makes tables comparable).
@@ -61,7 +61,7 @@ def average(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def change(
     first: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]
 ) -> tuple[float, float | None]:
-    """How much more accurate the other model is on cells of the same tasks, and its error.
+    """Mean gain in accuracy of the other model on the same tasks, and its standard error.
 
     Both answered the same items, so the error is that of the mean difference per item (paired),
     which is smaller than that of two separate samples. None where items do not pair up.
@@ -77,7 +77,7 @@ def change(
 
 def _paired_error(before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:
     metric = before["metric"].partition(",")[0]
-    pairs = [(one["items"], one["prompts_sha256"], one["metric"]) for one in (before, after)]
+    pairs = [(c["items"], c["prompts_sha256"], c["metric"]) for c in (before, after)]
     if pairs[0][1:] != pairs[1][1:] or len(pairs[0][0]) < 2:
         return None
     differences = [b[metric] - a[metric] for a, b in zip(pairs[0][0], pairs[1][0], strict=True)]

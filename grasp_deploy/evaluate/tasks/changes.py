@@ -1,4 +1,4 @@
-"""What a record of tasks says of two of its models: accuracies, chance and the change."""
+"""Two models of a record side by side: accuracies, chance and the change."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -26,7 +27,7 @@ from grasp_deploy.evaluate.tasks.vllm import vllm_cells
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 
-Cells = list[dict[str, Any]]
+Measure = Callable[..., Iterator[dict[str, Any]]]
 MAX_TOKENS = 4096  # few-shot prompts are shorter; a cache for all positions may not fit in memory
 BATCH_SIZE = 8
 
@@ -37,13 +38,10 @@ def bench_tasks(
     command: Sequence[str],
     on_progress: OnProgress = lambda row: None,
 ) -> dict[str, Any]:
-    """Run every task on every model; gives a record of kind "tasks".
+    """Run every task on every model, and return a record as in `record.TasksRecord`.
 
-    `models` start with the one that the others are compared with. Cells are those of
-    `harness.run_task` with `model` added; `averages` has one row a model; models have the SHA-256
-    of their weights by file. `on_progress` hears rows of progress with `stage`, `step` and `steps`.
-
-    Raises InputError for tasks, models or settings that cannot be had, and ChildError if vLLM
+    The first model is the baseline. Beside cells the record has `averages`, one row a model.
+    Raises InputError for tasks, models or settings that cannot be used, and ChildError if vLLM
     fails.
     """
     check_installed()
@@ -51,20 +49,26 @@ def bench_tasks(
     for task_file in map(read_task_file, settings.task_files):  # before an engine is started
         check_examples(task_file, settings.num_fewshot)
     settings = _checked(models, settings)
-    measure = _vllm_cells if settings.engine == "vllm" else _transformers_cells
-    cells = measure(models, settings, on_progress)
-    noted = {
-        "task_files": [str(path) for path in settings.task_files],
-        "accuracy": RULE,
-        "average": AVERAGE_RULE,
-    }
+    measure: Measure = vllm_cells
+    if settings.engine == "transformers":
+        measure = partial(transformers_cells, load_tasks(settings.tasks, settings.task_files))
+    cells = [
+        {"model": model.name, **cell}
+        for model in models
+        for cell in measure(model, settings, on_progress)
+    ]
     record = new_record(
         "tasks",
         command,
-        {**asdict(settings), **noted},
+        {
+            **asdict(settings),
+            "task_files": [str(path) for path in settings.task_files],
+            "accuracy": RULE,
+            "average": AVERAGE_RULE,
+        },
         models=[
             {**model.as_dict(), "weight_hashes": file_hashes(model.path)} for model in models
-        ],  # so that a model card can tell whose accuracies these are
+        ],  # a model card finds its models by the hashes
         cells=cells,
         averages=[
             {"model": model.name, **average([c for c in cells if c["model"] == model.name])}
@@ -75,8 +79,27 @@ def bench_tasks(
     return record
 
 
+def transformers_cells(
+    tasks: Mapping[str, Loaded], model: BenchModel, settings: TaskSettings, on_progress: OnProgress
+) -> Iterator[dict[str, Any]]:
+    """Load a model with transformers and yield the cells of each task."""
+    from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+
+    assert settings.max_tokens is not None, "filled in by the checks"
+    weights = load(model.path, device=settings.device, dtype=settings.dtype)
+    batch_size = settings.batch_size or BATCH_SIZE
+    lm = transformers_lm(weights, load_tokenizer(model.path), batch_size, settings.max_tokens)
+    for name, loaded in tasks.items():
+        stage = f"{name}, {model.name}"
+
+        def on_requests(done: int, requests: int, stage: str = stage) -> None:
+            on_progress({"stage": stage, "step": done, "steps": requests})
+
+        yield from run_task(lm, name, loaded, settings.run, on_requests)
+
+
 def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettings:
-    """The settings with what was left open filled in; on a CPU both engines compute in float32."""
+    """The settings with defaults filled in; on a CPU both engines compute in float32."""
     if settings.engine == "vllm":
         platform = vllm_platform(settings.device, settings.enforce_eager)
         for model in models:
@@ -109,59 +132,3 @@ def _max_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
                 f"ask for {longest} or less"
             )
     return asked or min(MAX_TOKENS, *positions.values())
-
-
-def _transformers_cells(
-    models: Sequence[BenchModel], settings: TaskSettings, on_progress: OnProgress
-) -> Cells:
-    from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-
-    assert settings.max_tokens is not None, "filled in by the checks"
-    loaded = load_tasks(settings.tasks, settings.task_files)
-    cells: Cells = []
-    for model in models:
-        weights = load(model.path, device=settings.device, dtype=settings.dtype)
-        batch_size = settings.batch_size or BATCH_SIZE
-        lm = transformers_lm(weights, load_tokenizer(model.path), batch_size, settings.max_tokens)
-        for name, tasks in loaded.items():
-            cells += _of(
-                model, _run(lm, name, tasks, f"{name}, {model.name}", settings, on_progress)
-            )
-        del lm, weights  # the next one may need the memory
-    return cells
-
-
-def _run(
-    lm: Any, name: str, tasks: Loaded, stage: str, settings: TaskSettings, on_progress: OnProgress
-) -> Cells:
-    def requests_done(done: int, requests: int) -> None:
-        on_progress({"stage": stage, "step": done, "steps": requests})
-
-    return run_task(lm, name, tasks, settings.run, requests_done)
-
-
-def _vllm_cells(
-    models: Sequence[BenchModel], settings: TaskSettings, on_progress: OnProgress
-) -> Cells:
-    """One engine after the other: each may take the whole of a GPU."""
-    assert settings.max_tokens is not None, "filled in by the checks"
-    cells: Cells = []
-    for model in models:
-        dtype = model.shape.dtype if settings.dtype == "auto" else settings.dtype
-        shape = replace(model.shape, dtype=dtype)
-        for found in vllm_cells(
-            replace(model, shape=shape),
-            names=settings.tasks,
-            files=settings.task_files,
-            run=settings.run,
-            max_tokens=settings.max_tokens,
-            batch_size=settings.batch_size,
-            enforce_eager=settings.enforce_eager,
-            on_progress=on_progress,
-        ):
-            cells += _of(model, found)
-    return cells
-
-
-def _of(model: BenchModel, cells: Sequence[Mapping[str, Any]]) -> Cells:
-    return [{"model": model.name, **cell} for cell in cells]

@@ -6,11 +6,11 @@ runs in the child, and what comes back are the cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.child import answer_requests, child
@@ -27,43 +27,43 @@ from grasp_deploy.evaluate.tasks.loading import load_tasks
 from grasp_deploy.evaluate.tasks.settings import RunSettings
 from grasp_deploy.files.progress import OnProgress
 
+if TYPE_CHECKING:
+    from grasp_deploy.evaluate.tasks.settings import TaskSettings
+
 PATIENCE_SECONDS = 24 * 3600.0  # MMLU on a large model
 CPU_SEQUENCES = 4  # full ones that the KV cache holds; more wait
 GPU_SHARE = 0.8  # the rest is for log-probabilities of whole prompts, which vLLM does not plan for
 
 
 def vllm_cells(
-    model: BenchModel,
-    *,
-    names: Sequence[str],
-    files: Sequence[Path],
-    run: RunSettings,
-    max_tokens: int,
-    batch_size: int | None,
-    enforce_eager: bool,
-    on_progress: OnProgress,
-) -> Iterator[list[dict[str, Any]]]:
+    model: BenchModel, settings: TaskSettings, on_progress: OnProgress
+) -> Iterator[dict[str, Any]]:
     """Start vLLM on a model and yield the cells of each task; `on_progress` is called after each.
 
     Raises InputError for tasks that cannot be loaded and for models that vLLM refuses, ChildError
     if it fails.
     """
-    engine = engine_arguments(model, max_tokens, batch_size, enforce_eager)
-    wanted = {"names": list(names), "files": [str(path) for path in files]}
+    assert settings.max_tokens is not None, "filled in by the checks"
+    dtype = model.shape.dtype if settings.dtype == "auto" else settings.dtype
+    model = replace(model, shape=replace(model.shape, dtype=dtype))
+    load = {
+        "engine": engine_arguments(
+            model, settings.max_tokens, settings.batch_size, settings.enforce_eager
+        ),
+        "names": settings.tasks,
+        "files": [str(path) for path in settings.task_files],
+    }
     environment = vllm_child_environment()
     environment.pop("TQDM_DISABLE", None)  # vLLM divides by the time that its bar has seen
     with child(
-        __name__,
-        environment,
-        name=f"vLLM with {model.name}",
-        timeout_seconds=PATIENCE_SECONDS,
+        __name__, environment, name=f"vLLM with {model.name}", timeout_seconds=PATIENCE_SECONDS
     ) as ask:
         on_progress({"stage": f"starting vLLM, {model.name}", "step": 0, "steps": 1})
-        loaded = ask({"do": "load", "engine": engine, **wanted})["names"]
+        names = ask({"do": "load", **load})["names"]
         on_progress({"stage": f"starting vLLM, {model.name}", "step": 1, "steps": 1})
-        for done, name in enumerate(loaded, start=1):
-            yield ask({"do": "run", "name": name, "run": asdict(run)})["cells"]
-            on_progress({"stage": f"tasks, {model.name}", "step": done, "steps": len(loaded)})
+        for done, name in enumerate(names, start=1):
+            yield from ask({"do": "run", "name": name, "run": asdict(settings.run)})["cells"]
+            on_progress({"stage": f"tasks, {model.name}", "step": done, "steps": len(names)})
 
 
 def engine_arguments(
@@ -89,17 +89,17 @@ def engine_arguments(
 
 
 def answer(request: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
-    """The child's side: "load" the tasks and the engine, and keep them; "run" one of the tasks."""
-    what = {key: value for key, value in request.items() if key != "do"}
+    """Answer in the child: "load" the tasks and the engine and keep them, or "run" a task."""
+    options = {key: value for key, value in request.items() if key != "do"}
     if request["do"] == "load":
-        held |= _load(**what)
+        held |= _load(**options)
         return {"names": list(held["tasks"])}
-    run, name = RunSettings(**what["run"]), what["name"]
-    return {"cells": run_task(held["lm"], name, held["tasks"][name], run, None)}
+    run, name = RunSettings(**options["run"]), options["name"]
+    return {"cells": run_task(held["lm"], name, held["tasks"][name], run)}
 
 
 def _load(engine: dict[str, Any], names: list[str], files: list[str]) -> dict[str, Any]:
-    tasks = load_tasks(names, [Path(path) for path in files])  # first: mistakes are told sooner
+    tasks = load_tasks(names, [Path(path) for path in files])  # first: it is quick to fail
     import torch
 
     try:
