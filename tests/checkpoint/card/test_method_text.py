@@ -116,8 +116,9 @@ def test_the_card_of_a_healed_model(demo_checkpoint: Path) -> None:
 def test_what_held_out_text_chose(demo_checkpoint: Path) -> None:
     mask, columns = "held out to choose the mask", "held out to judge the solved columns"
     scales, nothing = " to choose the scales, the loss", "held out, the loss"
-    assert f"{columns} and{scales}" in card(demo_checkpoint)
-    assert f"{mask} and{scales}" in card(demo_checkpoint, {"method": "grasp"})
+    both = {"compensation": True, "scale_epochs": 1, "select": "best"}
+    assert f"{columns} and{scales}" in card(demo_checkpoint, {"method": "progressive", **both})
+    assert f"{mask} and{scales}" in card(demo_checkpoint, {"method": "grasp", **both})
     plain = {"method": "grasp", "compensation": False, "scale_epochs": 0}
     for config, chosen in (
         ({"method": "grasp"}, mask),
