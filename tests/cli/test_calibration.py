@@ -52,8 +52,8 @@ def mixed(tiny_folder: Path, texts: Path) -> Path:
 
 def evaluated(model: Path, data: str, *options: str) -> tuple[dict[str, Any], Ended]:
     shape = ("--sequence-length", "48", "--sequences", "8")
-    command = ("evaluate", "perplexity", model, "--data", data, *shape, *options, "--json")
-    ended = grasp_deploy(*command)
+    data_options = ("--data", data, *shape, *options, "--json")
+    ended = grasp_deploy("evaluate", "perplexity", model, *data_options)
     assert ended.code == 0, ended.stderr
     return json.loads(ended.stdout), ended
 

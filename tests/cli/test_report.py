@@ -227,12 +227,6 @@ def test_only_figures_of_ours_are_replaced(folder: Path) -> None:
     assert_refused(report(*options), "--png", *words)
 
 
-def test_figures_of_records_that_have_none(folder: Path) -> None:
-    write_record(folder / "gate.json", record("gate_step", [], ok=True))
-    assert_refused(report("gate.json", "--png", "figures"), "--png", "none of these records")
-    assert report("gate.json", "--html", "page.html").code == 0
-
-
 def test_without_matplotlib_tables_work_and_figures_say_what_to_install(folder: Path) -> None:
     hidden = f"import sys; sys.modules['matplotlib'] = None; {ENTRY}"
 

@@ -47,7 +47,9 @@ def tiny_llama(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
         max_position_embeddings=64,
         initializer_range=0.5,
     )
-    return LlamaForCausalLM(config).to(dtype).eval()
+    model: LlamaForCausalLM = LlamaForCausalLM(config)
+    model.to(dtype=dtype)
+    return model.eval()
 
 
 def mean_loss(
@@ -190,6 +192,7 @@ def test_the_standard_error_is_that_of_block_means() -> None:
     record = result.as_dict()
     low, high = record["perplexity_interval"]
     assert low < record["perplexity"] < high
+    assert result.standard_error is not None
     assert math.log(high / low) == pytest.approx(2 * 1.96 * result.standard_error)
     assert perplexity(model, random_blocks(1, 12)).as_dict()["standard_error"] is None
 
@@ -209,6 +212,7 @@ def test_bytes_of_a_tokenizer_with_longer_tokens(demo_model: Path) -> None:
     ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
     windows = sliding_windows(ids[: len(ids) // 8 * 8].view(-1, 8), stride=3)
     scored = tokenizer.decode(ids[1 : len(ids) // 8 * 8])
+    assert isinstance(scored, str)
     assert scored_bytes(tokenizer, windows) == len(scored.encode())
 
 

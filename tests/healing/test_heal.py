@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow  # each heals or compresses the embedded model
 @pytest.fixture(scope="module")
 def quick(demo_text: tuple[Path, Path]) -> HealConfig:
     return HealConfig(
-        calibration=(str(demo_text[0]),),
+        calibration=str(demo_text[0]),
         sequences=64,
         sequence_length=64,
         steps=40,
@@ -124,9 +124,7 @@ def test_a_healed_checkpoint_heals_again(
     """From the loss that the first healing stated, and with both texts in the plan and the card."""
     (first,) = load_plan(healed / PLAN_FILE).provenance["healing"]
     other = Path(shutil.copy(demo_text[0], tmp_path / "other.jsonl"))
-    gentle = replace(
-        quick, calibration=(str(other),), learning_rate=quick.learning_rate / 10, seed=1
-    )
+    gentle = replace(quick, calibration=str(other), learning_rate=quick.learning_rate / 10, seed=1)
     twice = heal(healed, gentle, tmp_path / "twice")
     assert twice.loss_before == pytest.approx(first["loss_after"], abs=1e-6)
     provenance = load_plan(tmp_path / "twice" / PLAN_FILE).provenance
@@ -165,7 +163,7 @@ def test_nothing_is_written_where_nothing_is_won(
 ) -> None:
     """Steps so large that every check finds a worse model."""
     config = HealConfig(
-        calibration=(str(demo_text[0]),),
+        calibration=str(demo_text[0]),
         sequences=16,
         sequence_length=64,
         steps=12,

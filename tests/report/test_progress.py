@@ -7,7 +7,6 @@ import io
 import pytest
 from rich.console import Console
 
-from grasp_deploy.report import progress
 from grasp_deploy.report.progress import LOG_EVERY_SECONDS, stage_bars
 
 

@@ -23,12 +23,12 @@ def test_the_demo_text_is_made_only_where_it_is_needed(
     parser = argparse.ArgumentParser()
     options.add_study_options(parser, keep="0.5")
     named = parser.parse_args(["--calibration", "a.txt", "--evaluate", "b=b.txt"])
-    assert options.settings_of(named, tmp_path)["calibration"] == "a.txt"
-    assert [corpus.name for corpus in options.corpora_of(named, tmp_path)] == ["b"]
+    assert options.settings_of(named, tmp_path)["calibration"] == ["a.txt"]
+    assert [corpus.label for corpus in options.corpora_of(named, tmp_path)] == ["b"]
     assert not made
     default = parser.parse_args([])
-    assert options.settings_of(default, tmp_path)["calibration"].endswith("ion.jsonl")
-    assert options.corpora_of(default, tmp_path)[0].source.endswith("heldout.jsonl")
+    assert options.settings_of(default, tmp_path)["calibration"][0].endswith("ion.jsonl")
+    assert options.corpora_of(default, tmp_path)[0].what.endswith("heldout.jsonl")
     assert made == [tmp_path, tmp_path]
 
 
@@ -36,8 +36,8 @@ def test_files_whose_names_have_signs_of_the_option_in_them(tmp_path: Path) -> N
     file = tmp_path / "a=b@c.txt"
     file.write_text("text")
     texts = [str(file), f"x={file}", f"y={file}@train[:9]", "z=me@home.txt@test"]
-    corpora = options.parse_corpora("--evaluate", texts)
-    assert [(corpus.name, corpus.source, corpus.split) for corpus in corpora] == [
+    corpora = options.parse_texts("--evaluate", texts)
+    assert [(corpus.label, corpus.what, corpus.split) for corpus in corpora] == [
         (file.name, str(file), None),
         ("x", str(file), None),
         ("y", str(file), "train[:9]"),
