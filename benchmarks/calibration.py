@@ -46,16 +46,19 @@ from benchmarks.study.rows import check_title, earlier_rows
 from benchmarks.study.tables import quality_tables
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
-from grasp_deploy.compression.budget import budget_record
 from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.gates import candidate_masks, learn_gates
+from grasp_deploy.compression.initial_scores import initial_scores
 from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.provenance import budget_record
+from grasp_deploy.compression.refit import refit_best
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
+from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.quality.corpora import Corpus
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.report.progress import OnProgress
 
 WAYS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
@@ -75,25 +78,25 @@ def rows_of(
     model = load_checked(job.source.directory, job.device, "float32", job.config.attention)
     freeze(model)
     with new_workspace(job, work) as workspace:
-        chosen = Stages(FrozenModel(job, model, workspace, on_progress))
-        scores, (mask, *_) = chosen.scores()
-        if job.config.compensation:
-            mask, _ = chosen.compensation([mask])
+        chosen = FrozenModel(job, model, workspace, on_progress)
+        initial = initial_scores(chosen)
+        scores = learn_gates(chosen, initial.scores)
+        masks, _ = candidate_masks(chosen, scores, initial.mask)
+        mask, _ = refit_best(chosen, masks)
     for calibrator in calibrators:
         with new_workspace(job, work) as workspace:
             calibration = replace(job, text=jobs[calibrator].text)
-            subject = FrozenModel(calibration, model, workspace, on_progress)
-            calibrated = Stages(subject)
-            scales = calibrated.scales(mask)
+            calibrated = FrozenModel(calibration, model, workspace, on_progress)
+            scales = learn_scales(calibrated, mask)
             provenance = {
                 "dense_layers": bench.dense_layers,
                 "budget": budget_record(job.budget, mask),
             }
             plan = Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, None)
             row = bench.row(variant_name(chooser, calibrator), job.config, plan)
-            with subject.gated(mask * scales):
+            with calibrated.gated(mask * scales):
                 bench.set_losses(row, model)
-            row.heldout_loss = {"heldout_pruned": subject.heldout_loss(mask * scales)}
+            row.heldout_loss = {"heldout_pruned": calibrated.heldout_loss(mask * scales)}
         row.seconds = {**chosen.seconds, **calibrated.seconds}
         yield row
 

@@ -7,7 +7,7 @@ import copy
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.gates import decoder_layers
+from grasp_deploy.pruning.layout import decoder_layers
 from grasp_deploy.pruning.objective import language_loss
 
 

@@ -53,13 +53,12 @@ from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
-from grasp_deploy.pruning.learning_state import (
-    CalibrationBlocks,
-    LearningState,
-    Schedule,
-)
-from grasp_deploy.pruning.projection import Budget, project
-from grasp_deploy.pruning.training import freeze, keep_mask, learn_scores
+from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.learning_state import LearningState
+from grasp_deploy.pruning.projection import project
+from grasp_deploy.pruning.ranking import Ranking
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
+from grasp_deploy.pruning.training import freeze, learn_scores
 from grasp_deploy.stats.spread import spread
 
 WARM_UP_ROUNDS = 3
@@ -197,7 +196,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]
         else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     )
     own_projection = [
-        seconds_of(lambda: keep_mask(scores, subject.budget, 1.5, False), device)
+        seconds_of(lambda: Ranking.of_scores(scores, subject.budget, 1.5, False).mask, device)
         for _ in range(options.steps)
     ]
     copied = ("keep", "dtype", "attention", "steps", "batch_size", "sequence_length")

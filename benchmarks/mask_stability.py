@@ -33,14 +33,15 @@ from benchmarks.stability_report import Row, Stability, stability_table
 from benchmarks.study.options import add_study_options, keeps_and_seeds, settings_of
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.gates import learn_gates, ranking_of
+from grasp_deploy.compression.initial_scores import initial_scores
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.report.progress import OnProgress
 
 WAYS: dict[str, dict[str, Any]] = {
     "projected straight-through": PAPER,
@@ -58,14 +59,14 @@ def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) 
     with Workspace.open(
         work / "run", job.config, job.inputs, resume=False, overwrite=True
     ) as workspace:
-        stages = Stages(FrozenModel(job, model, workspace, on_progress))
-        every = max(1, job.gate_schedule.steps(job.blocks) // SNAPSHOTS)
+        frozen = FrozenModel(job, model, workspace, on_progress)
+        every = max(1, job.gate_schedule.steps(job.gate_blocks) // SNAPSHOTS)
 
-        def look(step: int, scores: Tensor) -> None:
+        def snapshot(step: int, scores: Tensor) -> None:
             if step % every == 0:
-                masks.append(stages.mask(scores).cpu())
+                masks.append(ranking_of(frozen, scores).mask.cpu())
 
-        stages.scores(look)
+        learn_gates(frozen, initial_scores(frozen).scores, snapshot)
     return masks
 
 

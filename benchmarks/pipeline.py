@@ -38,16 +38,20 @@ from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.checkpoint.read.source import ModelSource
+from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.gates import candidate_masks, learn_gates
+from grasp_deploy.compression.initial_scores import initial_scores
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.refit import refit_best
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
+from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.report.progress import OnProgress
 
 GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 sequences
 SCALE_BLOCKS = 512
@@ -75,7 +79,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
     return PreparedRun(
         config=config,
         source=ModelSource(str(options.config), options.config.parent, None),
-        shape=shape,
+        base=StoredModel(options.config.parent, {}, shape, {}),
         device=device,
         budget=budget_for(config, shape, device),
         text=Blocks(tokens, "random tokens", None, None, options.sequences),
@@ -98,35 +102,43 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
     return result, time.perf_counter() - began, peak
 
 
+def mask_chosen(frozen: FrozenModel) -> torch.Tensor:
+    """`(N,)` mask of the scores that the run asks for."""
+    initial = initial_scores(frozen)
+    scores = learn_gates(frozen, initial.scores)
+    return candidate_masks(frozen, scores, initial.mask)[0][0]
+
+
 def stage_rows(
     options: argparse.Namespace, model: nn.Module, work: Path, on_progress: OnProgress
 ) -> Iterator[dict[str, Any]]:
     """A row for each stage: its seconds and peak memory, and the time at the paper's schedule."""
     masks: dict[str, torch.Tensor] = {}
-    gates = {"method": "grasp", "start": "equal"}
+    rounds = {"method": "progressive"}
+    gates = {"method": "grasp", "start": "equal", "gate_sequences": options.sequences}
     text, dense = ({**gates, "objective": name} for name in ("text", "distillation"))
     for name, changes, stage, blocks_at_schedule in (
-        ("criterion", {"method": "obs"}, Stages.scores, CRITERION_BLOCKS),
-        ("gates, text", text, Stages.scores, GATE_BLOCKS),
-        ("gates, distillation", dense, Stages.scores, GATE_BLOCKS),
+        ("criterion", {"method": "obs"}, mask_chosen, CRITERION_BLOCKS),
+        ("gates, text", text, mask_chosen, GATE_BLOCKS),
+        ("gates, distillation", dense, mask_chosen, GATE_BLOCKS),
         (
             "compensation",
-            {},
-            lambda s: s.compensation([masks["criterion"]]),
+            rounds,
+            lambda frozen: refit_best(frozen, [masks["criterion"]]),
             COMPENSATION_BLOCKS,
         ),
-        ("scales", {}, lambda s: s.scales(masks["criterion"]), SCALE_BLOCKS),
-        ("rounds", {}, Stages.scores, CRITERION_BLOCKS),
+        ("scales", rounds, lambda frozen: learn_scales(frozen, masks["criterion"]), SCALE_BLOCKS),
+        ("rounds", rounds, mask_chosen, CRITERION_BLOCKS),
     ):
         job = random_job(options, **changes)
         folder = work / name.replace(", ", "-")
         with Workspace.open(
             folder, job.config, job.inputs, resume=False, overwrite=False
         ) as workspace:
-            stages = Stages(FrozenModel(job, model, workspace, on_progress))
-            result, seconds, peak = measured(job.device, partial(stage, stages))
+            frozen = FrozenModel(job, model, workspace, on_progress)
+            result, seconds, peak = measured(job.device, partial(stage, frozen))
         if name == "criterion":
-            _, (masks[name],) = result
+            masks[name] = result
         blocks = min(blocks_at_schedule, len(job.blocks.train))
         yield {
             "stage": name,

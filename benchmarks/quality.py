@@ -54,15 +54,17 @@ PAPER: dict[str, Any] = {
     "select": "last",
     "learning_rate_schedule": "constant",
     "epochs": 4,
+    "gate_sequences": 512,
     "compensation": False,
 }
+GATES: dict[str, Any] = {"method": "grasp", "gate_sequences": 512}
 SMOKE_VARIANTS = 3
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
 
 STUDIES: dict[str, list[Variant]] = {
     "methods": [
         Variant("default"),
-        Variant("learnt gates", {"method": "grasp"}),
+        Variant("rounds alone", {"method": "progressive"}),
         Variant("paper", PAPER),
         Variant("gumbel-topk", {**PAPER, "method": "gumbel-topk"}),
         *(Variant(name, {"method": name, **MASK_ALONE}) for name in CRITERIA),
@@ -79,12 +81,9 @@ STUDIES: dict[str, list[Variant]] = {
             for name in ("taylor-element", "flap", "wanda-structured")
         ),
         Variant("gates behind the rounds", {"method": "grasp"}),
+        *(Variant(f"gates from {start}", {**GATES, "start": start}) for start in ("equal", "obs")),
         *(
-            Variant(f"gates from {start}", {"method": "grasp", "start": start})
-            for start in ("equal", "obs")
-        ),
-        *(
-            Variant(name, {"method": "grasp", "start": "equal", **options})
+            Variant(name, {**GATES, "start": "equal", **options})
             for name, options in (
                 ("gates, four epochs", {"epochs": 4}),
                 ("gates, constant rate", {"learning_rate_schedule": "constant"}),

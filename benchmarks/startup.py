@@ -40,7 +40,7 @@ from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.serve import running_server
 from grasp_deploy.files.record import new_record
-from grasp_deploy.pruning.projection import Budget
+from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.stats.spread import spread
 

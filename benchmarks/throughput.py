@@ -33,7 +33,7 @@ from benchmarks.common.output import (
 from grasp_deploy.bench.throughput.run import bench_throughput
 from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.table import throughput_table
-from grasp_deploy.cli.bench.options import int_list
+from grasp_deploy.config.option import number_list
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 
 RATIOS = (0.8, 0.6, 0.5)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     settings = ThroughputSettings(
         engine=options.engine,
-        batches=tuple(int_list(options.batch, "--batch")),
+        batches=number_list(options.batch, "--batch"),
         prompt_tokens=options.prompt_tokens,
         new_tokens=options.new_tokens,
         repetitions=options.repetitions,

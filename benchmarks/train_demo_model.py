@@ -28,7 +28,8 @@ from benchmarks.common.models import MODEL
 from benchmarks.common.output import check_positive, new_parser, run_command
 from grasp_deploy.demo import text
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import check_writable, readable_disk_errors
+from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.outputs import check_writable
 
 CARD, TITLE = "README.md", "# The demo model of grasp-deploy"
 VOCABULARY = 2048

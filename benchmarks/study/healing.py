@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.healing.heal import NothingWon, heal
-from grasp_deploy.healing.lora import HealConfig
-from grasp_deploy.report.progress import OnProgress
+from grasp_deploy.healing.settings import HealConfig
 
 SHARED_OPTIONS = ("calibration", "calibration_split", "sequences", "sequence_length", "seed")
 

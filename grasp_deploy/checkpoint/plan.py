@@ -8,22 +8,18 @@ float32 on the flat axis of units, and a JSON record of where they come from. It
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 from grasp_deploy.checkpoint.plan_record import has_provenance
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import sync
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
-from grasp_deploy.files.outputs import readable_disk_errors
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 1
@@ -71,7 +67,7 @@ def load_plan(path: str | Path) -> Plan:
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the plan in it, {path / PLAN_FILE}")
-    tensors, record = read_tensors(path)
+    tensors, record = read_tensors(path, f"name the {PLAN_FILE} that compress wrote")
     if "version" not in record or {"scores", "mask", "scales"} - tensors.keys():
         raise InputError(f"{path} is no plan: name the {PLAN_FILE} that compress wrote")
     version = record.pop("version")
@@ -117,19 +113,22 @@ def _is_whole(plan: Plan) -> bool:
     return all(channels > 0 and groups > 0 for channels, groups in kept)
 
 
-def check_plan_fits(plan: Plan, shape: ModelShape, hashes: dict[str, str]) -> None:
-    """InputError if the plan was made for another model, told by its shape or its file hashes."""
+def check_layers(plan: Plan, shape: ModelShape) -> None:
+    """Raise InputError if the plan was made for a model with other layers than `shape`."""
     layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in shape.layers]
-    base = plan.provenance["model"]
     if layers != plan.dense_layers:
         raise InputError(
-            f"the plan was made for {base}, whose layers have other sizes than this model's: "
-            "name the model that it was made for"
+            f"the plan was made for {plan.provenance['model']}, whose layers have other sizes than "
+            "this model's: name the model that it was made for"
         )
+
+
+def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
+    """Raise InputError if weight files, as SHA-256 by name, are not those of the plan's model."""
     if hashes != plan.provenance["weight_hashes"]:
         raise InputError(
-            f"the plan was made for {base} with other weights than this model's (their SHA-256 "
-            "differs): name the same model and revision"
+            f"the plan was made for {plan.provenance['model']} with other weights than this "
+            "model's (their SHA-256 differs): name the same model and revision"
         )
 
 
@@ -143,29 +142,6 @@ def pruned_shape(plan: Plan, dense: ModelShape) -> ModelShape:
     """The shape that a plan leaves of its base model's."""
     kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
     return replace(dense, layers=pruned_layers(dense, kept), pruned=True)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
-    """Tensors and a JSON record as one safetensors file, replaced in one move."""
-    temporary = path.with_name(f".{path.name}.incomplete")
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with readable_disk_errors(path):
-        temporary.write_bytes(save(contiguous, {"grasp_deploy": json.dumps(record)}))
-        sync(temporary)
-        temporary.replace(path)
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote; InputError if the file is missing or damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            record = json.loads((file.metadata() or {}).get("grasp_deploy", "{}"))
-            record = record if isinstance(record, dict) else {}
-            return {name: file.get_tensor(name) for name in file.keys()}, record  # noqa: SIM118
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: check the path") from None
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({error}): it is damaged or no plan") from None
 
 
 def unit_scales(mask: Tensor) -> Tensor:

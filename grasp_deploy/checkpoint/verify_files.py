@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_layers, pruned_shape
-from grasp_deploy.checkpoint.read.validate import (
-    check_checkpoint,
-    check_weights,
-    listed,
-    stored_dtype,
-    weight_files,
-)
+from grasp_deploy.checkpoint.read.validate import StoredModel, check_checkpoint, listed
 from grasp_deploy.checkpoint.write.shards import INDEX_FILE, TensorLayout, index_of, torch_dtype
 from grasp_deploy.checkpoint.write.sidecar_files import (
-    as_json,
     carried_over,
     configs,
     pruned_config,
-    travelling,
+    remote_code,
 )
-from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, sha256
+from grasp_deploy.files.disk import sha256
+from grasp_deploy.files.json_files import as_json, read_json
+from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.version import __version__
 
@@ -69,59 +61,52 @@ def check_shapes(directory: Path) -> str:
     return f"{len(shape.layers)} layers agree in config.json, tensors and plan"
 
 
-def check_companions(directory: Path, plan: Plan, base: Path | None) -> str:
-    """All that stands beside the weights against what an export of this plan writes there.
+def check_sidecar_files(pruned: StoredModel, plan: Plan, base: StoredModel | None) -> str:
+    """Compare what stands beside the weights with what an export of this plan writes there.
 
-    Without the base model's folder, what comes from it is left out. Another release may have
-    written more or less than this one: of its checkpoints, what both would write is compared.
+    Without the base model, files that come from it are left out. Another release may have written
+    more or less than this one: of its checkpoints, what both would write is compared.
     """
+    directory = pruned.directory
     release = plan.provenance["versions"]["grasp_deploy"]
-    ours = release == __version__
-    config = None if base is None else _expected_config(plan, base)
-    looked_at = [_check_index(directory)]
+    same_release = release == __version__
+    config = None if base is None else pruned_config(base.config, pruned_shape(plan, base.shape))
+    compared = [_check_index(pruned)]
     for name, expected in configs(plan, config).items():
-        looked_at.append(_check_config(directory / name, expected, ours))
+        compared.append(_check_config(directory / name, expected, same_release))
     if base is not None:
-        wanted = carried_over(base)
-        looked_at += _check_copies(directory, wanted, "the base model's", ours)
+        wanted = carried_over(base.directory)
+        compared += _check_copies(directory, wanted, "the base model's", same_release)
         if surplus := sorted(carried_over(directory).keys() - wanted.keys()):
             raise Difference(f"{surplus[0]} is there and the base model has no such file")
-    if ours:
-        looked_at += _check_copies(directory, travelling(), "this release's", ours)
-    by = "" if ours else f" (release {release} wrote it: as far as this one writes the same)"
-    weights = {path.name for path in weight_files(directory).values()}
-    rest = sorted(manifest_of(directory).keys() - {*looked_at, *weights, PLAN_FILE})
+    if same_release:
+        compared += _check_copies(directory, remote_code(), "this release's", same_release)
+    by = (
+        "" if same_release else f" (release {release} wrote it: as far as this one writes the same)"
+    )
+    weights = {entry.path.name for entry in pruned.entries.values()}
+    rest = sorted(manifest_of(directory).keys() - {*compared, *weights, PLAN_FILE})
     return (
-        f"{len(looked_at)} files beside the weights are what an export of the plan writes{by}"
+        f"{len(compared)} files beside the weights are what an export of the plan writes{by}"
         + f"; only {MANIFEST_FILE} vouches for {listed(rest)}" * bool(rest)
     )
 
 
-def _expected_config(plan: Plan, base: Path) -> dict[str, Any]:
-    """The config.json that an export of the plan writes."""
-    config = read_config(base)
-    dense = model_shape(config)
-    dense = replace(dense, dtype=stored_dtype(check_weights(base, dense)))
-    return pruned_config(config, pruned_shape(plan, dense))
-
-
-def _check_index(directory: Path) -> str:
-    """The index against the headers of the weights' files, whatever release wrote it."""
-    entries = check_weights(directory, model_shape(read_config(directory)))
+def _check_index(pruned: StoredModel) -> str:
+    """Compare the index with the headers of the weights' files, whatever release wrote it."""
     layouts = {
-        name: TensorLayout(torch_dtype(entry.dtype), entry.shape) for name, entry in entries.items()
+        name: TensorLayout(torch_dtype(entry.dtype), entry.shape)
+        for name, entry in pruned.entries.items()
     }
-    expected = index_of({name: entry.path.name for name, entry in entries.items()}, layouts)
-    if _parsed(directory / INDEX_FILE) != expected:
-        raise Difference(f"{INDEX_FILE} is not that of the tensors beside it")
+    files = {name: entry.path.name for name, entry in pruned.entries.items()}
+    if _parsed(pruned.directory / INDEX_FILE) != index_of(files, layouts):
+        raise Difference(f"{INDEX_FILE} does not describe the tensors beside it")
     return INDEX_FILE
 
 
 def _check_config(path: Path, expected: dict[str, Any], exactly: bool) -> str:
     """A config against the one that an export writes; without `exactly`, where both say it."""
     found = _parsed(path)
-    if not isinstance(found, dict):
-        raise Difference(f"{path.name} is not a JSON object")
     names = found.keys() | expected.keys() if exactly else found.keys() & expected.keys()
     for name in sorted(names):
         here, there = (as_json(c[name]) if name in c else "nothing" for c in (found, expected))
@@ -141,13 +126,8 @@ def _check_copies(directory: Path, wanted: dict[str, Path], whose: str, exactly:
     return names
 
 
-def _parsed(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Difference(f"{path.name} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise Difference(f"{path.name} cannot be read ({error})") from None
+def _parsed(path: Path) -> dict[str, Any]:
+    return read_json(path, "export the checkpoint again")
 
 
 def _is_bare(name: str) -> bool:

@@ -6,21 +6,25 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy import __version__
 from grasp_deploy.cli.bench.kv import kv_command
 from grasp_deploy.cli.bench.memory import memory_command
 from grasp_deploy.cli.bench.serve import serve_bench_command
 from grasp_deploy.cli.bench.throughput import throughput_command
-from grasp_deploy.cli.compress import compress_command, export_command
-from grasp_deploy.cli.console import ErrorBoundary, tidy_process
-from grasp_deploy.cli.evaluate import perplexity_command
-from grasp_deploy.cli.evaluate_card import card_command
+from grasp_deploy.cli.compress import compress_command
+from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, tidy_process
+from grasp_deploy.cli.demo import demo_command
+from grasp_deploy.cli.evaluate.card import card_command
+from grasp_deploy.cli.evaluate.perplexity import perplexity_command
+from grasp_deploy.cli.evaluate.tasks import tasks_command
+from grasp_deploy.cli.export import export_command
 from grasp_deploy.cli.heal import heal_command
-from grasp_deploy.cli.inspect import inspect_command, verify_command
+from grasp_deploy.cli.inspect import inspect_command
 from grasp_deploy.cli.report import report_command
-from grasp_deploy.cli.serve import demo_command, serve_command, up_command
+from grasp_deploy.cli.serve import serve_command
 from grasp_deploy.cli.synthesize import synthesize_command
-from grasp_deploy.cli.tasks import tasks_command
+from grasp_deploy.cli.up import up_command
+from grasp_deploy.cli.verify import verify_command
+from grasp_deploy.version import __version__
 
 app = typer.Typer(
     cls=ErrorBoundary,
@@ -32,18 +36,18 @@ app.command("up")(up_command)
 app.command("compress")(compress_command)
 app.command("inspect")(inspect_command)
 app.command("verify")(verify_command)
-# A flag of vLLM's means what it says, with or without -- before it.
+# vLLM's flags are understood with or without -- before them.
 app.command("serve", context_settings={"ignore_unknown_options": True})(serve_command)
 app.command("export")(export_command)
 app.command("heal")(heal_command)
 
-evaluate_app = typer.Typer(no_args_is_help=True, help="Measure what a model can do.")
+evaluate_app = typer.Typer(no_args_is_help=True, help="Measure the quality of a model.")
 evaluate_app.command("perplexity")(perplexity_command)
 evaluate_app.command("tasks")(tasks_command)
 evaluate_app.command("card")(card_command)
 app.add_typer(evaluate_app, name="evaluate")
 
-bench_app = typer.Typer(no_args_is_help=True, help="Measure what compression wins, side by side.")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure memory and speed, models side by side.")
 bench_app.command("memory")(memory_command)
 bench_app.command("kv")(kv_command)
 bench_app.command("throughput")(throughput_command)
@@ -61,9 +65,14 @@ def main() -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _version(
+def _global_options(
     version: Annotated[bool, typer.Option("--version", help="Print the release.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log stages, files and engines to stderr.")
+    ] = False,
 ) -> None:
     if version:
         print(f"grasp-deploy {__version__}")
         raise typer.Exit
+    if verbose:
+        log_to_stderr()

@@ -1,15 +1,13 @@
-"""`compress` and `export`: make a checkpoint from a model, or again from a plan."""
+"""`compress`: a smaller dense checkpoint from a model."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from grasp_deploy.cli.config_options import takes_config
-from grasp_deploy.cli.console import print_json, stderr, stdout
-from grasp_deploy.cli.options import Json, Output, Overwrite, Resume, Revision, ShardSize
+from grasp_deploy.cli.console import print_json, print_line, stderr, stdout
+from grasp_deploy.cli.options import HiddenShardSize, Json, Output, Overwrite, Resume
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.sizes import parse_bytes
 
@@ -19,7 +17,7 @@ def compress_command(
     *,
     config: CompressConfig,
     output: Output,
-    shard_size: ShardSize = "4GB",
+    shard_size: HiddenShardSize = "4GB",
     resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -33,41 +31,6 @@ def compress_command(
         print_compressed(compressed, output)
 
 
-def export_command(
-    plan: Annotated[Path, typer.Argument(help="plan.safetensors of a compression.")],
-    *,
-    model: Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")],
-    output: Output,
-    revision: Revision = None,
-    shard_size: ShardSize = "4GB",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Make the checkpoint again from a plan and the base model's weights."""
-    from grasp_deploy.checkpoint.footprint import footprint
-    from grasp_deploy.checkpoint.plan import load_plan
-    from grasp_deploy.checkpoint.write.export import export
-    from grasp_deploy.report.progress import stage_bars
-
-    loaded, shard_bytes = load_plan(plan), parse_bytes(shard_size, "--shard-size")
-    with stage_bars(stderr) as on_progress:
-        pruned = export(
-            loaded,
-            model,
-            output,
-            revision=revision,
-            shard_bytes=shard_bytes,
-            overwrite=overwrite,
-            on_progress=lambda done, of: on_progress(
-                {"stage": "export", "step": done, "steps": of}
-            ),
-        )
-    if as_json:
-        print_json({"output": str(output), **footprint(pruned).as_dict()})
-    else:
-        stdout.print(f"wrote {output}", soft_wrap=True, markup=False)
-
-
 def run_compress(
     config: CompressConfig,
     output: Path,
@@ -76,9 +39,9 @@ def run_compress(
     overwrite: bool,
     go_on: str,
 ) -> dict[str, Any]:
-    """Compress with progress bars; the record that `compress --json` prints.
+    """Compress with progress bars; return the record that `compress --json` prints.
 
-    `go_on` tells whoever interrupts it how to go on.
+    `go_on` is the advice to a user who interrupts the run.
     """
     from grasp_deploy.checkpoint.inspection import compression_record
     from grasp_deploy.compression.compress import compress
@@ -104,7 +67,7 @@ def run_compress(
 
 
 def print_compressed(record: dict[str, Any], output: Path) -> None:
-    """What was kept, what it takes, and what it cost."""
+    """Print what was kept, its footprint, and the loss on held-out text."""
     from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table
 
     budget = {
@@ -116,11 +79,9 @@ def print_compressed(record: dict[str, Any], output: Path) -> None:
     stdout.print(layer_table(record["dense"], record), ratio_table(record["ratios"], budget))
     stdout.print(footprint_table(sizes, "What it takes"))
     if record["heldout_loss_pruned"] is not None:
-        stdout.print(
+        print_line(
             f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
-            "pruned; other text may lose more: grasp-deploy evaluate perplexity",
-            soft_wrap=True,
+            "pruned; other text may lose more: grasp-deploy evaluate perplexity"
         )
-    line = f"wrote {output}; serve it: grasp-deploy serve {output}"
-    stdout.print(line, soft_wrap=True, markup=False)
+    print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")

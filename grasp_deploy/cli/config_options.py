@@ -1,93 +1,126 @@
-"""Turns the fields of a config into options of a Typer command: each is written down once."""
+"""Options of the commands that compress: config fields, `--set`, `--config`, `--help-all`."""
 
 from __future__ import annotations
 
-import inspect
-import types
+import difflib
 import typing
-from collections.abc import Callable
-from dataclasses import fields
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
+from grasp_deploy.cli.console import stdout
+from grasp_deploy.cli.settings_options import (
+    Command,
+    default_text,
+    field_parameters,
+    keyword,
+    with_parameters,
+)
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
-from grasp_deploy.config.rules import BUDGETS, flag
+from grasp_deploy.config.option import flag, option_fields
+from grasp_deploy.config.rules import BUDGETS
+from grasp_deploy.errors import InputError
 
-OPTIONS = [f for f in fields(CompressConfig) if f.metadata]
+STUDY_FIELDS = {
+    name: f for name, f in option_fields(CompressConfig).items() if f.metadata["shown"] == "set"
+}
 
 
-def takes_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that takes `config` an option for each field of it, and `--config FILE`.
+def takes_config(command: Command) -> Command:
+    """Give a command with a parameter `config` the options of a compression.
 
-    What is given on the command line wins over the file, and the file over the defaults.
+    Options of the command line win over the file of `--config`, and the file over the defaults.
     """
-
-    @wraps(command)
-    def with_options(**arguments: Any) -> Any:
-        given = {f.name: arguments.pop(f.name) for f in OPTIONS}
-        values = {name: value for name, value in given.items() if value is not None}
-        file, model = arguments.pop("config_file"), arguments.pop("model")
-        stored = read_config_file(file) if file else {}
-        values |= {"model": model} if model else {}
-        source = f"the config file {file}" if file else "the command line"
-        return command(config=CompressConfig.from_dict(_merge(stored, values), source), **arguments)
-
-    signature = inspect.signature(command, eval_str=True)
-    kept = [p for p in signature.parameters.values() if p.name != "config"]
-    before = [_parameter("model", Annotated[str | None, _MODEL], None)]
-    after = [_parameter("config_file", Annotated[Path | None, _CONFIG_FILE], None)]
-    with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*before, *map(_option, OPTIONS), *kept, *after]
-    )
-    with_options.__annotations__ = {p.name: p.annotation for p in [*before, *kept, *after]}
-    return with_options
+    parameters = [
+        keyword("model", Annotated[str | None, MODEL]),
+        *field_parameters(CompressConfig),
+        keyword("config_file", Annotated[Path | None, CONFIG_FILE]),
+        keyword("assignments", Annotated[list[str] | None, SET]),
+        keyword("help_all", Annotated[bool | None, HELP_ALL]),
+    ]
+    return with_parameters(command, "config", parameters, _config)
 
 
-_MODEL = typer.Argument(help="Hub id or folder of a dense model.", show_default=False)
-_CONFIG_FILE = typer.Option(
+def _config(given: dict[str, Any]) -> CompressConfig:
+    file = given.pop("config_file", None)
+    stored = read_config_file(file) if file else {}
+    given |= _parse_assignments(given.pop("assignments", ()))
+    given.pop("help_all", None)
+    if any(name in given for name in BUDGETS):  # a budget replaces the stored kind of budget
+        stored = {key: value for key, value in stored.items() if key not in BUDGETS}
+    source = f"the config file {file}" if file else "the command line"
+    return CompressConfig.from_dict(stored | given, source)
+
+
+def _parse_assignments(assignments: typing.Iterable[str]) -> dict[str, Any]:
+    """The fields in texts NAME=VALUE; a later one wins. InputError for an unknown name."""
+    hints = typing.get_type_hints(CompressConfig)  # without bounds: the config checks those
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise InputError(f"--set {assignment} has no value: write it like --set epochs=4")
+        if name not in STUDY_FIELDS:
+            raise InputError(f"--set {assignment}: {_advice(name)}")
+        if hints[name] is bool:
+            value = {"yes": "true", "no": "false"}.get(value, value)
+        try:
+            values[name] = msgspec.convert(value, hints[name], strict=False)
+        except msgspec.ValidationError:
+            values[name] = value  # the config says what is allowed, beside other problems
+    return values
+
+
+def _advice(name: str) -> str:
+    if name in option_fields(CompressConfig):
+        return f"this is an option by itself: {flag(CompressConfig, name)}"
+    close = difflib.get_close_matches(name, STUDY_FIELDS, 1)
+    meant = f"did you mean {close[0].replace('_', '-')}? " if close else ""
+    return f"unknown name; {meant}grasp-deploy compress --help-all lists them"
+
+
+def _show_all(context: typer.Context, asked: bool | None) -> None:
+    """Print the whole help, with hidden options and the names for `--set`, and end."""
+    if not asked:
+        return
+    for parameter in context.command.params:
+        parameter.hidden = False  # type: ignore[attr-defined]
+    print(context.get_help(), end="")
+    from rich.panel import Panel
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for name, f in STUDY_FIELDS.items():
+        table.add_row(name.replace("_", "-"), f.metadata["help"] + default_text(f.default))
+    title = "Studies: --set NAME=VALUE"
+    stdout.print(Panel(table, title=title, title_align="left", border_style="dim"))
+    raise typer.Exit
+
+
+MODEL = typer.Argument(
+    metavar="MODEL", help="Hub id or folder of a dense model.", show_default=False
+)
+CONFIG_FILE = typer.Option(
     "--config",
-    help="Take options from a file that an earlier run wrote.",
+    metavar="FILE",
+    help="Options from compress_config.json of an earlier run.",
     rich_help_panel="Running",
     show_default=False,
 )
-
-
-def _merge(stored: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Given options over stored ones; a budget that is given replaces the stored kind of budget."""
-    if any(name in given for name in BUDGETS):
-        stored = {key: value for key, value in stored.items() if key not in BUDGETS}
-    return {**stored, **given}
-
-
-def _option(f: Any) -> inspect.Parameter:
-    kind = _plain_type(typing.get_type_hints(CompressConfig)[f.name])
-    negation = f"/--no-{flag(f.name)[2:]}" if f.default is True else ""
-    declaration = typer.Option(
-        flag(f.name) + negation,
-        help=f.metadata["help"] + _default_text(f.default),
-        rich_help_panel=f.metadata["panel"],
-        show_default=False,  # Typer would show that all are None: what is not given comes later
-    )
-    return _parameter(f.name, Annotated[kind | None, declaration], None)
-
-
-def _default_text(default: Any) -> str:
-    words = {None: "", True: " [dim](default: yes)[/]", False: " [dim](default: no)[/]"}
-    if default is None or isinstance(default, bool):
-        return words[default]
-    return f" [dim](default: {str(default).lower()})[/]"
-
-
-def _plain_type(hint: Any) -> Any:
-    """The type that Typer parses: without None; choices as text, which the config checks."""
-    if typing.get_origin(hint) is types.UnionType:
-        return next(t for t in typing.get_args(hint) if t is not types.NoneType)
-    return str if typing.get_origin(hint) is Literal else hint
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, annotation=annotation, default=default)
+SET = typer.Option(
+    "--set",
+    metavar="NAME=VALUE",
+    help="Option for studies; --help-all lists them. May be repeated.",
+    rich_help_panel="Running",
+    show_default=False,
+)
+HELP_ALL = typer.Option(
+    "--help-all",
+    help="Show all options, with those for --set, and exit.",
+    is_eager=True,
+    callback=_show_all,
+    show_default=False,
+)

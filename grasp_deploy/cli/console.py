@@ -1,9 +1,10 @@
-"""Where the command line writes, and where its exceptions end."""
+"""The output streams of the command line, and the end of its exceptions."""
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import signal
 import sys
@@ -17,17 +18,25 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from grasp_deploy.errors import ChildError, InputError
+from grasp_deploy.errors import ChildError, InputError, first_line
 
 CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 LESS_MEMORY = (
-    "take a smaller --batch-size, a shorter --sequence-length, --dtype bfloat16, or a larger device"
+    "use a smaller batch size, a shorter --sequence-length, --dtype bfloat16, or a larger device"
 )
 stdout, stderr = Console(emoji=False), Console(stderr=True, emoji=False)
 
 
 class ErrorBoundary(TyperGroup):
-    """Bad input ends in one line, our own bugs in their traceback."""
+    """The group of all commands: bad input ends in one line, our own bugs in a traceback."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Accept `--verbose` behind the verb too, but not among the flags after `--`."""
+        end = args.index("--") if "--" in args else len(args)
+        if "--verbose" in args[:end]:
+            own = [argument for argument in args[:end] if argument != "--verbose"]
+            args = ["--verbose", *own, *args[end:]]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         with error_boundary():
@@ -36,10 +45,10 @@ class ErrorBoundary(TyperGroup):
 
 @contextmanager
 def error_boundary() -> Iterator[None]:
-    """Ends the process in one line where its input, its machine or its user stops it."""
+    """End the process in one line if its input, its machine or its user stops it."""
     try:
         yield
-        sys.stdout.flush()  # a full disk is told here or, as a traceback, after the end
+        sys.stdout.flush()  # a full disk ends here in one line, not later in a traceback
     except InputError as error:
         print_error("error", str(error))
         sys.exit(BAD_INPUT)
@@ -47,15 +56,15 @@ def error_boundary() -> Iterator[None]:
         stderr.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(CHECK_FAILED)
     except OSError as error:
-        if error.errno == errno.EPIPE:  # whoever read our output has gone: Typer's to end
+        if error.errno == errno.EPIPE:  # the reader of our output has gone: Typer handles that
             raise
         _end_of_system_error(error)
         sys.exit(BAD_INPUT)
     except RuntimeError as error:
-        if str(error).startswith("Symlink loop"):  # pathlib's word for ELOOP
+        if str(error).startswith("Symlink loop"):  # pathlib's message for ELOOP
             print_error("error", f"{error}: point the link at a file or a folder, or name one")
         elif _is_out_of_memory(error):
-            print_error("error", f"out of memory ({str(error).splitlines()[0]}): {LESS_MEMORY}")
+            print_error("error", f"out of memory ({first_line(error)}): {LESS_MEMORY}")
         else:
             raise
         sys.exit(BAD_INPUT)
@@ -65,36 +74,36 @@ def error_boundary() -> Iterator[None]:
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Of a GPU or of a CPU, by torch's words: the edge does not import torch."""
+    """True for a GPU or a CPU out of memory, by torch's words: this module must not import it."""
     return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 @contextmanager
 def tidy_process() -> Iterator[None]:
-    """What every entry point needs: clean-up code runs on SIGTERM too, and all streams exist."""
+    """Set up a process: clean-up code runs on SIGTERM too, and all three streams exist."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  to the end
+        if getattr(sys, name) is None:  # closed by the parent process
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  open to the end
     if isinstance(sys.stdout, TextIOWrapper):  # file names need not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
-    except KeyboardInterrupt:  # so early that no command had begun
+    except KeyboardInterrupt:  # before any command began
         sys.exit(INTERRUPTED)
     finally:
-        signal.signal(signal.SIGTERM, before)  # at its very end there is nothing to clean up
+        signal.signal(signal.SIGTERM, before)  # nothing is left to clean up
 
 
 def _end_of_system_error(error: OSError) -> None:
-    """What the operating system refused, such as room on a disk or a link that leads to itself."""
+    """Print what the operating system refused, such as space on a disk."""
     where = f"{error.filename}: " if error.filename else ""
     print_error(
         "error",
         f"{where}{error.strerror or error}: see whether the files and folders named exist, may be "
         "read and written, and have room",
     )
-    if error.errno == errno.ENOSPC and not error.filename:  # what waits for stdout will not fit
+    if error.errno == errno.ENOSPC and not error.filename:  # buffered output will not fit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -104,6 +113,22 @@ def print_error(label: str, text: str) -> None:
     stderr.print(f"[bold red]{label}:[/] {escape(line)}", soft_wrap=True, highlight=False)
 
 
+def print_line(text: str) -> None:
+    """One line on stdout as it is, however narrow the terminal."""
+    stdout.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def log_to_stderr() -> None:
+    """Show the package's log with times on the error stream, above any progress bar."""
+    from rich.logging import RichHandler
+
+    handler = RichHandler(console=stderr, show_path=False, log_time_format="%H:%M:%S")
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    logger = logging.getLogger("grasp_deploy")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+
+
 def print_json(record: dict[str, Any]) -> None:
-    """The one document that `--json` puts on stdout."""
+    """Print the one document of `--json` on stdout."""
     print(json.dumps(record, indent=2))

@@ -1,4 +1,4 @@
-"""`report`: draw records again, as tables, verdicts, figures and a page."""
+"""`report`: records as tables, verdicts, figures and a page."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def write_report(
     """
     if not (html or png):
         return []
+    from grasp_deploy.files.disk import write_files
     from grasp_deploy.report.files import (
         check_figure_folder,
         check_figures,
         check_page_place,
-        write_files,
     )
 
     try:

@@ -1,53 +1,40 @@
-"""The whole method, top-down: a model and a budget in, a smaller dense checkpoint out.
-
-scores        score the units that are left, in rounds, while the budget falls to its target; or
-              learn a gate per unit on the frozen model, projected onto the budget at each step
-mask          the units that the scores keep; of several masks the one best on held-out text
-compensation  solve the kept output columns, so that hidden states stay near the dense model's
-scales        learn one multiplier per kept unit while the mask stands still
-plan          scores, mask and scales with their provenance
-export        cut the base weights by the plan and fold the scales in
-"""
+"""The whole method, top-down: a model and a budget in, a smaller dense checkpoint out."""
 
 from __future__ import annotations
 
 import resource
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
-import grasp_deploy
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.read.validate import TensorEntry
-from grasp_deploy.checkpoint.write.export import SHARD_BYTES, export
-from grasp_deploy.compression.budget import budget_record
-from grasp_deploy.compression.frozen_model import FrozenModel, OnProgress
+from grasp_deploy.checkpoint.write.checkpoint import SHARD_BYTES, write_checkpoint
+from grasp_deploy.compression.failures import explained_failures
+from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.gates import candidate_masks, learn_gates
+from grasp_deploy.compression.initial_scores import initial_scores
 from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.provenance import provenance_of
+from grasp_deploy.compression.refit import fold_scales, refit_best
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace
-from grasp_deploy.compression.stages import Stages
+from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing
-from grasp_deploy.files.record import versions
-from grasp_deploy.pruning.compensation import Fit
-from grasp_deploy.pruning.objective import LossError
-from grasp_deploy.pruning.training import freeze
+from grasp_deploy.files.progress import OnProgress
 
 
 @dataclass(frozen=True)
 class Compressed:
-    """What a compression came to."""
+    """The result of a compression."""
 
     output: Path
     plan: Plan
     dense: ModelShape
     pruned: ModelShape
-    peak_memory_bytes: int  # of the device while learning; on the CPU of the whole process
+    peak_memory_bytes: int  # of the device while learning; on a CPU of the whole process
 
 
 def compress(
@@ -61,108 +48,57 @@ def compress(
 ) -> Compressed:
     """Compress a model into the folder `output`, which appears whole or not at all.
 
-    `on_progress` hears a row of metrics after every step, and of the export. A killed run goes on from
-    `OUTPUT.partial` with `resume`, and on a CPU ends in the same mask and scales bit for bit.
+    `on_progress` receives a row of metrics after every step. A killed run continues from
+    `OUTPUT.partial` with `resume`; on a CPU it ends in the same mask and scales bit for bit.
 
-    Raises InputError for anything wrong with the input.
+    Raises InputError for any input that cannot be used.
     """
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
-    job = prepare(config)
-    began_with = {**job.inputs, **job.computed_by}
+    run = prepare(config)
     with Workspace.open(
-        output, config, began_with, resume=resume, overwrite=overwrite
+        output, config, run.identity, resume=resume, overwrite=overwrite
     ) as workspace:
-        plan, fitted = learn_plan(job, workspace, on_progress)
-        pruned = export(
+        plan, fitted = learn_plan(run, workspace, on_progress)
+        pruned = write_checkpoint(
             plan,
-            job.source.directory,
+            run.base,
             output,
             fitted=fitted,
             shard_bytes=shard_bytes,
             overwrite=overwrite,
             beside={METRICS_FILE: workspace.metrics()},
-            on_progress=lambda done, of: on_progress(
-                {"stage": "export", "step": done, "steps": of}
+            on_progress=lambda done, total: on_progress(
+                {"stage": "export", "step": done, "steps": total}
             ),
         )
         workspace.remove()
-    return Compressed(output, plan, job.shape, pruned, _peak_memory_bytes(job.device))
+    return Compressed(output, plan, run.shape, pruned, _peak_memory_bytes(run.device))
 
 
 def learn_plan(
-    job: PreparedRun, workspace: Workspace, on_progress: OnProgress
+    run: PreparedRun, workspace: Workspace, on_progress: OnProgress
 ) -> tuple[Plan, dict[str, TensorEntry]]:
-    """Decide scores, mask and scales on the frozen model, and what tensors are fitted to them."""
-    config = job.config
-    model = load_checked(job.source.directory, job.device, config.dtype, config.attention)
-    freeze(model, config.gradient_checkpointing)
-    subject = FrozenModel(job, model, workspace, on_progress)
-    stages = Stages(subject)
-    fits: list[Fit] = []
-    fitted: dict[str, TensorEntry] = {}
-    try:
-        dense_loss = subject.heldout_loss()
-        scores, masks = stages.scores()
-        mask = masks[0]
-        if config.compensation:
-            mask, fits = stages.compensation(masks)
-        scales = stages.scales(mask)
-        losses = {
-            "heldout_dense": dense_loss,
-            "heldout_pruned": subject.heldout_loss(mask * scales),
-        }
-        if fits:
-            fitted = stages.fitted(mask, scales)
-    except LossError as error:
-        raise InputError(str(error)) from None
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"{job.device} is out of memory ({str(error).splitlines()[0]}): try "
-            "--gradient-checkpointing, a shorter --sequence-length, fewer "
-            "--compensation-sequences, or --dtype bfloat16"
-        ) from None
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        raise InputError(
-            f"the least squares of a layer cannot be solved ({str(error).splitlines()[0]}): take "
-            "more text (--sequences), another one, or --method taylor-element --no-compensation"
-        ) from None
+    """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
+    with explained_failures(run.device):
+        frozen = FrozenModel.load(run, workspace, on_progress)
+        dense_loss = frozen.heldout_loss()
+        initial = initial_scores(frozen)  # iterative pruning in rounds, by default
+        scores = learn_gates(frozen, initial.scores)  # section 3.3: on budget at every step
+        masks, swaps = candidate_masks(frozen, scores, initial.mask)
+        mask, fits = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
+        scales = learn_scales(frozen, mask)  # section 3.4
+        pruned_loss = frozen.heldout_loss(mask * scales)
+        fitted = fold_scales(frozen, mask, scales) if fits else {}
     provenance = {
-        **_provenance(job, mask, losses),
-        "seconds": stages.seconds,
-        "fitted": sorted(fitted),
+        **provenance_of(run, mask),
+        "losses": {"heldout_dense": dense_loss, "heldout_pruned": pruned_loss},
+        "seconds": frozen.seconds,
         "compensation": [asdict(fit) for fit in fits],
-        **({"swaps": stages.swaps} if config.swap_groups else {}),
+        "fitted": sorted(fitted),
+        "swaps": swaps,
     }
-    return Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, job.calibrated), fitted
-
-
-def _provenance(job: PreparedRun, mask: Tensor, losses: dict[str, float | None]) -> dict[str, Any]:
-    """Where the plan comes from: enough to make it again, and to tell a wrong base model."""
-    units = job.budget.units
-    return {
-        "model": job.source.name,
-        "revision": job.source.revision,
-        "weight_hashes": job.weight_hashes,
-        "dense_layers": list(zip(units.ffn_channels, units.kv_groups, strict=True)),
-        "cost_model": job.config.cost_model,
-        "budget": budget_record(job.budget, mask),
-        "config": asdict(job.config),
-        "calibration": job.text.as_dict() | {"heldout_sequences": len(job.blocks.heldout)},
-        "inputs": job.inputs,
-        "losses": losses,
-        "versions": versions(),
-    }
-
-
-def is_result_of(plan: Plan, job: PreparedRun) -> bool:
-    """Whether a plan is what this job would make: same options, seed, files and release."""
-    made = plan.provenance
-    return (
-        made["versions"].get("grasp_deploy") == grasp_deploy.__version__
-        and made["config"] == asdict(job.config)
-        and made.get("inputs") == job.inputs
-    )
+    return Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, run.fingerprint), fitted
 
 
 def _peak_memory_bytes(device: torch.device) -> int:

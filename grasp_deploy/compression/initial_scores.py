@@ -1,15 +1,17 @@
-"""What chooses units without learning, or what learning starts from: a criterion, or rounds."""
+"""Initial scores: of a criterion, of iterative pruning in rounds, or equal for all units.
+
+They decide the mask by themselves, or are what gates are learnt from.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.frozen_model import FrozenModel, StageResult
 from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
 from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
 from grasp_deploy.pruning.criteria.batches import OnBatch
@@ -19,138 +21,107 @@ from grasp_deploy.pruning.progressive import cut_in_rounds
 
 @dataclass(frozen=True)
 class InitialScores:
-    """What learning starts from, or what a method without learning ends with."""
+    """Scores to rank units by, and the mask that rounds have already reached with them."""
 
     scores: Tensor  # (N,)
-    mask: Tensor | None = None  # (N,), of a cut in rounds; if gates are learnt next, columns fit it
-    seconds: float = 0.0
+    mask: Tensor | None = None  # (N,) bool
 
 
-def start_of(subject: FrozenModel) -> InitialScores:
-    """The start that the config asks for; it is saved, since it takes minutes."""
-    job = subject.job
-    if job.criterion is None:
-        return InitialScores(torch.zeros(job.budget.units.size, device=job.device))
-    if job.criterion == "progressive":
-        start = _cut_in_rounds(subject)
+def initial_scores(frozen: FrozenModel) -> InitialScores:
+    """Scores as the config asks for; made once, since they take minutes."""
+    run = frozen.run
+    if run.criterion is None:
+        return InitialScores(torch.zeros(run.budget.units.size, device=run.device))
+    if run.criterion == "progressive":
+        initial = prune_in_rounds(frozen)
     else:
-        start = _criterion_start(subject, job.criterion)
-    return replace(start, scores=by_rank(start.scores, job.budget)) if job.config.learns else start
+        initial = _one_shot(frozen, run.criterion)
+    if not run.config.learns:
+        return initial
+    # Learning needs scores of a fixed range, whatever the criterion's unit.
+    return replace(initial, scores=by_rank(initial.scores, run.budget))
 
 
-def _criterion_start(subject: FrozenModel, criterion: str) -> InitialScores:
-    """A criterion's scores, made or recalled."""
-    began = time.perf_counter()
-    saved = subject.recall("start", "scores")
-    if saved is not None:
-        (scores,), record = saved
-        return InitialScores(scores, seconds=float(record["seconds"]))
-    start = InitialScores(_one_shot(subject, criterion), seconds=time.perf_counter() - began)
-    subject.remember("start", {"scores": start.scores}, {}, {"seconds": start.seconds})
-    return start
+def _one_shot(frozen: FrozenModel, criterion: str) -> InitialScores:
+    """Scores of one criterion on the dense model, shared out over the layers as asked."""
+    run, config = frozen.run, frozen.run.config
 
-
-def _cut_in_rounds(subject: FrozenModel) -> InitialScores:
-    rounds = _Rounds(subject)
-    for scores, mask in rounds.rest():
-        rounds.remember(scores, mask)
-    return rounds.outcome()
-
-
-class _Rounds:
-    """A cut in rounds; what each comes to is saved, and a killed run goes on behind the last.
-
-    Behind the last round columns are solved for learning alone: without it the compensation comes
-    next, which solves them on more text.
-    """
-
-    def __init__(self, subject: FrozenModel) -> None:
-        self.subject, self.config = subject, subject.job.config
-        self.blocks = subject.job.blocks.train[: self.config.criterion_sequences]
-        self.began = time.perf_counter()
-        self.done, self.seconds_before = 0, 0.0
-        self.scores: Tensor | None = None
-        self.mask: Tensor | None = None
-        if (saved := subject.recall("rounds", "scores", "mask")) is not None:
-            (self.scores, self.mask), record = saved
-            self.done, self.seconds_before = int(record["round"]), float(record["seconds"])
-
-    def rest(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Scores and mask of each round that is left to do."""
-        budget, rounds = self.subject.job.budget, self.config.rounds
-        return cut_in_rounds(
-            budget, rounds, self.score, self.repair, done=self.done, mask=self.mask
+    def compute() -> StageResult:
+        scores = _criterion_scores(
+            frozen,
+            criterion,
+            lambda step, steps: frozen.on_progress(
+                {"stage": "criterion", "step": step, "steps": steps}
+            ),
         )
+        ratios = None
+        if config.allocation == "owl":
+            ratios = outlier_ratios(frozen.model, run.criterion_sequences, config.batch_size)
+        return StageResult({"scores": allocate(config.allocation, scores, run.budget, ratios)})
 
-    def score(self, mask: Tensor) -> Tensor:
-        def hear(done: int, total: int) -> None:
-            self.say(len(self.blocks) * done // total)
-
-        with self.subject.gated(mask.float()):
-            return _criterion_scores(self.subject, self.config.round_criterion, hear)
-
-    def repair(self, mask: Tensor) -> None:
-        if self.repairs(self.done + 1):
-            for number, _ in enumerate(self.subject.compensate(mask, self.blocks), start=1):
-                self.say(len(self.blocks) + number)
-
-    def repairs(self, number: int) -> bool:
-        """Whether columns are solved for in a round."""
-        config = self.config
-        return config.compensation and (config.learns or number < config.rounds)
-
-    def remember(self, scores: Tensor, mask: Tensor) -> None:
-        """Save what a round came to."""
-        self.scores, self.mask = scores, mask
-        self.done += 1
-        self.say(0)
-        columns = self.subject.outputs.kept(mask) if self.repairs(self.done) else {}
-        record = {"round": self.done, "seconds": self.seconds()}
-        self.subject.remember("rounds", {"scores": scores, "mask": mask}, columns, record)
-
-    def outcome(self) -> InitialScores:
-        assert self.scores is not None and self.mask is not None, "there is at least one round"
-        return InitialScores(self.scores, self.mask, self.seconds())
-
-    def seconds(self) -> float:
-        return self.seconds_before + time.perf_counter() - self.began
-
-    def say(self, step: int) -> None:
-        solved = len(self.subject.outputs.linears) * self.config.compensation
-        per_round = len(self.blocks) + solved
-        step, steps = self.done * per_round + step, self.config.rounds * per_round
-        self.subject.on_progress({"stage": "rounds", "step": step, "steps": steps})
+    return InitialScores(frozen.once("start", ("scores",), compute).vectors["scores"])
 
 
-def _one_shot(subject: FrozenModel, criterion: str) -> Tensor:
-    """`(N,)` scores of a criterion, whose projection shares the budget out as the config asks."""
-    job, config = subject.job, subject.job.config
+def prune_in_rounds(frozen: FrozenModel) -> InitialScores:
+    """Scores and mask of iterative pruning; each round is saved, and a killed run goes on there.
 
-    def say(step: int, steps: int) -> None:
-        subject.on_progress({"stage": "criterion", "step": step, "steps": steps})
+    Columns are refitted behind every round but, without learning, the last: the refit on more
+    text comes next.
+    """
+    run, config = frozen.run, frozen.run.config
+    began = time.perf_counter()
+    saved = frozen.recall("rounds", "scores", "mask")
+    done, before = (saved.record["round"], saved.record["seconds"]) if saved else (0, 0.0)
+    sequences = run.criterion_sequences
+    per_round = len(sequences) + len(frozen.outputs.linears) * config.compensation
 
-    scores = _criterion_scores(subject, criterion, say)
-    if config.allocation != "owl":
-        return allocate(config.allocation, scores, job.budget)
-    blocks = job.blocks.train[: config.criterion_sequences]
-    ratios = outlier_ratios(subject.model, blocks, config.batch_size)
-    return allocate("owl", scores, job.budget, ratios)
+    def report(step: int) -> None:
+        steps = config.rounds * per_round
+        frozen.on_progress({"stage": "rounds", "step": done * per_round + step, "steps": steps})
+
+    def score(mask: Tensor) -> Tensor:
+        with frozen.gated(mask.float()):
+            return _criterion_scores(
+                frozen,
+                config.round_criterion,
+                lambda batch, batches: report(len(sequences) * batch // batches),
+            )
+
+    def refits() -> bool:
+        return config.compensation and (config.learns or done + 1 < config.rounds)
+
+    def refit(mask: Tensor) -> None:
+        if refits():
+            for number, _ in enumerate(frozen.refit(mask, sequences), start=1):
+                report(len(sequences) + number)
+
+    reached = saved.vectors["mask"] if saved else None
+    for scores, mask in cut_in_rounds(
+        run.budget, config.rounds, score, refit, done=done, mask=reached
+    ):
+        columns = frozen.outputs.extract(mask) if refits() else {}
+        done += 1
+        report(0)
+        saved = StageResult({"scores": scores, "mask": mask}, columns, {"round": done})
+        frozen.save("rounds", saved, before + time.perf_counter() - began)
+    assert saved is not None, "there is at least one round"
+    frozen.seconds["start"] = float(saved.record["seconds"])
+    return InitialScores(saved.vectors["scores"], saved.vectors["mask"])
 
 
-def _criterion_scores(subject: FrozenModel, name: str, on_batch: OnBatch) -> Tensor:
+def _criterion_scores(frozen: FrozenModel, name: str, on_batch: OnBatch) -> Tensor:
     """`(N,)` scores of a criterion on the model as it is, per cost where those compare."""
-    job, config = subject.job, subject.job.config
+    run, config = frozen.run, frozen.run.config
     scores = criterion_scores(
         name,
-        subject.model,
-        job.budget.units,
-        job.group_width,
-        job.blocks.train[: config.criterion_sequences],
+        frozen.model,
+        run.budget.units,
+        run.criterion_sequences,
         batch_size=config.batch_size,
         seed=config.seed,
         on_batch=on_batch,
-        removable=job.budget.costs > 0,  # what costs nothing always stays
+        removable=run.budget.costs > 0,  # what costs nothing always stays
     )
-    if name in ADDITIVE and (job.config.learns or job.ranks_per_cost):
-        scores = per_cost(scores, job.budget.costs)
+    if name in ADDITIVE and (config.learns or run.ranks_per_cost):
+        scores = per_cost(scores, run.budget.costs)
     return scores

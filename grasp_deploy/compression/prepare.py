@@ -1,18 +1,19 @@
-"""A compression whose input has been checked: what its stages work on."""
+"""A checked compression: everything that can be refused is refused before weights load."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
-from grasp_deploy.checkpoint.read.validate import check_weights, stored_dtype
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, places_of, read_calibration
@@ -20,9 +21,9 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.data.sources import weighted_sources
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
+from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria import ADDITIVE
-from grasp_deploy.pruning.learning_state import CalibrationBlocks, Schedule
-from grasp_deploy.pruning.projection import Budget
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,20 @@ class PreparedRun:
 
     config: CompressConfig
     source: ModelSource
-    shape: ModelShape  # of the dense model
+    base: StoredModel  # the dense model's files
     device: torch.device
     budget: Budget
     text: Blocks
     weight_hashes: dict[str, str]  # SHA-256 by file name
 
     @property
+    def shape(self) -> ModelShape:
+        """Shape of the dense model."""
+        return self.base.shape
+
+    @cached_property
     def inputs(self) -> dict[str, Any]:
-        """What tells that the files behind the config's names have changed."""
+        """Fingerprints of the files behind the config's names."""
         return {
             "weights": self.weight_hashes,
             "calibration tokens": self.text.as_dict()["token_ids_sha256"],
@@ -47,20 +53,21 @@ class PreparedRun:
         }
 
     @property
-    def computed_by(self) -> dict[str, Any]:
-        """What else a resumed run must share with the one that it goes on with."""
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must share with the run that it continues: inputs and software."""
         releases = versions()
         names = ("grasp_deploy", "torch", "transformers")
-        return {"device": self.device.type, **{name: releases[name] for name in names}}
+        software = {name: releases[name] for name in names}
+        return {**self.inputs, "device": self.device.type, **software}
 
-    @property
+    @cached_property
     def blocks(self) -> CalibrationBlocks:
-        """What is learnt from and what is held out; of several sources a share of each is."""
+        """Sequences to learn from and to hold out; of several sources a share of each."""
         token_ids, parts = self.text.token_ids, self.text.parts
         if not parts:
             return CalibrationBlocks.split(token_ids)
-        # Backwards, so that a source of few blocks holds out its last: its first one stands among
-        # the first blocks of all, which are all that criteria and compensation read.
+        # Backwards, so that a source of few sequences holds out its last: its first is among the
+        # first of all, which are all that criteria and refitting read.
         places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
         splits = [CalibrationBlocks.split(of_source) for of_source in places]
         train = torch.cat([split.train for split in splits]).sort().values
@@ -68,8 +75,18 @@ class PreparedRun:
         return CalibrationBlocks(token_ids[train], token_ids[heldout])
 
     @property
-    def calibrated(self) -> Tensor | None:
-        """The fingerprint of the text, by which an evaluation on the same text is told."""
+    def gate_blocks(self) -> CalibrationBlocks:
+        """The sequences that gates are learnt from: the first of those to learn from."""
+        return replace(self.blocks, train=self.blocks.train[: self.config.gate_sequences])
+
+    @property
+    def criterion_sequences(self) -> Tensor:
+        """`(n, T)` ids that criteria read."""
+        return self.blocks.train[: self.config.criterion_sequences]
+
+    @property
+    def fingerprint(self) -> Tensor | None:
+        """Fingerprint of the text, by which an evaluation on the same text is recognised."""
         return fingerprint(self.text.token_ids)
 
     @property
@@ -79,13 +96,13 @@ class PreparedRun:
 
     @property
     def criterion(self) -> str | None:
-        """The criterion that gates start from or units are chosen by; None: from equal scores."""
+        """Criterion that gates start from or units are chosen by; None for equal scores."""
         name = self.config.start if self.config.learns else self.config.method
         return None if name == "equal" else name
 
     @property
     def ranks_per_cost(self) -> bool:
-        """Whether units are ranked by score per cost, and not by score."""
+        """True if units are ranked by score per cost, False by score."""
         config = self.config
         if config.ranking == "auto":
             return config.method in (*ADDITIVE, "progressive")
@@ -114,18 +131,20 @@ class PreparedRun:
 
 
 def prepare(config: CompressConfig) -> PreparedRun:
-    """Check everything that can be checked before weights load."""
+    """Check everything that can be checked before weights load.
+
+    Raises InputError for a model, budget or text that cannot be used.
+    """
     device = resolve_device(config.device)
-    weighted_sources(config.calibration)  # before anything is fetched
+    weighted_sources(config.calibration)  # before anything is downloaded
     source = resolve_model(config.model, config.revision)
-    stated = read_config(source.directory)
-    shape = model_shape(stated)
+    base = read_stored_model(source.directory)
+    shape = base.shape
     if shape.pruned:
         raise InputError(
             f"{config.model} is already pruned: compress the model that it came from with a "
             "smaller budget (its plan names it)"
         )
-    shape = replace(shape, dtype=stored_dtype(check_weights(source.directory, shape)))
     budget = budget_for(config, shape, device)
     text = read_calibration(
         load_tokenizer(source.directory),
@@ -135,11 +154,11 @@ def prepare(config: CompressConfig) -> PreparedRun:
         config.sequence_length,
         config.sequences,
     )
-    check_tokens(text.token_ids, stated)
-    job = PreparedRun(config, source, shape, device, budget, text, file_hashes(source.directory))
-    if config.swap_groups and not len(job.blocks.heldout):
+    check_tokens(text.token_ids, base.config)
+    run = PreparedRun(config, source, base, device, budget, text, file_hashes(source.directory))
+    if config.swap_groups and not len(run.blocks.heldout):
         raise InputError(
-            f"--swap-groups {config.swap_groups} measures masks on held-out blocks, and one block "
-            "of a text leaves none: give more text or shorter blocks, or drop --swap-groups"
+            f"swap_groups={config.swap_groups} measures masks on held-out sequences, and one "
+            "sequence leaves none: give more text or a shorter --sequence-length, or drop it"
         )
-    return job
+    return run

@@ -1,7 +1,7 @@
-"""The folder beside the output that an unfinished compression lives in, so that it can go on.
+"""The folder beside the output that keeps an unfinished compression, so that it can be resumed.
 
 `OUTPUT.partial` holds the resolved config, hashes of what it works on, the metrics of every step so
-far and the learning state of each stage. It goes when the checkpoint is there.
+far and the learning state of each stage. It is removed once the checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 from torch import Tensor
 
-from grasp_deploy.checkpoint.plan import read_tensors, write_tensors
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
-from grasp_deploy.config.rules import flag
+from grasp_deploy.config.option import flag
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import write_text
+from grasp_deploy.files.disk import readable_disk_errors, write_text
+from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import (
     MANIFEST_FILE,
     locked,
-    readable_disk_errors,
     refuse_existing,
 )
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.training import StepRecord
 from grasp_deploy.pruning.units import UnitTable
@@ -41,7 +41,7 @@ LOCK_FILE = "lock"
 
 
 class Workspace:
-    """Where one compression keeps what it has learnt so far."""
+    """Keeps what one compression has learnt so far."""
 
     def __init__(self, directory: Path, lock: ExitStack) -> None:
         self.directory = directory
@@ -49,7 +49,7 @@ class Workspace:
 
     @classmethod
     def begun_with(cls, output: Path, config: CompressConfig) -> bool:
-        """Whether an unfinished run of this very config lies beside the output."""
+        """True if an unfinished run of exactly this config lies beside the output."""
         path = _directory(output) / CONFIG_FILE
         return path.exists() and not _changes(_begun_config(path), config)
 
@@ -63,11 +63,11 @@ class Workspace:
         resume: bool,
         overwrite: bool,
     ) -> Workspace:
-        """The workspace of an output: a new one, or with `resume` the one that was begun, if any.
+        """Open the workspace of an output: a new one, or with `resume` the one already begun.
 
-        `inputs` are those of the job, hashes among them. Raises InputError if the
-        output or an unfinished run is in the way, if config or inputs are not those that the run
-        began with, or if another run is at work.
+        `inputs` identify the run, hashes among them. Raises InputError if the output or an
+        unfinished run is in the way, if config or inputs differ from those that the run began
+        with, or if another run holds the workspace.
         """
         refuse_existing(output, overwrite=overwrite)
         directory = _directory(output)
@@ -76,16 +76,16 @@ class Workspace:
             foreign = directory.is_dir() and _holds_others(directory, begun)
         if foreign:
             raise InputError(
-                f"{directory} is in the way, which no run of ours began: move it, or name another "
-                "output"
+                f"{directory} already exists and was not created by grasp-deploy: move it or "
+                "choose another --output"
             )
         if resume and begun:
             _refuse_other_config(_begun_config(directory / CONFIG_FILE), config, directory)
             _refuse_other_inputs(directory, inputs)
         elif begun and not overwrite:
             raise InputError(
-                f"an unfinished run lies in {directory}: go on with --resume, or start anew with "
-                "--overwrite, unless it is still at work"
+                f"an unfinished run lies in {directory}: continue it with --resume, or start over "
+                "with --overwrite"
             )
         lock = ExitStack()
         with readable_disk_errors(directory):
@@ -113,7 +113,7 @@ class Workspace:
         self._lock.close()
 
     def restore(self, stage: str, state: LearningState) -> float | None:
-        """Put a stage back to where it was saved; returns the seconds it had taken until then.
+        """Restore a stage to where it was saved; returns the seconds it had taken until then.
 
         None if the stage was never saved.
         """
@@ -138,7 +138,7 @@ class Workspace:
         if not path.exists():
             return None
         try:
-            tensors, record = read_tensors(path)
+            tensors, record = read_tensors(path, "start anew with --overwrite")
             float(record["seconds"])
             if any(tensors[name].shape != shape for name, shape in (shapes or {}).items()):
                 raise ValueError("other shapes")
@@ -163,7 +163,7 @@ class Workspace:
         units: UnitTable,
         seconds_before: float,
     ) -> Iterator[dict[str, Any]]:
-        """Write each step's metrics, save the state every few seconds; yields the metrics."""
+        """Write each step's metrics and save the state every few seconds; yields the metrics."""
         self._forget_metrics_after(stage, state.step)
         seconds = seconds_before
         saved_at = time.monotonic()
@@ -186,7 +186,7 @@ class Workspace:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def clear(self) -> None:
-        """Remove what an earlier run left."""
+        """Remove the files of an earlier run."""
         for path in self.directory.iterdir():
             if path.name != LOCK_FILE:
                 path.unlink()
@@ -195,7 +195,7 @@ class Workspace:
         shutil.rmtree(self.directory)
 
     def remove_unless_learnt(self) -> None:
-        """Leave nothing behind of a run that failed before it had saved any state."""
+        """Remove the folder of a run that failed before it saved any state."""
         if not any(self.directory.glob("*.safetensors")):
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -235,7 +235,7 @@ def _metrics_row(record: StepRecord, units: UnitTable, seconds: float) -> dict[s
 
 
 def _begun_config(path: Path) -> dict[str, Any]:
-    """The options that a run began with; InputError if they cannot be read."""
+    """Options that a run began with; InputError if they cannot be read."""
     try:
         return read_config_file(path)
     except InputError:
@@ -243,7 +243,7 @@ def _begun_config(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path) -> str:
-    return f"{path}, which an unfinished run left, is damaged: start anew with --overwrite"
+    return f"{path}, which an unfinished run left, is damaged: start over with --overwrite"
 
 
 def _directory(output: Path) -> Path:
@@ -251,7 +251,7 @@ def _directory(output: Path) -> Path:
 
 
 def _holds_others(directory: Path, begun: bool) -> bool:
-    """Whether there is more in it than what a run of ours leaves, begun or killed as it began."""
+    """True if the folder holds anything else than the files of a compression."""
     ours = {LOCK_FILE, INPUTS_FILE, *((CONFIG_FILE, METRICS_FILE) if begun else ())}
     suffixes = (".incomplete", ".safetensors") if begun else (".incomplete",)
     return any(
@@ -261,10 +261,10 @@ def _holds_others(directory: Path, begun: bool) -> bool:
 
 
 def _changes(begun: dict[str, Any], config: CompressConfig) -> list[str]:
-    """Options that are no longer what the run began with."""
+    """Options that differ from those that the run began with."""
     now = asdict(config)
     changed = [name for name in now if begun.get(name) != now[name]]
-    return [f"{flag(name)} {begun.get(name)} -> {now[name]}" for name in changed]
+    return [f"{flag(config, name)} {begun.get(name)} -> {now[name]}" for name in changed]
 
 
 def _refuse_other_config(begun: dict[str, Any], config: CompressConfig, directory: Path) -> None:
@@ -272,15 +272,12 @@ def _refuse_other_config(begun: dict[str, Any], config: CompressConfig, director
     if changes:
         raise InputError(
             f"the run in {directory} began with other options ({', '.join(changes)}): resume it "
-            "with the same ones, or start anew with --overwrite"
+            "with the same ones, or start over with --overwrite"
         )
 
 
 def _refuse_other_inputs(directory: Path, inputs: dict[str, Any]) -> None:
-    try:
-        began = dict(json.loads((directory / INPUTS_FILE).read_text()))
-    except (OSError, ValueError, TypeError, RecursionError):
-        raise InputError(_damaged(directory / INPUTS_FILE)) from None
+    began = read_json(directory / INPUTS_FILE, "start anew with --overwrite")
     changed = [
         f"{name} under the same name (their SHA-256 differs)"
         if name in HASHED
@@ -291,5 +288,5 @@ def _refuse_other_inputs(directory: Path, inputs: dict[str, Any]) -> None:
     if changed:
         raise InputError(
             f"the run in {directory} began with other {' and '.join(changed)}: put the old ones "
-            "back, or start anew with --overwrite"
+            "back, or start over with --overwrite"
         )

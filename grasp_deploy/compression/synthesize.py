@@ -1,12 +1,11 @@
-"""A pruned config.json without a model: a random mask under the same budget rules as `compress`.
+"""A pruned config.json without weights: a random mask under the same budget rules as `compress`.
 
-For measuring what a size and speed would be, where the weights are not at hand: a bench fills the
-config with random weights. What such a model says is noise.
+It serves to measure size and speed where the weights are not at hand: a bench fills the config with
+random weights. The text that such a model writes is noise.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,19 +20,21 @@ from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import staged_directory
-from grasp_deploy.pruning.projection import Budget, BudgetError, make_budget, project
+from grasp_deploy.pruning.budget import Budget, BudgetError, make_budget
+from grasp_deploy.pruning.projection import project
 
 
 def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = None) -> ModelShape:
     """Write the config.json of `config.model` pruned by a random mask; returns its shape.
 
-    `config.model` is a config.json, a model folder or a hub id. Of `config` only budget, shapes and
-    seed matter; the same ones give the same bytes. `kv_keep` is the share of all KV groups that is
-    kept, by count, and the FFN channels then take the rest of the budget. The folder `output`
-    appears whole or not at all.
+    `config.model` is a config.json, a model folder or a hub id. Only budget, shapes and seed of
+    `config` matter; the same ones give the same bytes. `kv_keep` is the share of all KV groups to
+    keep, by count; FFN channels then take the rest of the budget. The folder `output` appears
+    whole or not at all.
 
-    Raises InputError for anything wrong with the input, such as an output that exists.
+    Raises InputError for any input that cannot be used, such as an output that exists.
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder")
@@ -52,16 +53,15 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
         mask = _mask_with_kv_share(config, budget, scores, kv_keep)
     kept = budget.units.kept_per_layer(mask)
     pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
-    text = json.dumps(pruned_config(stated, pruned), indent=2, ensure_ascii=False) + "\n"
     with staged_directory(output) as staging:
-        (staging / "config.json").write_text(text, encoding="utf-8")
+        write_json(staging / "config.json", pruned_config(stated, pruned))
     return pruned
 
 
 def _mask_with_kv_share(
     config: CompressConfig, budget: Budget, scores: Tensor, kv_keep: float
 ) -> Tensor:
-    """The `(N,)` mask that keeps a share of the KV groups, and the FFN channels that still fit."""
+    """`(N,)` mask that keeps a share of the KV groups, and the FFN channels that still fit."""
     _check_kv_keep(config, budget, kv_keep)
     units, is_kv = budget.units, budget.units.is_kv
     ffn_multiple, kv_multiple = config.effective_multiples
@@ -97,13 +97,15 @@ def _mask_with_kv_share(
 
 def _check_kv_keep(config: CompressConfig, budget: Budget, kv_keep: float) -> None:
     if not 0 < kv_keep <= 1:
-        raise InputError(f"--kv-keep {kv_keep:g} is not above 0 and at most 1: give a share")
+        raise InputError(
+            f"--kv-keep {kv_keep:g} is not a share: give a number above 0 and at most 1"
+        )
     if config.targets != "both":
         raise InputError(
-            f"--kv-keep and --targets {config.targets} say two things of the same units: drop one"
+            f"--kv-keep and --targets {config.targets} contradict each other: drop one"
         )
     if not budget.costs[~budget.units.is_kv].any():
         raise InputError(
-            f"--kv-keep leaves nothing to --cost {config.cost_model}, which counts no FFN "
-            "channels: use --keep alone"
+            f"--cost {config.cost_model} counts no FFN channels, so --kv-keep decides everything: "
+            "use --keep alone"
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from grasp_deploy.data.table import Columns, as_columns, parse_split, texts_of
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -99,7 +99,7 @@ def remote_documents(
         raise InputError(_unreachable(source, address, error)) from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise InputError(
-            f"{source} with split {split!r} cannot be loaded: {_first_line(error)}; "
+            f"{source} with split {split!r} cannot be loaded: {first_line(error)}; "
             f"check its name and split, or {OFFLINE_WAY}"
         ) from error
     texts = texts_of(columns, column, source, tokenizer)
@@ -160,9 +160,5 @@ def why_unreachable(address: str) -> object | None:
 def _unreachable(source: str, address: str, cause: object) -> str:
     return (
         f"{source} cannot be fetched: {urlsplit(address).netloc} is unreachable "
-        f"({_first_line(cause)}); {OFFLINE_WAY}"
+        f"({first_line(cause)}); {OFFLINE_WAY}"
     )
-
-
-def _first_line(error: object) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grasp_deploy.data.table import Columns, as_columns, parse_split, slice_bound, texts_of
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -128,7 +128,7 @@ def _read_csv(path: Path, column: str | None) -> Columns:
             )
     except (ValueError, Warning) as error:
         raise InputError(
-            f"{path} is not valid CSV: {str(error).splitlines()[0]}; separate by commas, begin "
+            f"{path} is not valid CSV: {first_line(error)}; separate by commas, begin "
             "with a line of column names, and quote texts"
         ) from error
     return {str(name): table[name].tolist() for name in table.columns}
@@ -143,7 +143,7 @@ def _read_parquet(path: Path, column: str | None) -> Columns:
         table = parquet.read_table(path, columns=[wanted] if wanted in names else None).to_pydict()
     except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}; write it again"
+            f"{path} is not a readable Parquet file: {first_line(error)}; write it again"
         ) from error
     return table
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from grasp_deploy.data.corpora import CORPORA, Corpus, find_corpus
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import kind_of
 
 FORM = (
     "write SOURCE:WEIGHT,SOURCE:WEIGHT, each weight a positive number, as in wikitext2:0.5,c4:0.5"
@@ -39,7 +40,7 @@ def weighted_sources(text: str) -> list[WeightedSource]:
     number, for one that is named twice, for a weight of a source by itself, and for a text that
     can be read in two ways.
     """
-    if _exists(text) or not _is_mixture(text):
+    if kind_of(text) or not _is_mixture(text):
         return [WeightedSource(text, 1.0)]
     pieces = _cut(text)
     _refuse_two_readings(text, pieces)
@@ -85,7 +86,7 @@ def _is_mixture(text: str) -> bool:
     weighted = any(_weight(piece) is not None for piece in pieces)
     if len(pieces) == 1:
         name = text.rpartition(":")[0]
-        return weighted and (name in CORPORA or _exists(name))
+        return weighted and (name in CORPORA or kind_of(name) is not None)
     return weighted or not text.startswith("hf:")
 
 
@@ -108,7 +109,7 @@ def _source(text: str, piece: str) -> WeightedSource:
     name, _, _ = piece.rpartition(":")
     weight = _weight(piece)
     assert weight is not None, "pieces end with their weight"
-    if not _exists(name):
+    if not kind_of(name):
         name = name.strip()
         if "," in name:
             raise _without_weight(text, name)
@@ -140,7 +141,7 @@ def _refuse_two_readings(text: str, pieces: Sequence[str]) -> None:
     for start in range(len(pieces)):
         for end in range(start + 2, len(pieces) + 1):
             name = ",".join(pieces[start:end]).rpartition(":")[0]
-            if _exists(name):
+            if kind_of(name):
                 raise InputError(
                     f"{text!r} can be read in two ways, since there is a file {name!r}: rename "
                     "that file, so that no comma behind a number is in its name"
@@ -151,14 +152,7 @@ def _refuse_repeated(sources: Sequence[WeightedSource]) -> None:
     seen: list[Corpus | Path] = []
     for source in sources:
         path = Path(source.name)
-        meant = find_corpus(source.name) or (path.resolve() if _exists(source.name) else path)
+        meant = find_corpus(source.name) or (path.resolve() if kind_of(source.name) else path)
         if meant in seen:
             raise InputError(f"{source.name} is named twice: name it once, with the summed weight")
         seen.append(meant)
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except OSError:  # too long for a name
-        return False

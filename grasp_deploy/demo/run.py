@@ -22,6 +22,7 @@ from grasp_deploy.engine.serve import running_server
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.files.progress import OnProgress
 
 MODEL = Path(__file__).with_name("model")
 PROMPT = "Return a new list containing"
@@ -40,9 +41,7 @@ class DemoResult:
     completion: str
 
 
-def run_demo(
-    on_progress: Callable[[dict[str, Any]], None], say: Callable[[str], None]
-) -> DemoResult:
+def run_demo(on_progress: OnProgress, say: Callable[[str], None]) -> DemoResult:
     """Compress the embedded model, verify it, serve it, ask it something, and shut it down.
 
     `on_progress` hears rows of metrics, `say` a line before each part. Raises InputError if vLLM is not

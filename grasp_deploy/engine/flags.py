@@ -108,7 +108,7 @@ def _flags_of_file(path: str | None) -> list[str]:
         return []
     try:
         rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"vLLM's --config {path} cannot be read ({reason}): mend it") from None
     if not isinstance(rows, dict):

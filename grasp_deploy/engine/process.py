@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 
 def start(
@@ -17,6 +21,7 @@ def start(
     pass_fds: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a command in its own process group, with an open stdin and all output in a file."""
+    logger.info("starting: %s (log: %s)", shlex.join(command), log)
     with log.open("wb") as output:
         return subprocess.Popen(
             command,

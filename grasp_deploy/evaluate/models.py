@@ -13,10 +13,11 @@ from typing import Any
 
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES, ModelShape, model_shape
-from grasp_deploy.checkpoint.read.config_file import is_file, read_config_at, resolve_config
+from grasp_deploy.checkpoint.read.config_file import read_config_at, resolve_config
 from grasp_deploy.checkpoint.read.source import path_of, resolve_model
 from grasp_deploy.checkpoint.read.validate import check_weights, stored_dtype
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import kind_of
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def model_folder(model: BenchModel) -> Iterator[Path]:
 def _path(name: str, random_weights: bool) -> Path:
     if random_weights:
         return resolve_config(name)
-    if is_file(path_of(name)):
+    if kind_of(path_of(name)) == "file":
         raise InputError(
             f"{name} is a file and holds no weights: name the model's folder, or give "
             "--random-weights"

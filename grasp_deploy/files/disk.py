@@ -1,38 +1,86 @@
-"""Files that are read only where they end, replaced in one move and flushed to the disk."""
+"""Regular files: read with a bound, replaced in one move and flushed to the disk."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from grasp_deploy.errors import InputError
 
+WRITE_ERRORS = {
+    errno.ENOSPC: "the disk is full: free some space or name another folder",
+    errno.EDQUOT: "your disk quota is used up: free some space or name another folder",
+    errno.EACCES: "you may not write there: name another folder or change its permissions",
+    errno.EPERM: "you may not write there: name another folder or change its permissions",
+    errno.EROFS: "the disk is read-only: name another folder",
+    errno.ENOENT: "no folder can be made there: name another one",
+    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
+    errno.EFBIG: "files may not grow so large there: name another folder or lift the limit",
+    errno.ENOTDIR: "a part of that path is a file: name another folder",
+    errno.EEXIST: "a part of that path is a file: name another folder",
+}
+
+
+def kind_of(path: str | Path) -> Literal["file", "folder", "special", None]:
+    """The kind of what a path leads to, links followed; "special" is a pipe or a device.
+
+    None where there is nothing, which includes names that no file can have.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "special"
+
 
 def read_text(path: Path) -> str:
-    """The text of a regular file, links followed.
+    """Text of a regular file, links followed.
 
     Raises OSError and UnicodeDecodeError as `Path.read_text` does, and InputError for a pipe or a
-    device, which may never end; whoever reads says which file it is, and what belongs there.
+    device, which may never end; the caller adds the path and the remedy.
     """
-    if is_special(path):
-        raise InputError("it is a pipe or a device, and no file")
+    if kind_of(path) == "special":
+        raise InputError("it is a pipe or a device, not a file")
     return path.read_text(encoding="utf-8")
-
-
-def is_special(path: Path) -> bool:
-    """Whether there is something, links followed, that is neither a file nor a folder."""
-    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a text file in one move."""
-    temporary = path.with_name(f".{path.name}.incomplete")
+    write_files({path: text.encode()})
+
+
+def write_files(files: Mapping[Path, bytes]) -> None:
+    """Replace files, in folders made if need be, after all of them are complete on the disk.
+
+    They take their names in the order given. Raises InputError if the disk refuses; nothing has
+    changed then.
+    """
+    staged = {path: path.with_name(f".{path.name}.incomplete") for path in files}
     try:
-        temporary.write_text(text, encoding="utf-8")
-        sync(temporary)
-        temporary.replace(path)
+        for path, content in files.items():
+            with readable_disk_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                staged[path].write_bytes(content)
+                sync(staged[path])
+        for path, temporary in staged.items():
+            with readable_disk_errors(path):
+                temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for temporary in staged.values():
+            if kind_of(temporary):
+                temporary.unlink()
         raise
 
 
@@ -43,3 +91,20 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def readable_disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk or a forbidden folder into one line about `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in WRITE_ERRORS:
+            raise
+        raise InputError(f"cannot write {path}: {WRITE_ERRORS[error.errno]}") from None

@@ -40,7 +40,7 @@ def typed(value: Any, kind: type[T], source: str | Path, remedy: str) -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `")
-        key = place.strip("`").removeprefix("$.")
+        key = place.removesuffix("`").removeprefix("$").removeprefix(".")
         where = f"{key}: " if key else ""
         raise InputError(f"{source} does not fit ({where}{reason}): {remedy}") from None
 

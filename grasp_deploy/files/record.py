@@ -1,7 +1,6 @@
 """Results as JSON records: what ran, where, with which releases, and all raw samples.
 
-Whatever is drawn (tables, figures, pages, verdicts) is drawn from records, so that it can be drawn
-again at any time.
+Tables, figures, pages and verdicts are drawn from records, so they can be redrawn at any time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import read_text, write_text
+from grasp_deploy.files.disk import write_text
+from grasp_deploy.files.json_files import read_json
 from grasp_deploy.version import __version__
 
 SCHEMA_VERSION = 1
@@ -45,21 +45,15 @@ def new_record(
 
 
 def write_record(path: Path, record: Any) -> None:
-    """Write a record, typed or plain, as JSON in one move; creates its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a record, typed or plain, as JSON in one move; its folder is made if need be."""
     write_text(path, json.dumps(to_builtins(record), indent=1) + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read a record; InputError if the file is none, or of another schema."""
-    try:
-        record = json.loads(read_text(path))
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: name a record that a bench wrote") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({error}): name a record of a bench") from None
-    if not isinstance(record, dict) or not {"schema_version", "benchmark"} <= record.keys():
-        raise InputError(f"{path} is no record: name the JSON file that a bench wrote")
+    """Read a record; InputError if the file holds none, or one of another schema."""
+    record = read_json(path, "name a record that a bench wrote")
+    if not {"schema_version", "benchmark"} <= record.keys():
+        raise InputError(f"{path} is not a record: name the JSON file that a bench wrote")
     if record["schema_version"] != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {record['schema_version']}, and this release reads version "
@@ -69,7 +63,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor and cores, threads where they are set, and the GPUs with their driver."""
+    """Processor and cores, threads if OMP_NUM_THREADS sets them, GPUs and their driver."""
     threads = os.environ.get("OMP_NUM_THREADS")
     return {
         "processor": _processor(),
@@ -80,26 +74,22 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Releases that took part."""
-    found = {"grasp_deploy": __version__, "python": platform.python_version()}
+    """Releases of this package, Python and the packages that compute."""
+    releases = {"grasp_deploy": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            releases[package] = importlib.metadata.version(package)
+    return releases
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number; one too large for a float is none."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
+    """Tell a finite number from anything else in parsed JSON."""
+    is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_numeric and math.isfinite(value)
 
 
 def _gpus() -> dict[str, Any]:
-    """Names of the NVIDIA GPUs and their driver's version; nothing where there is none."""
+    """Names of the NVIDIA GPUs and their driver's version; empty without a GPU."""
     import pynvml
 
     try:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import math
+import re
 
 from grasp_deploy.errors import InputError
 
-BYTE_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40} | {
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
+BINARY_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+DECIMAL_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+BYTES_OF_UNIT = {
+    unit.lower(): factor
+    for unit, factor in {"": 1, "B": 1, **BINARY_UNITS, **DECIMAL_UNITS}.items()
 }
 
 
 def parse_bytes(text: str, flag: str) -> int:
-    """Bytes in a size such as `9GiB`, `64KiB`, `500MB` or `1024`; InputError if it is none."""
-    number = text.strip().rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-    unit = text.strip()[len(number) :]
-    scale = {name.lower(): factor for name, factor in BYTE_UNITS.items()}.get(unit.lower())
+    """Bytes in a size such as `9GiB`, `64KiB`, `500MB` or `1024`; InputError for anything else."""
+    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", text.strip().lower())
     try:
-        value = float(number)
-    except ValueError:
+        value = float(match[1]) * BYTES_OF_UNIT[match[2]] if match else math.nan
+    except (ValueError, KeyError):
         value = math.nan
-    if scale is None or not 0 < value * scale < 2**63:
-        raise InputError(f"{flag} {text!r} is no size: write it like 9GiB, 64KiB or 500MB")
-    return int(value * scale)
+    if not 0 < value < 2**63:
+        raise InputError(f"{flag} {text!r} is not a size: write it like 9GiB, 64KiB or 500MB")
+    return int(value)
+
+
+def format_bytes(size_bytes: float, decimals: int = 2) -> str:
+    """A size in its largest binary unit up to GiB: `9.31 GiB`, `64.00 KiB`, `12 bytes`."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size_bytes >= BINARY_UNITS[unit]:
+            return f"{size_bytes / BINARY_UNITS[unit]:,.{decimals}f} {unit}"
+    return f"{size_bytes:g} bytes"

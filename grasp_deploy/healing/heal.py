@@ -1,7 +1,7 @@
 """Healing: minutes of low-rank fine-tuning that bring a pruned model nearer to its dense one.
 
 LoRA adapters (Hu et al. 2022, through PEFT) on every linear layer of the pruned model learn the
-dense model's predictions on text; the weights that did best on held-out text are merged, so the
+dense model's predictions on text. The weights that did best on held-out text are merged, so the
 checkpoint keeps its shapes and is served as before.
 """
 
@@ -10,10 +10,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -29,23 +27,24 @@ from grasp_deploy.checkpoint.read.loading import (
     load_tokenizer,
     resolve_device,
 )
-from grasp_deploy.checkpoint.read.validate import TensorEntry, check_checkpoint
-from grasp_deploy.checkpoint.write.export import SHARD_BYTES, base_of, export
+from grasp_deploy.checkpoint.read.validate import StoredModel, TensorEntry, check_checkpoint
+from grasp_deploy.checkpoint.write.checkpoint import write_checkpoint
+from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.checkpoint.write.shards import CODES
 from grasp_deploy.data import Blocks, calibration_split, read_blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
-from grasp_deploy.healing.lora import HealConfig, LoraDistiller
-from grasp_deploy.pruning.learning_state import CalibrationBlocks
+from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.healing.lora import LoraDistiller
+from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
-
-OnProgress = Callable[[dict[str, Any]], None]
+from grasp_deploy.pruning.schedule import CalibrationBlocks
 
 
 @dataclass(frozen=True)
 class Healed:
-    """What a healing came to: losses on held-out blocks in nats per token."""
+    """Result of a healing; losses are on held-out sequences, in nats per token."""
 
     output: Path
     steps: int
@@ -56,17 +55,17 @@ class Healed:
 
 
 class NothingWon(InputError):
-    """Healing that ended no better than it began: nothing was written."""
+    """A healing that ended no better than it began: nothing was written."""
 
-    def __init__(self, course: LoraDistiller, dtype: str) -> None:
-        self.loss_before, self.seconds = course.first_loss, course.seconds
-        last, advice = f"{course.last_loss:.4f} at its last check", "learn on more text or longer"
-        if not course.last_loss < course.first_loss:
-            advice = f"lower --learning-rate {course.config.learning_rate:g}, {advice}"
+    def __init__(self, distiller: LoraDistiller, dtype: str) -> None:
+        self.loss_before, self.seconds = distiller.first_loss, distiller.seconds
+        advice = "learn on more text or longer"
+        if not distiller.last_loss < distiller.first_loss:
+            advice = f"lower --learning-rate {distiller.config.learning_rate:g}, {advice}"
         super().__init__(
             f"healing won nothing, so nothing was written: the held-out loss was "
-            f"{course.first_loss:.4f} before, {last}, and is no lower with the best weights in "
-            f"{dtype}: {advice}, or keep the model as it is"
+            f"{distiller.first_loss:.4f} before, {distiller.last_loss:.4f} at its last check, and "
+            f"is no lower with the best weights in {dtype}: {advice}, or keep the model as it is"
         )
 
 
@@ -81,9 +80,9 @@ def heal(
 ) -> Healed:
     """Heal a pruned checkpoint into the folder `output`, which appears whole or not at all.
 
-    `model` names the dense model to learn from, by default the one that the plan names. `on_progress`
-    hears a row after every step. Raises InputError for anything wrong with the input, and
-    NothingWon where the held-out loss is no lower than before.
+    `model` names the dense model to learn from, by default the one that the plan names.
+    `on_progress` gets a row after every step. Raises InputError for anything wrong with the input,
+    and NothingWon where the held-out loss is no lower than before.
     """
     refuse_existing(output, overwrite=overwrite)
     if not (directory / PLAN_FILE).is_file():
@@ -92,41 +91,36 @@ def heal(
     plan = intact_plan(directory)
     base = base_of(plan, model, "there is nothing to learn from")
     device = resolve_device(config.device)
-    text, blocks = _text(directory, config)
-    check_writable(output)  # better now than after the lessons
+    text, blocks = _read_text(directory, config)
+    check_writable(output)  # better before learning than after it
     check_room(output, shape.weight_bytes)
-    teacher, student = (load_checked(d, device, config.dtype, "sdpa") for d in (base, directory))
-    course = LoraDistiller(config, blocks, teacher, student)
-    if not math.isfinite(course.first_loss):
-        raise InputError(f"the held-out loss is {course.first_loss}: {OVERFLOW}")
-    for row in course.lessons():
+    teacher, student = (
+        load_checked(folder, device, config.dtype, "sdpa") for folder in (base.directory, directory)
+    )
+    distiller = LoraDistiller(config, blocks, teacher, student)
+    if not math.isfinite(distiller.first_loss):
+        raise InputError(f"the held-out loss is {distiller.first_loss}: {OVERFLOW}")
+    for row in distiller.learn():
         on_progress(row)
-    weights = course.merge(getattr(torch, shape.dtype))
-    loss_after = course.heldout_loss()
-    if not loss_after < course.first_loss:
-        raise NothingWon(course, shape.dtype)
+    weights = distiller.merge(getattr(torch, shape.dtype))
+    loss_after = distiller.heldout_loss()
+    if not loss_after < distiller.first_loss:
+        raise NothingWon(distiller, shape.dtype)
+    loss_dense = mean_loss(teacher, blocks.heldout, config.batch_size)
     healed = Healed(
         output,
-        course.step,
-        course.seconds,
-        mean_loss(teacher, blocks.heldout, config.batch_size),
-        course.first_loss,
+        distiller.step,
+        distiller.seconds,
+        loss_dense,
+        distiller.first_loss,
         loss_after,
     )
-    record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
-    record.pop("output")
-    healings = [*plan.provenance.get("healing", []), record]
-    plan = replace(
-        plan,
-        calibrated=_merged(plan.calibrated, fingerprint(text.token_ids)),
-        provenance={**plan.provenance, "fitted": sorted(weights), "healing": healings},
-    )
-    _write(weights, plan, base, output, overwrite)
+    _write(weights, _healed_plan(plan, config, healed, text, weights), base, output, overwrite)
     return healed
 
 
-def _text(directory: Path, config: HealConfig) -> tuple[Blocks, CalibrationBlocks]:
-    """The text to learn from, and what of it is held out."""
+def _read_text(directory: Path, config: HealConfig) -> tuple[Blocks, CalibrationBlocks]:
+    """The text to learn from, and its split into sequences to learn on and held-out ones."""
     text = read_blocks(
         load_tokenizer(directory),
         config.calibration,
@@ -142,10 +136,22 @@ def _text(directory: Path, config: HealConfig) -> tuple[Blocks, CalibrationBlock
     return text, blocks
 
 
-def _merged(calibrated: Tensor | None, healed: Tensor | None) -> Tensor | None:
-    """`(w,)` int64, ascending: the windows of both fingerprints, or of the one that there is."""
-    known = [hashes for hashes in (calibrated, healed) if hashes is not None]
-    return torch.cat(known).unique() if known else None
+def _healed_plan(
+    plan: Plan, config: HealConfig, healed: Healed, text: Blocks, weights: dict[str, Tensor]
+) -> Plan:
+    """The plan with the healing in its record, and the text in its fingerprint."""
+    record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
+    del record["output"]
+    fingerprints = [
+        hashes for hashes in (plan.calibrated, fingerprint(text.token_ids)) if hashes is not None
+    ]
+    provenance = {
+        **plan.provenance,
+        "fitted": sorted(weights),
+        "healing": [*plan.provenance.get("healing", []), record],
+    }
+    calibrated = torch.cat(fingerprints).unique() if fingerprints else None  # (w,), ascending
+    return replace(plan, calibrated=calibrated, provenance=provenance)
 
 
 def check_installed() -> None:
@@ -157,9 +163,9 @@ def check_installed() -> None:
 
 
 def _write(
-    weights: dict[str, Tensor], plan: Plan, base: Path, output: Path, overwrite: bool
+    weights: dict[str, Tensor], plan: Plan, base: StoredModel, output: Path, overwrite: bool
 ) -> None:
-    """Write the checkpoint: healed linear layers, and the plan's cut of all else."""
+    """Write the checkpoint: healed linear layers, and the plan's cut of all other tensors."""
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
         path = Path(folder) / "weights.safetensors"
         try:
@@ -173,4 +179,4 @@ def _write(
             name: TensorEntry(path, CODES[tensor.dtype], tuple(tensor.shape))
             for name, tensor in weights.items()
         }
-        export(plan, base, output, shard_bytes=SHARD_BYTES, overwrite=overwrite, fitted=fitted)
+        write_checkpoint(plan, base, output, fitted=fitted, overwrite=overwrite)

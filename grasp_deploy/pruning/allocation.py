@@ -1,15 +1,15 @@
-"""How one budget is shared out over layers: scores whose global ranking keeps chosen shares.
+"""Sharing one budget out over layers: scores whose global ranking keeps chosen shares.
 
 `project` knows one ranking and one budget. To make it keep about `x` units of a segment, the unit
 of rank `r` there (1 for the best) gets the score
 
-    x - r        the units of its segment's quota that are left once it is taken
+    x - r        the units of its segment's quota that are left once it is kept
 
-Take the global ranking by these scores. Down to 0 it holds `floor(x)` units of every segment, and
-they fit, since the quotas are chosen to cost the budget and no more. From 0 down to -1 it holds one
+Take the global ranking by these scores. Down to 0 it holds `floor(x)` units of every segment. They
+fit, since the quotas are chosen to cost no more than the budget. From 0 down to -1 it holds one
 more unit of every segment, the largest remainder first. Not all of these fit: together they cost
-more than what rounding down has saved. So the prefix that fits ends there, and every segment keeps
-its quota give or take a unit. Where a layer keeps multiples, the same holds of chunks.
+more than rounding down has saved. So the prefix that fits ends there, and every segment keeps its
+quota give or take a unit. Where a layer keeps multiples, the same holds of chunks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grasp_deploy.pruning.projection import Budget, descending, rank_in_segment
+from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.projection import descending, rank_in_segment
 
 ALLOCATIONS: tuple[str, ...] = ("global", "layerwise", "owl")
 OWL_SPREAD = 0.08  # lambda: how far a layer's keep ratio may lie from the mean
@@ -26,7 +27,7 @@ OWL_SPREAD = 0.08  # lambda: how far a layer's keep ratio may lie from the mean
 def per_cost(scores: Tensor, costs: Tensor) -> Tensor:
     """`(N,)` float32 scores per unit of cost; units that cost nothing, always kept, stay as is.
 
-    For scores that are sums over what a unit is made of (`criteria.ADDITIVE`) and not negative.
+    For scores that are sums over a unit's parts (`criteria.ADDITIVE`) and not negative.
     """
     return (scores.double() / torch.where(costs > 0, costs, 1.0)).float()
 
@@ -34,9 +35,9 @@ def per_cost(scores: Tensor, costs: Tensor) -> Tensor:
 def by_rank(scores: Tensor, budget: Budget) -> Tensor:
     """`(N,)` float32 scores from 1 down to -1 in even steps, in the order of `(N,)` scores.
 
-    What learning starts from: it moves every score by about the same at first, so how often a unit
-    must be called for before it crosses the cut should depend on its rank, not on a criterion's
-    scale. Equals are ordered as the projection orders them.
+    Learning starts from them. At first it moves every score by about the same: the number of steps
+    until a unit crosses the cut should depend on its rank, not on a criterion's scale. Equals are
+    ordered as the projection orders them.
     """
     order = descending(scores, budget.tie_order)
     even = torch.linspace(1, -1, len(scores), device=scores.device)
@@ -50,17 +51,16 @@ def allocate(
 
         global      the scores themselves
         layerwise   every layer keeps the same share of its FFN channels, and of its KV groups
-        owl         a layer with more outliers keeps more of both (Yin et al. 2024); takes the
+        owl         a layer with more outliers keeps more of both (Yin et al. 2024); needs the
                     `(L,)` outlier ratios of `criteria.outliers`
 
     Within a layer and kind the order of the scores stays. Raises ValueError for another name.
     """
-    layers = budget.units.layers
     match name:
         case "global":
             return scores
         case "layerwise":
-            return by_share(scores, budget, torch.zeros(layers, dtype=torch.float64))
+            return by_share(scores, budget, torch.zeros(budget.units.layers, dtype=torch.float64))
         case "owl":
             assert outlier_ratios is not None, "owl needs the outlier ratios of the layers"
             return by_share(scores, budget, owl_offsets(outlier_ratios))
@@ -88,7 +88,7 @@ def by_share(scores: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
     segment = budget.segment_of_unit
     quotas = _quotas(ranks, budget, offsets.double().cpu().repeat_interleave(2)).to(segment.device)
     multiples = _multiples(budget).to(segment.device)[segment]
-    # The mean over a chunk of a is the chunks of the quota that are left once it is taken.
+    # The mean over a chunk of a is the chunks of the quota that are left once it is kept.
     return (quotas[segment] - (ranks + 1) - (multiples - 1) / 2) / multiples
 
 
@@ -107,8 +107,7 @@ def _quotas(ranks: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
         return ((share + offsets) * sizes).clamp(least, most)
 
     def fits(share: float) -> bool:
-        bought = quotas(share).tolist()
-        return sum(map(_price, prices, bought)) <= budget.limit
+        return sum(map(_price, prices, quotas(share).tolist())) <= budget.limit
 
     low, high = -1.0 - float(offsets.max()), 2.0 - float(offsets.min())
     if fits(high):
@@ -120,27 +119,20 @@ def _quotas(ranks: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
 
 
 def _price_lists(ranks: Tensor, budget: Budget) -> list[list[float]]:
-    """For each segment what its best 0, 1, 2, ... units cost together."""
-    lists = []
-    for rank, costs in zip(
-        ranks.cpu().split(budget.units.segment_sizes),
-        budget.costs.cpu().split(budget.units.segment_sizes),
-        strict=True,
-    ):
-        by_rank = torch.empty_like(costs)
-        by_rank[rank] = costs
-        lists.append([0.0, *by_rank.cumsum(0).tolist()])
-    return lists
+    """For each segment the summed cost of its best 0, 1, 2, ... units."""
+    sizes = budget.units.segment_sizes
+    parts = zip(ranks.cpu().split(sizes), budget.costs.cpu().split(sizes), strict=True)
+    return [[0.0, *costs[rank.argsort()].cumsum(0).tolist()] for rank, costs in parts]
 
 
 def _price(prices: list[float], units: float) -> float:
-    """What a fractional number of a segment's best units costs."""
+    """The cost of a fractional number of a segment's best units."""
     whole = int(units)
     part = units - whole
     return prices[whole] + (part * (prices[whole + 1] - prices[whole]) if part else 0.0)
 
 
 def _multiples(budget: Budget) -> Tensor:
-    """`(2L,)` float64: how many units of each segment make a chunk."""
+    """`(2L,)` float64: the number of units in a chunk of each segment."""
     pair = [budget.ffn_multiple, budget.kv_multiple]
     return torch.tensor(pair * budget.units.layers, dtype=torch.float64)

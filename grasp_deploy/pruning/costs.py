@@ -1,4 +1,4 @@
-"""What a unit costs: `(N,)` float64 tensors of whole numbers, so that sums are exact.
+"""Costs of units: `(N,)` float64 tensors of whole numbers, so that sums are exact.
 
 Section 3.2 of the paper counts parameters with an FFN channel as the unit of account, which makes
 a KV group cost `(2G + 2)·D / 3`. The functions here count the same in plain parameters or bytes

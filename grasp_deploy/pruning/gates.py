@@ -1,23 +1,25 @@
 """Gates: the forward pass of a pruned model on the uncut weights (section 3.2).
 
-A gate multiplies what a unit hands on: an FFN channel's activation before `down_proj`, the
-attention outputs of a KV group's `G` query heads before `o_proj`. It sits in a forward pre-hook of
-those two linear layers, so no attention or MLP forward is rewritten.
+A gate multiplies a unit's output: an FFN channel's activation before `down_proj`, or the attention
+outputs of a KV group's `G` query heads before `o_proj`. It sits in a forward pre-hook of those two
+linear layers, so no attention or MLP forward is rewritten.
 
-A KV group's gate may stand elsewhere while gates are learnt: at the keys and values that `k_proj`
-and `v_proj` hand on, as in the paper's own code. A closed gate leaves the same logits at either
-site, since values of 0 give outputs of 0 whatever the keys; the gradient is another one.
+While gates are learnt, a KV group's gate may stand elsewhere: at the keys and values that `k_proj`
+and `v_proj` return, as in the paper's own code. A closed gate leaves the same logits at either
+site, since values of 0 give outputs of 0 whatever the keys. The gradients differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from grasp_deploy.pruning.hooks import on_inputs, on_outputs
+from grasp_deploy.pruning.layout import decoder_layers, output_projections
 from grasp_deploy.pruning.units import UnitTable
 
 GateSite = Literal["outputs", "keys-values"]
@@ -33,7 +35,7 @@ class Gates:
         self._of_segment: list[Tensor] = []
 
     def assign(self, values: Tensor) -> None:
-        """Take `(N,)` gate values; their gradient reaches the tensor given here."""
+        """Set `(N,)` gate values; their gradient reaches the tensor given."""
         self._of_segment = list(values.split(self._units.segment_sizes))
         for segment in range(1, len(self._of_segment), 2):
             # (K,) -> (K·G·D,): one value for each input column of o_proj; (K·D,) of keys, values
@@ -54,27 +56,27 @@ def gated(
 
     `group_width` is `G·D`, at either site of the KV groups' gates.
     """
-    gates = Gates(units, group_width if site == "outputs" else _head_dim(model, units))
+    at_outputs = site == "outputs"
+    gates = Gates(units, group_width if at_outputs else _head_dim(model, units))
     gates.assign(torch.ones(units.size, device=next(model.parameters()).device))
-    handles = []
-    try:
-        for index, layer in enumerate(decoder_layers(model)):
-            ffn, kv, attention = 2 * index, 2 * index + 1, layer.self_attn
-            handles.append(layer.mlp.down_proj.register_forward_pre_hook(_on_input(gates, ffn)))
-            if site == "outputs":
-                handles.append(attention.o_proj.register_forward_pre_hook(_on_input(gates, kv)))
-                continue
-            for linear in (attention.k_proj, attention.v_proj):
-                handles.append(linear.register_forward_hook(_on_output(gates, kv)))
+    with ExitStack() as hooks:
+        if at_outputs:
+            hooks.enter_context(on_inputs(output_projections(model).values(), gates.multiply))
+        else:
+            _gate_keys_and_values(hooks, model, gates)
         yield gates
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def decoder_layers(model: nn.Module) -> Any:
-    """The decoder layers of a causal language model of any supported family."""
-    return model.model.layers  # type: ignore[union-attr]
+def _gate_keys_and_values(hooks: ExitStack, model: nn.Module, gates: Gates) -> None:
+    """Gate FFN channels before `down_proj`, and KV groups behind `k_proj` and `v_proj`."""
+    layers = decoder_layers(model)
+    ffn = [layer.mlp.down_proj for layer in layers]
+    pairs = [(layer.self_attn.k_proj, layer.self_attn.v_proj) for layer in layers]
+    keys_values = [linear for pair in pairs for linear in pair]
+    hooks.enter_context(on_inputs(ffn, lambda index, x: gates.multiply(2 * index, x)))
+    hooks.enter_context(
+        on_outputs(keys_values, lambda index, y: gates.multiply(2 * (index // 2) + 1, y))
+    )
 
 
 def straight_through(probabilities: Tensor, mask: Tensor) -> Tensor:
@@ -88,14 +90,6 @@ def straight_through(probabilities: Tensor, mask: Tensor) -> Tensor:
 def _head_dim(model: nn.Module, units: UnitTable) -> int:
     """`D`, which all layers share."""
     return decoder_layers(model)[0].self_attn.v_proj.out_features // units.kv_groups[0]
-
-
-def _on_input(gates: Gates, segment: int) -> Any:
-    return lambda _module, inputs: (gates.multiply(segment, inputs[0]),)
-
-
-def _on_output(gates: Gates, segment: int) -> Any:
-    return lambda _module, _inputs, output: gates.multiply(segment, output)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -121,10 +115,10 @@ class _Multiply(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, z = ctx.saved_tensors
-        x_wanted, z_wanted = ctx.needs_input_grad
-        if not z_wanted:
-            return gradient * z if x_wanted else None, None
+        needs_x, needs_z = ctx.needs_input_grad
+        if not needs_z:
+            return gradient * z if needs_x else None, None
         product = gradient * x
         z_gradient = product.flatten(end_dim=-2).sum(0, dtype=ctx.z_dtype)  # (B·T, width)
         # The product is spent, and its memory is warm: the gradient of x goes there.
-        return torch.mul(gradient, z, out=product) if x_wanted else None, z_gradient
+        return torch.mul(gradient, z, out=product) if needs_x else None, z_gradient

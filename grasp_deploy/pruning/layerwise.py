@@ -1,26 +1,25 @@
-"""One decoder layer at a time: what attention and MLP add, and the inputs that the gates stand in.
+"""One decoder layer at a time: the sums that attention and MLP add to, and the gates' inputs.
 
 Every supported family adds both to the hidden states in the same way:
 
     middle = hidden + attention(input_layernorm(hidden))
     output = middle + mlp(post_attention_layernorm(middle))
 
-Hidden states of all batches go through a layer before the next one is looked at, so that what is
-gathered of a layer may be large, and is needed for one layer at a time.
+Hidden states of all batches go through a layer before the next layer starts. What is gathered of
+a layer may therefore be large: it is needed for one layer at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.gates import decoder_layers
+from grasp_deploy.pruning.hooks import installed, on_inputs
+from grasp_deploy.pruning.layout import decoder_layers
 
-Call = dict[str, Any]  # what a decoder layer is called with besides the hidden states
+Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary embeddings and masks
 
 
 def embedded(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
@@ -30,51 +29,33 @@ def embedded(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def layer_calls(model: nn.Module, batches: list[Tensor]) -> list[list[Call]]:
-    """What each layer is called with for each `(B, T)` batch: rotary embeddings, masks and such.
+    """Keyword arguments of each layer for each `(B, T)` batch.
 
-    They depend on the shape of a batch alone, since no block is padded.
+    They depend on the shape of a batch alone, since no sequence is padded.
     """
-    of_size = {size: _calls(model, batch) for size, batch in {len(b): b for b in batches}.items()}
-    return [
-        [of_size[len(batch)][layer] for batch in batches]
-        for layer in range(len(decoder_layers(model)))
-    ]
+    layers = decoder_layers(model)
+    calls_of_size: dict[int, list[Call]] = {len(batch): [] for batch in batches}
+
+    def keep(_layer: nn.Module, inputs: tuple[Tensor], call: Call) -> None:
+        calls_of_size[len(inputs[0])].append(call)
+
+    with installed(layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers):
+        for batch in {len(batch): batch for batch in batches}.values():
+            model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
+    return [[calls_of_size[len(batch)][i] for batch in batches] for i in range(len(layers))]
 
 
-def attend(layer: Any, hidden: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-    """What attention adds to `(B, T, d)` hidden states, and the `(B, T, H·D)` inputs of o_proj."""
-    with _inputs_of(layer.self_attn.o_proj) as seen:
+def attend(layer: Any, hidden: Tensor, /, **call: Any) -> tuple[Tensor, Tensor]:
+    """`(B, T, d)` that attention adds to hidden states, and the `(B, T, H·D)` inputs of o_proj."""
+    inputs: list[Tensor] = []
+    with on_inputs([layer.self_attn.o_proj], lambda _, x: inputs.append(x)):
         added, *_ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), **call)
-    return added, seen[0]
+    return added, inputs[0]
 
 
-def feed_forward(layer: Any, middle: Tensor) -> tuple[Tensor, Tensor]:
-    """What the MLP adds to `(B, T, d)` hidden states, and the `(B, T, F)` inputs of down_proj."""
-    with _inputs_of(layer.mlp.down_proj) as seen:
+def feed_forward(layer: Any, middle: Tensor, /) -> tuple[Tensor, Tensor]:
+    """`(B, T, d)` that the MLP adds to hidden states, and the `(B, T, F)` inputs of down_proj."""
+    inputs: list[Tensor] = []
+    with on_inputs([layer.mlp.down_proj], lambda _, x: inputs.append(x)):
         added = layer.mlp(layer.post_attention_layernorm(middle))
-    return added, seen[0]
-
-
-@contextmanager
-def _inputs_of(linear: nn.Linear) -> Iterator[list[Tensor]]:
-    """The inputs that a linear layer is called with inside the `with` block, behind the gates."""
-    seen: list[Tensor] = []
-    handle = linear.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
-    try:
-        yield seen
-    finally:
-        handle.remove()
-
-
-def _calls(model: nn.Module, batch: Tensor) -> list[Call]:
-    """What each layer is called with when the model runs on one batch."""
-    calls: list[Call] = []
-
-    def note(_module: nn.Module, _inputs: Any, call: Call) -> None:
-        calls.append(call)
-
-    with ExitStack() as hooks:
-        for layer in decoder_layers(model):
-            hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
-        model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
-    return calls
+    return added, inputs[0]

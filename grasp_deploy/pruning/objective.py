@@ -1,4 +1,4 @@
-"""What learning minimises: the loss of the text itself, or the distance from the dense model."""
+"""Losses that learning minimises: of the text itself, or the distance from the dense model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OVERFLOW = "the model overflows in this dtype or its weights are damaged; try --
 
 
 class LossError(ValueError):
-    """The loss or a gradient of it is not finite, so no step can be taken."""
+    """The loss or a gradient of it is not finite, so no step can be made."""
 
 
 def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
@@ -22,17 +22,17 @@ def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mean_loss(model: nn.Module, blocks: Tensor, batch_size: int) -> float:
-    """Mean next-token loss of `(n, T)` blocks in nats per token."""
+def mean_loss(model: nn.Module, sequences: Tensor, batch_size: int) -> float:
+    """Mean next-token loss of `(n, T)` sequences in nats per token."""
     device = next(model.parameters()).device
     total = 0.0
-    for batch in blocks.split(batch_size):
+    for batch in sequences.split(batch_size):
         total += float(language_loss(model, batch.to(device))) * len(batch)
-    return total / len(blocks)
+    return total / len(sequences)
 
 
 def finite(loss: Tensor, stage: str, step: int) -> float:
-    """The loss as a number; LossError if it is none."""
+    """The loss as a number; LossError if it is not finite."""
     value = float(loss.detach())
     if not math.isfinite(value):
         raise LossError(f"the loss of the {stage} stage is {value} at step {step + 1}: {OVERFLOW}")
@@ -42,9 +42,9 @@ def finite(loss: Tensor, stage: str, step: int) -> float:
 def distillation_loss(dense_logits: Tensor, logits: Tensor) -> Tensor:
     """Mean Kullback-Leibler divergence of `(B, T, V)` logits from the dense model's, in nats.
 
-    Unlike the text's own loss it asks the pruned model for what the dense one knows and no more, so
-    little is learnt of the calibration text's own style (Hinton et al. 2015, temperature 1).
+    The text's own loss also rewards learning the calibration text's style. This one asks for the
+    dense model's predictions and no more (Hinton et al. 2015, temperature 1).
     """
     expected = F.log_softmax(dense_logits.flatten(0, 1).float(), dim=-1)
-    found = F.log_softmax(logits.flatten(0, 1).float(), dim=-1)
-    return F.kl_div(found, expected, log_target=True, reduction="batchmean")
+    predicted = F.log_softmax(logits.flatten(0, 1).float(), dim=-1)
+    return F.kl_div(predicted, expected, log_target=True, reduction="batchmean")

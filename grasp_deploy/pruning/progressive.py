@@ -1,9 +1,9 @@
-"""Cutting in rounds: a little less budget each time, and scores taken anew from what is left.
+"""Cutting in rounds: a smaller budget each time, and new scores of the units that are left.
 
-A one-shot score tells what removing a unit costs the dense model. Once others are gone, and the
-kept columns have made up for them, it is another model. So the budget falls to its target in even
-steps; in each round the units that are left are scored on the model as it now is, and the output
-columns of those that stay are solved for anew.
+A one-shot score estimates the loss of removing a unit from the dense model. Once others are gone,
+and the kept columns have made up for them, it is another model. So the budget falls to its target
+in even steps. In each round the units that are left are scored on the present model, and the output
+columns of those that stay are solved for again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grasp_deploy.pruning.projection import Budget, project
+from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.projection import project
 
 
 def cut_in_rounds(
@@ -28,18 +29,18 @@ def cut_in_rounds(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The `(N,)` scores and mask of each round; the last mask meets the budget itself.
 
-    It goes on behind `done` rounds with the `mask` that they left, which is repaired already.
-    `score(mask)` gives `(N,)` scores of the model that a mask leaves, `repair(mask)` makes up for
-    the units that the new one removes. What is removed once never comes back: its score is lower
-    than that of any unit that is left.
+    It continues behind `done` rounds with the `mask` that they left, which is repaired already.
+    `score(mask)` gives `(N,)` scores of the model that a mask leaves. `repair(mask)` makes up for
+    the units that the new mask removes. A removed unit never comes back: its score is lower than
+    that of any unit that is left.
     """
     if mask is None:
         mask = torch.ones(budget.units.size, dtype=torch.bool, device=budget.costs.device)
     for number in range(done + 1, rounds + 1):
-        to_go = (budget.total_cost - budget.limit) * (rounds - number) / rounds
+        to_remove_later = (budget.total_cost - budget.limit) * (rounds - number) / rounds
         scores = score(mask)
         scores = torch.where(mask, scores, scores.min() - 1)
-        # A unit too large to fit leaves room, which what is removed already must not fill.
-        mask = mask & project(scores, replace(budget, limit=budget.limit + to_go))
+        # A unit too large to fit leaves room, which removed units must not fill.
+        mask = mask & project(scores, replace(budget, limit=budget.limit + to_remove_later))
         repair(mask)
         yield scores, mask

@@ -1,9 +1,9 @@
-"""Swaps at the cut: is a KV group that was just kept, or just removed, on the right side of it?
+"""Swaps at the cut: KV groups that were just kept, or just removed, tried on the other side.
 
 KV groups are few and dear, and the scores of many end close to the cut, on either side of it by
-the noise of the last steps. So those nearest to it are tried on the other side, one by one: the
-group is forced there, the rest is projected onto the budget anew, so that FFN channels make room
-for it or fill its place, and the loss decides: that of the model as gates were learnt on it, with
+the noise of the last steps. So the nearest are tried on the other side, one by one. The group is
+forced there, and the other units are projected onto the rest of the budget: FFN channels make room
+for it or fill its place. The loss decides: that of the model as gates were learnt on it, with its
 output columns as they are.
 """
 
@@ -16,7 +16,7 @@ from itertools import islice, zip_longest
 import torch
 from torch import Tensor
 
-from grasp_deploy.pruning.projection import Budget, descending, project
+from grasp_deploy.pruning.ranking import Ranking
 
 
 @dataclass(frozen=True)
@@ -24,27 +24,26 @@ class Swap:
     """A KV group that was tried on the other side of the cut."""
 
     unit: int  # its place on the flat axis
-    keeps: bool  # whether it was to be kept, or to be removed
-    loss: float | None  # under the mask that this makes; None: no other mask came of it
+    keeps: bool  # True where it was to be kept, False where it was to be removed
+    loss: float | None  # under the resulting mask; None where that mask is the best one already
     accepted: bool
     mask: Tensor  # (N,) bool: the best so far, this one included
 
 
-def groups_near_the_cut(ranking: Tensor, budget: Budget, count: int) -> list[int]:
-    """The `count` kept and `count` removed KV groups that a `(N,)` ranking has nearest to the cut.
+def groups_near_the_cut(ranking: Ranking, count: int) -> list[int]:
+    """The `count` kept and `count` removed KV groups nearest to the cut of a ranking.
 
-    Nearest first, kept and removed by turns; fewer where there are no more that can be moved, since
-    no layer loses its last group and units that cost nothing are always kept.
+    Nearest first, kept and removed by turns. Fewer where no more can be moved: no layer loses its
+    last group, and units that cost nothing are always kept.
     """
-    mask = project(ranking, budget)
-    order = descending(ranking, budget.tie_order).tolist()
-    far = _far(ranking)
-    movable = (budget.units.is_kv.to(mask.device) & (budget.costs > 0)).tolist()
-    is_kept = mask.tolist()
+    budget, order = ranking.budget, ranking.order.tolist()
+    distance = _forcing_value(ranking)
+    movable = (budget.units.is_kv.to(ranking.mask.device) & (budget.costs > 0)).tolist()
+    is_kept = ranking.mask.tolist()
 
-    def nearest(places: Sequence[int], kept: bool) -> list[int]:
-        found = (unit for unit in places if movable[unit] and is_kept[unit] == kept)
-        can_move = (unit for unit in found if _moved(ranking, budget, unit, not kept, far))
+    def nearest(units: Sequence[int], kept: bool) -> list[int]:
+        candidates = (unit for unit in units if movable[unit] and is_kept[unit] == kept)
+        can_move = (unit for unit in candidates if _moved(ranking, unit, not kept, distance))
         return list(islice(can_move, count))
 
     pairs = zip_longest(nearest(order[::-1], True), nearest(order, False))
@@ -52,39 +51,39 @@ def groups_near_the_cut(ranking: Tensor, budget: Budget, count: int) -> list[int
 
 
 def try_swaps(
-    ranking: Tensor, budget: Budget, groups: Sequence[int], loss_of: Callable[[Tensor], float]
+    ranking: Ranking, groups: Sequence[int], loss_of: Callable[[Tensor], float]
 ) -> Iterator[Swap]:
     """Try each of the groups on the other side of the cut; one that lowers the loss stays there.
 
-    `loss_of(mask)` gives the loss under a `(N,)` mask; infinity if it is no number. It is asked for
-    the ranking's own mask first. Every mask meets the budget, as the projection makes them all.
+    `loss_of(mask)` gives the loss under a `(N,)` mask, infinity if it is not finite. It is called
+    with the ranking's own mask first. Every mask meets the budget, since the projection makes it.
     """
-    own = best = project(ranking, budget)
-    far = _far(ranking)  # one for all swaps: growing with each, it would overflow
-    best_loss = loss_of(best)
+    best, best_loss = ranking, loss_of(ranking.mask)
+    distance = _forcing_value(
+        ranking
+    )  # the same for all swaps: growing with each, it would overflow
     for unit in groups:
-        keeps = not bool(own[unit])
-        moved = _moved(ranking, budget, unit, keeps, far)
-        if moved is None or torch.equal(moved[1], best):
-            yield Swap(unit, keeps, None, False, best)
+        keeps = not bool(ranking.mask[unit])
+        moved = _moved(best, unit, keeps, distance)
+        if moved is None or torch.equal(moved.mask, best.mask):
+            yield Swap(unit, keeps, None, False, best.mask)
             continue
-        loss = loss_of(moved[1])
+        loss = loss_of(moved.mask)
         accepted = loss < best_loss
         if accepted:
-            (ranking, best), best_loss = moved, loss
-        yield Swap(unit, keeps, loss, accepted, best)
+            best, best_loss = moved, loss
+        yield Swap(unit, keeps, loss, accepted, best.mask)
 
 
-def _far(ranking: Tensor) -> float:
-    """So far out that a chunk of it and the best of the others ranks behind all chunks without."""
-    return len(ranking) * (1 + float(ranking.abs().max()))
+def _forcing_value(ranking: Ranking) -> float:
+    """A value so large that a chunk of it and the best other units ranks behind all other chunks
+    when it is negative, and before them when it is positive."""
+    return len(ranking.values) * (1 + float(ranking.values.abs().max()))
 
 
-def _moved(
-    ranking: Tensor, budget: Budget, unit: int, keeps: bool, far: float
-) -> tuple[Tensor, Tensor] | None:
-    """The `(N,)` ranking with a unit at its very end, and its mask; None if it does not cross."""
-    forced = ranking.clone()
-    forced[unit] = far if keeps else -far
-    mask = project(forced, budget)
-    return (forced, mask) if bool(mask[unit]) == keeps else None
+def _moved(ranking: Ranking, unit: int, keeps: bool, distance: float) -> Ranking | None:
+    """The ranking with a unit at its very end; None if the unit does not cross the cut."""
+    values = ranking.values.clone()
+    values[unit] = distance if keeps else -distance
+    forced = Ranking.of_values(values, ranking.budget)
+    return forced if bool(forced.mask[unit]) == keeps else None

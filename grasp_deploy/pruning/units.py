@@ -21,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class UnitTable:
-    """How many FFN channels and KV groups each layer has, and where they lie on the flat axis."""
+    """The FFN channels and KV groups of each layer, and their places on the flat axis."""
 
     ffn_channels: tuple[int, ...]  # (L,) F of each layer
     kv_groups: tuple[int, ...]  # (L,) K of each layer
@@ -37,7 +37,7 @@ class UnitTable:
 
     @cached_property
     def segment_sizes(self) -> tuple[int, ...]:
-        """`(2L,)` units in each segment."""
+        """`(2L,)` number of units in each segment."""
         pairs = zip(self.ffn_channels, self.kv_groups, strict=True)
         return tuple(size for pair in pairs for size in pair)
 
@@ -51,16 +51,16 @@ class UnitTable:
         return self._starts[-1]
 
     def ffn(self, layer: int) -> slice:
-        """Where layer's FFN channels lie."""
+        """The places of a layer's FFN channels."""
         return slice(self._starts[2 * layer], self._starts[2 * layer + 1])
 
     def kv(self, layer: int) -> slice:
-        """Where layer's KV groups lie."""
+        """The places of a layer's KV groups."""
         return slice(self._starts[2 * layer + 1], self._starts[2 * layer + 2])
 
     @cached_property
     def segment_of_unit(self) -> Tensor:
-        """`(N,)` int64: which segment each unit belongs to."""
+        """`(N,)` int64: the segment of each unit."""
         return torch.arange(2 * self.layers).repeat_interleave(torch.tensor(self.segment_sizes))
 
     @cached_property

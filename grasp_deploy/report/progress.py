@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-OnProgress = Callable[[dict[str, Any]], None]
+from grasp_deploy.files.progress import OnProgress
 
 STAGES = {
     "rounds": "cutting in rounds",
@@ -32,6 +33,7 @@ STAGES = {
     "export": "writing tensors",
 }
 LOG_EVERY_SECONDS = 20.0
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -58,6 +60,7 @@ def stage_bars(console: Console) -> Iterator[OnProgress]:
                 tasks.pop(stage)
             steps[stage] = row["step"]
             if stage not in tasks:
+                logger.info("%s: begins", label(stage))
                 tasks[stage] = progress.add_task(label(stage), total=row["steps"], figures="")
             progress.update(tasks[stage], completed=row["step"], figures=figures(row))
 
@@ -83,6 +86,7 @@ def log_lines(console: Console) -> OnProgress:
         stage = stages.get(row["stage"])
         if stage is None or step < stage.step:  # the first of it, or of the next model's
             stage = stages[row["stage"]] = _Stage(now, step, now, -1)
+            logger.info("%s: begins", label(row["stage"]))
         again, stage.step = step == stage.step, step
         if again or (step < steps and now - stage.said < LOG_EVERY_SECONDS):
             return

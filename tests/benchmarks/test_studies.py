@@ -241,7 +241,7 @@ def test_a_place_that_no_record_may_take_is_refused_before_anything_is_measured(
         ("mask_stability", ("--keep", "0.5,0.4"), "one budget and one seed"),
         ("calibration", ("--text", "a=x", "--text", "a=y"), "two --text have the same name"),
         ("calibration", ("--text", "a=x.txt@"), "--text 'a=x.txt@' lacks a part: write NAME="),
-        ("throughput", ("--batch", "0"), "--batch '0' has '0' where a positive whole number"),
+        ("throughput", ("--batch", "0"), "--batch '0': '0' is not a whole number from 1"),
         ("throughput", ("--new-tokens", "0"), "--new-tokens 0 is not above 0"),
         ("aligned_shapes", ("--repetitions", "-1"), "--repetitions -1 is not above 0"),
         ("gate_step", ("--threads", "0"), "--threads 0 is not above 0"),

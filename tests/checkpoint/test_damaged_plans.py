@@ -118,7 +118,6 @@ def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
         (("budget", "total_cost"), 0),
         (("budget", "kept_cost"), "1"),
         (("budget", "limit"), float("inf")),
-        (("budget", "limit"), 10**400),
         (("seconds", "gates"), "long"),
         (("seconds", "scales"), ABSENT),
         (("dense_layers", 0), [8, "2"]),

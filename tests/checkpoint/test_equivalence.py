@@ -1,6 +1,6 @@
 """The chain that users rely on: gated dense = sliced = reloaded = reloaded without the package.
 
-Served by vLLM is the last link: tests/vllm_plugin and tests/test_served.py.
+The last link, served by vLLM, is in tests/vllm_plugin and tests/engine/test_served.py.
 """
 
 from __future__ import annotations
@@ -61,41 +61,68 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
         return model(input_ids=IDS).logits
 
 
+@pytest.fixture(scope="module")
+def gated_logits(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, torch.Tensor]:
+    """Logits of each variant's gated dense model, by the folder of its export."""
+    root, expected = tmp_path_factory.mktemp("variants"), {}
+    for name, arguments in VARIANTS.items():
+        base, output = root / "base" / name, root / "pruned" / name
+        dense = save_tiny(directory=base, **arguments)
+        plan = random_plan(base)
+        shape = model_shape(read_config(base))
+        units, width = unit_table(shape), shape.query_heads_per_group * shape.head_dim
+        with gated(dense, units, width) as gates:
+            gates.assign(plan.mask * plan.scales)
+            expected[output] = logits(dense)
+        # Removing units must matter, or the comparison would prove nothing.
+        assert (expected[output] - logits(dense)).abs().max() > 0.1
+        export(plan, base, output)
+    return expected
+
+
+# Runs where grasp_deploy cannot be imported: logits of every folder below the first argument.
+WITHOUT_PACKAGE = """
+import sys, torch
+from pathlib import Path
+sys.modules["grasp_deploy"] = None
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+ids = torch.randint(256, (4, 24), generator=torch.Generator().manual_seed(3))
+logits = {}
+for folder in Path(sys.argv[1]).iterdir():
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    with torch.no_grad():
+        logits[folder.name] = model.eval()(input_ids=ids).logits
+save_file(logits, sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def logits_without_package(
+    gated_logits: dict[Path, torch.Tensor], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, torch.Tensor]:
+    """Logits of each export from one interpreter that cannot import grasp_deploy."""
+    folder, (first, *_) = tmp_path_factory.mktemp("without"), gated_logits
+    environment = {"HF_HOME": str(folder / "hf"), "PATH": "", "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-c", WITHOUT_PACKAGE, str(first.parent), str(folder / "logits")],
+        check=True,
+        env=environment,
+        cwd=folder,
+    )
+    return load_file(folder / "logits")
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_gated_sliced_reloaded_and_loaded_without_the_package_agree(
-    name: str, tmp_path: Path
+    name: str,
+    gated_logits: dict[Path, torch.Tensor],
+    logits_without_package: dict[str, torch.Tensor],
 ) -> None:
-    base, output = tmp_path / "base", tmp_path / "pruned"
-    dense = save_tiny(directory=base, **VARIANTS[name])
-    plan = random_plan(base)
-    shape = model_shape(read_config(base))
-    units, width = unit_table(shape), shape.query_heads_per_group * shape.head_dim
-    with gated(dense, units, width) as gates:
-        gates.assign(plan.mask * plan.scales)
-        expected = logits(dense)
-    export(plan, base, output)
-    # Removing units matters here, or the comparison would prove nothing.
-    assert (expected - logits(dense)).abs().max() > 0.1
-
+    (output,) = (folder for folder in gated_logits if folder.name == name)
+    expected = gated_logits[output]
     assert (logits(load(output)) - expected).abs().max() <= TOLERANCE
-    assert (logits_without_package(output, tmp_path) - expected).abs().max() <= TOLERANCE
-
-
-def logits_without_package(directory: Path, folder: Path) -> torch.Tensor:
-    """Logits from an interpreter that cannot import grasp_deploy."""
-    program = f"""
-import sys, torch
-sys.modules["grasp_deploy"] = None  # any import of it fails
-from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained({str(directory)!r}, trust_remote_code=True)
-ids = torch.randint(256, (4, 24), generator=torch.Generator().manual_seed(3))
-from safetensors.torch import save_file
-with torch.no_grad():
-    save_file({{"logits": model.eval()(input_ids=ids).logits}}, {str(folder / "logits")!r})
-"""
-    environment = {"HF_HOME": str(folder / "hf"), "PATH": "", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment, cwd=folder)
-    return load_file(folder / "logits")["logits"]
+    assert (logits_without_package[name] - expected).abs().max() <= TOLERANCE
 
 
 def test_export_from_the_plan_gives_the_same_bytes(

@@ -1,30 +1,42 @@
-"""Running `grasp-deploy` as a user does: in this process for speed, or as a process of its own."""
+"""Run `grasp-deploy` as a user does: in this process for speed, or as a process of its own."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from grasp_deploy.cli.app import app
+from grasp_deploy.engine.vllm_process import installed_platform
+from grasp_deploy.errors import InputError
 
 REPOSITORY = Path(__file__).parents[2]
 ENTRY = "from grasp_deploy.cli import main; main()"
-# Seconds on a tiny model; what a test adds comes after it and wins.
+# A schedule of seconds on a tiny model. Options that a test adds behind it win.
 SHORT = (
     *("--sequences", "4", "--sequence-length", "16"),
-    *("--rounds", "1", "--epochs", "1", "--scale-epochs", "0", "--device", "cpu"),
+    *("--set", "rounds=1", "--set", "epochs=1", "--set", "scale-epochs=0", "--device", "cpu"),
 )
+
+
+# Keys that every command prints about a model on --json.
+INSPECTED = {
+    *("parameters", "weight_bytes", "kv_bytes_per_token", "layers", "distinct_shapes"),
+    "tensor_parallel_sizes",
+}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that came to its end."""
+    """Exit code and output of a command that has ended."""
 
     code: int
     stdout: str
@@ -32,26 +44,46 @@ class Ended:
 
 
 def grasp_deploy(*arguments: str | Path) -> Ended:
-    """Run a command in this process; whatever is no exit of ours goes up as it is."""
+    """Run a command in this process. Any exception but an exit is raised here."""
     result = CliRunner().invoke(app, [str(a) for a in arguments], prog_name="grasp-deploy")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ended(result.exit_code, result.stdout, result.stderr)
 
 
+def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    """Run a command and return the one JSON document that it prints, with nothing around it."""
+    ended = grasp_deploy(*arguments)
+    assert ended.code == code, ended.stderr
+    record: dict[str, Any] = json.loads(ended.stdout)
+    return record
+
+
+def has_vllm() -> bool:
+    """Whether any build of vLLM is installed."""
+    try:
+        installed_platform()
+    except InputError:
+        return False
+    return True
+
+
+needs_vllm = pytest.mark.skipif(not has_vllm(), reason="vLLM is not installed")
+
+
 def command_line(*arguments: str | Path) -> list[str]:
-    """The command as a process of its own."""
+    """Arguments that start the command as a process of its own."""
     return [sys.executable, "-c", ENTRY, *map(str, arguments)]
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment, in which the package is importable from any folder."""
+    """This process's environment with the package importable from any folder, and some changes."""
     paths = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **changes}
 
 
 def run_process(*arguments: str | Path, timeout_seconds: float = 300, **changes: str) -> Ended:
-    """Run a command as a process of its own, with changes of its environment."""
+    """Run a command as a process of its own, with changes of its environment variables."""
     done = subprocess.run(
         command_line(*arguments),
         env=environment(**changes),
@@ -63,8 +95,19 @@ def run_process(*arguments: str | Path, timeout_seconds: float = 300, **changes:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
+def run_python(program: str) -> str:
+    """Standard output of a program in an interpreter of its own, which must end well."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def tree(folder: Path) -> dict[str, str]:
-    """Every file and folder below `folder`, hidden ones too, with a hash of what it holds."""
+    """SHA-256 of every file below `folder` by its relative path, hidden ones too."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         if path.is_file()
@@ -74,7 +117,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def assert_refused(ended: Ended, *words: str) -> None:
-    """Bad input: exit code 2, one line on stderr that says all these words, nothing on stdout."""
+    """Assert exit code 2, nothing on stdout, and one line on stderr that has all these words."""
     assert ended.code == 2, (ended.code, ended.stderr)
     assert ended.stdout == ""
     lines = ended.stderr.splitlines()

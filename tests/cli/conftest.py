@@ -1,32 +1,24 @@
-"""A tiny model, text to calibrate on, and a folder to work in."""
+"""A tiny model, text to calibrate on, a pruned checkpoint and a folder to work in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.cli.command import SHORT, grasp_deploy
+from tests.conftest import MakeOnce
 from tests.tiny import save_tiny
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny tensors are no work to share; threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+TEXT = "The quick brown fox jumps over the lazy dog. " * 100
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dense model of 3 layers. Shared: copy it before changing anything."""
-    folder = tmp_path_factory.mktemp("tiny") / "model"
-    save_tiny("llama", folder)
-    return folder
+def tiny_folder(make_once: MakeOnce) -> Path:
+    """A dense model of 3 layers in a folder named `model`. Shared: copy it before changing it."""
+    return make_once("tiny", lambda folder: save_tiny("llama", folder / "model")) / "model"
 
 
 @pytest.fixture
@@ -34,16 +26,32 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a test, with `text.txt` to calibrate on."""
     folder = tmp_path / "work"
     folder.mkdir()
-    (folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
+    (folder / "text.txt").write_text(TEXT)
     monkeypatch.chdir(folder)
     return folder
 
 
+@pytest.fixture(scope="session")
+def pruned_once(tiny_folder: Path, make_once: MakeOnce) -> Path:
+    """A checkpoint made of `tiny_folder` by the command. Shared: tests take a copy of it.
+
+    Its layers differ, its scales are not all 1, and the plan makes all of its tensors.
+    """
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "text.txt").write_text(TEXT)
+        choices = ("scale-epochs=1", "select=last", "compensation=false")
+        learning = [word for choice in choices for word in ("--set", choice)]
+        options = ("--keep", "0.6", "--calibration", "text.txt", *SHORT, *learning)
+        with chdir(folder):
+            ended = grasp_deploy("compress", tiny_folder, "-o", "pruned", *options)
+        assert ended.code == 0, ended.stderr
+
+    return make_once("tiny-pruned", make) / "pruned"
+
+
 @pytest.fixture
-def pruned(tiny_folder: Path, work: Path) -> Path:
-    """Layers that differ, scales that are not all 1, and no tensor that the plan does not make."""
-    learning = ("--scale-epochs", "1", "--select", "last", "--no-compensation")
-    text = ("--calibration", "text.txt")
-    options = ("--keep", "0.6", *text, *SHORT, *learning)
-    assert grasp_deploy("compress", tiny_folder, "-o", "pruned", *options).code == 0
-    return work / "pruned"
+def pruned(pruned_once: Path, work: Path) -> Path:
+    """A copy of the tiny model's checkpoint in the working folder, to be changed at will."""
+    return Path(shutil.copytree(pruned_once, work / "pruned"))

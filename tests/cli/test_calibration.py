@@ -1,4 +1,4 @@
-"""Calibration text through the command line: mixtures, chats, and evaluating on it again."""
+"""Calibration text: what is refused, mixtures, chats, and evaluating on it again."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from grasp_deploy.checkpoint.plan import load_plan, read_tensors, write_tensors
+from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
-from tests.cli.command import Ended, assert_refused, grasp_deploy
+from grasp_deploy.files.tensors import read_tensors, write_tensors
+from tests.cli.command import SHORT, Ended, assert_refused, grasp_deploy, tree
 from tests.tiny import save_tiny, tiny_tokenizer
 
 QUICK = (
     *("--sequences", "8", "--sequence-length", "64", "--keep", "0.7", "--method", "magnitude"),
-    *("--scale-epochs", "0", "--compensation-sequences", "2", "--device", "cpu"),
+    *("--set", "scale-epochs=0", "--set", "compensation-sequences=2", "--device", "cpu"),
 )
 MIXTURE = "upper.txt:3,lower.txt:1"
 CHATS = [
@@ -77,20 +77,7 @@ def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
     assert Path("again", plan.name).read_bytes() == plan.read_bytes()
 
 
-def test_the_card_names_a_dataset_of_the_hub_whole(mixed: Path, tiny_folder: Path) -> None:
-    tensors, record = read_tensors(mixed / "plan.safetensors")
-    record["calibration"]["parts"][0]["source"] = "hf:org/name:en"
-    record["calibration"]["parts"][1]["source"] = "/home/me/private/lower.txt"
-    write_tensors(mixed / "plan.safetensors", tensors, record)
-    model = ("--model", tiny_folder)
-    assert grasp_deploy("export", mixed / "plan.safetensors", *model, "-o", "again").code == 0
-    card = Path("again/README.md").read_text()
-    assert "`hf:org/name:en` (6 blocks) and `lower.txt` (2 blocks)" in card
-    assert "private" not in card
-
-
-@pytest.mark.parametrize("weights", ["1:1", "30:1", "50:1", "1:50", "3:2"])
-@pytest.mark.parametrize("sequences", [5, 16, 49, 65])
+@pytest.mark.parametrize(("weights", "sequences"), [("1:1", 5), ("30:1", 49), ("1:50", 65)])
 def test_both_sides_of_the_split_see_every_source(
     tiny_folder: Path, texts: Path, weights: str, sequences: int
 ) -> None:
@@ -107,11 +94,41 @@ def test_both_sides_of_the_split_see_every_source(
         assert heldout == (max(1, round(count / 16)) if count > 1 else 0)
 
 
-def test_one_source_is_split_as_ever(tiny_folder: Path, texts: Path) -> None:
-    one = job(tiny_folder, calibration="upper.txt", sequences=40, sequence_length=16)
-    expected = type(one.blocks).split(one.text.token_ids)
-    assert torch.equal(one.blocks.train, expected.train)
-    assert torch.equal(one.blocks.heldout, expected.heldout)
+@pytest.mark.parametrize(
+    ("name", "content", "options", "words"),
+    [
+        ("absent.txt", None, (), ("absent.txt does not exist", "wikitext2", "a file")),
+        ("empty.txt", b"", (), ("empty.txt is empty", "give a file")),
+        ("short.txt", b"word " * 10, (), ("too short", "--sequences 3 at most", "more text")),
+        ("binary.txt", b"\x80\x02abc", (), ("not text", "byte 0", "UTF-8")),
+        (
+            *("some.jsonl", b'{"text": "a"}\n', ("--calibration-column", "body")),
+            ("no column 'body'", "text", "--calibration-column"),
+        ),
+        (
+            "good.txt",
+            b"word " * 99,
+            ("--calibration-split", "train[:9]"),
+            ("one document", ".jsonl"),
+        ),
+        ("good.txt", b"word " * 99, ("--calibration-split", "validation"), ("no split",)),
+        ("good.txt", b"word " * 999, ("--sequence-length", "513"), ("513", "512", "--sequence-l")),
+    ],
+)
+def test_text_that_cannot_be_used(
+    tiny_folder: Path,
+    work: Path,
+    name: str,
+    content: bytes | None,
+    options: tuple[str, ...],
+    words: tuple[str, ...],
+) -> None:
+    if content is not None:
+        (work / name).write_bytes(content)
+    before = tree(work)
+    given = ("--keep", "0.6", "--calibration", name, *SHORT, *options)
+    assert_refused(grasp_deploy("compress", tiny_folder, "-o", "out", *given), *words)
+    assert tree(work) == before
 
 
 @pytest.mark.parametrize(

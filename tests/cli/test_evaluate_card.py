@@ -196,7 +196,7 @@ def test_a_folder_that_is_no_whole_checkpoint(pruned: Path, tiny_folder: Path, w
 def test_a_base_model_that_is_gone(pruned: Path, tiny_folder: Path, work: Path) -> None:
     shutil.copytree(tiny_folder, work / "moved")
     text = ("--calibration", "text.txt", "--sequences", "4", "--sequence-length", "16")
-    short = ("--epochs", "1", "--scale-epochs", "0", "--device", "cpu", "--keep", "0.6")
+    short = ("--set", "scale-epochs=0", "--device", "cpu", "--keep", "0.6")
     assert grasp_deploy("compress", "./moved", "-o", "other", *text, *short).code == 0
     shutil.rmtree(work / "moved")
     (work / "other.txt").write_text(TEXT)
@@ -208,7 +208,7 @@ def test_a_base_model_that_is_gone(pruned: Path, tiny_folder: Path, work: Path) 
 def test_records_of_others(pruned: Path, tiny_folder: Path, work: Path) -> None:
     (work / "other.txt").write_text(TEXT)
     text = ("--calibration", "text.txt", "--sequences", "4", "--sequence-length", "16")
-    short = ("--epochs", "1", "--scale-epochs", "1", "--device", "cpu", "--keep", "0.6")
+    short = ("--device", "cpu", "--keep", "0.6")
     assert grasp_deploy("compress", tiny_folder, "-o", "twin", *text, *short).code == 0
 
     def refused(name: str, *models: Path) -> Ended:

@@ -3,63 +3,32 @@
 from __future__ import annotations
 
 import re
-import resource
-import subprocess
-import sys
-from dataclasses import fields
 
 import pytest
 
 import grasp_deploy
+from grasp_deploy.cli.settings_options import default_text
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.rules import flag
+from grasp_deploy.config.option import flag, option_fields
 from tests.cli import command
-from tests.retry_timing import undisturbed
 
-PANELS = (
-    "Model",
-    "Budget",
-    "Shapes",
-    "Calibration",
-    "Method",
-    "Compensation",
-    "Learning",
-    "Running",
-)
+HEAVY = ("torch", "transformers", "vllm")
+MOST_OPTIONS = 25
 COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate", "demo")
 
 
-def cpu_seconds(*command_line: str) -> float:
-    """User and system time of a command, its children included."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command_line, env=command.environment(), stdout=subprocess.DEVNULL, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-@pytest.mark.parametrize("option", ["--help", "--version"])
-def test_help_takes_half_a_second_of_cpu_time(option: str) -> None:
-    """On a machine that is slow, or slowed by others, twice what an empty application takes."""
-    empty = "import typer; typer.run(lambda: None)"
-
-    def check() -> None:
-        least = cpu_seconds(sys.executable, "-c", empty, "--help")
-        assert cpu_seconds(*command.command_line(option)) <= max(0.5, 2 * least)
-
-    undisturbed(check)
-
-
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ("torch", "transformers", "numpy", "datasets", "safetensors", "vllm", "rich", "typer")
-    code = f"import sys, grasp_deploy; sys.exit(str(sys.modules.keys() & {set(heavy)!r}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=command.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr.strip() == "set()"
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        ("import grasp_deploy", (*HEAVY, "rich", "typer")),
+        ("from grasp_deploy.cli.app import app; app(['--help'], standalone_mode=False)", HEAVY),
+        ("from grasp_deploy.cli.app import app; app(['--version'], standalone_mode=False)", HEAVY),
+    ],
+)
+def test_nothing_heavy_is_loaded(program: str, absent: tuple[str, ...]) -> None:
+    """What takes seconds to import is imported by the commands that need it."""
+    loaded = command.run_python(f"import sys; {program}; print(*sys.modules)").split()
+    assert not set(absent) & set(loaded)
 
 
 def test_help_names_every_command() -> None:
@@ -68,25 +37,39 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"^│ {name} ", text, re.MULTILINE), name
 
 
+def wide_help(*arguments: str) -> str:
+    """Help on a wide terminal, so that no option is broken over lines."""
+    return command.run_process(*arguments, COLUMNS="400", TERMINAL_WIDTH="400").stdout
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """Rows of help by their option."""
+    return dict(re.findall(r"^│ [* ]* *(--[a-z-]+) (.*)│$", text, re.MULTILINE))
+
+
+def study_rows(text: str) -> dict[str, str]:
+    """Rows of the panel of names for `--set`, by their spelling."""
+    panel = text.partition("Studies: --set")[2]
+    rows = re.findall(r"^│ ([a-z-]+) +(.*)│$", panel, re.MULTILINE)
+    return {f"--set {name}": row for name, row in rows}
+
+
 @pytest.mark.parametrize("name", ["compress", "up"])
-def test_help_shows_every_option_with_its_default(name: str) -> None:
-    # On a wide terminal, so that no option is broken over lines.
-    text = command.run_process(name, "--help", COLUMNS="400", TERMINAL_WIDTH="400").stdout
-    for panel in PANELS:
-        assert f"─ {panel} ─" in text, panel
-    for field in fields(CompressConfig):
-        if not field.metadata:
-            continue
-        row = next((r for r in text.splitlines() if re.search(f"{flag(field.name)} ", r)), None)
+def test_help_is_short_and_help_all_is_complete(name: str) -> None:
+    short, complete = wide_help(name, "--help"), wide_help(name, "--help-all")
+    assert len(rows_of(short)) <= MOST_OPTIONS
+    shared = {"--output", "--overwrite", "--config", "--set", "--help-all", "--help"}
+    own = {"--resume", "--json"} if name == "compress" else set()
+    by_visibility: dict[str, set[str]] = {"help": shared | own, "help-all": {"--shard-size"}}
+    for field in option_fields(CompressConfig).values():
+        shown, spelled = field.metadata["shown"], flag(CompressConfig, field.name)
+        by_visibility.setdefault(shown, set()).add(spelled)
+        row = rows_of(complete).get(spelled) or study_rows(complete).get(spelled)
         assert row is not None, field.name
-        if field.default is not None:
-            switch = {True: "yes", False: "no"}  # 1 and 1.0 are True to a dict
-            value = field.default
-            default = switch[value] if isinstance(value, bool) else str(value).lower()
-            assert f"(default: {default})" in row, row
-    for option in ("--output", "--overwrite", "--shard-size", "--config"):
-        assert option in text
-    assert ("--resume" in text and "--json" in text) == (name == "compress")
+        assert default_text(field.default).replace("[dim]", "").removesuffix("[/]") in row
+    assert rows_of(short).keys() == by_visibility["help"]
+    assert rows_of(complete).keys() == by_visibility["help"] | by_visibility["help-all"]
+    assert study_rows(complete).keys() == by_visibility["set"]
 
 
 def test_the_version_is_the_packages() -> None:

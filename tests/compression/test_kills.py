@@ -1,11 +1,9 @@
-"""Killed at random moments: learning goes on to the same bits, exports are whole or not there."""
+"""Killed at any file operation: learning goes on to the same bits, exports are all or nothing."""
 
 from __future__ import annotations
 
 import json
-import random
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +15,9 @@ from transformers import PreTrainedModel
 from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.config.compress_config import CompressConfig
-from tests.crash_runner import DONE, KILLED, Forker, forker
+from tests.crash_runner import Forker, forker
 from tests.tiny import save_tiny
 
-KILLS = 20
 PRINTABLE = slice(32, 127)  # bytes
 
 
@@ -32,7 +29,7 @@ def warm() -> Iterator[Forker]:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> CompressConfig:
-    """A compression of some hundred steps in each stage."""
+    """A compression with every stage, of some dozen steps in each."""
     folder = tmp_path_factory.mktemp("base")
     model = save_tiny("llama", folder / "model")
     (folder / "text.txt").write_text(written_by(model, blocks=64, length=32))
@@ -44,11 +41,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> CompressConfig:
         sequence_length=32,
         method="grasp",  # of all methods the one with every stage
         rounds=3,
-        criterion_sequences=24,  # what is saved between two kills must fit between them
+        criterion_sequences=24,
         compensation_sequences=24,
-        epochs=3,
+        epochs=1,
         swap_groups=1,
-        scale_epochs=2,
+        scale_epochs=1,
         device="cpu",
     )
 
@@ -69,13 +66,12 @@ def written_by(model: PreTrainedModel, blocks: int, length: int) -> str:
 @pytest.fixture(scope="module")
 def uninterrupted(
     warm: Forker, config: CompressConfig, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, float]:
-    """The checkpoint that a run makes which nobody kills, and the seconds it takes."""
-    output = tmp_path_factory.mktemp("whole") / "out"
-    start = time.monotonic()
-    assert warm.run("compress", config=asdict(config), output=str(output), resume=False) == DONE
-    assert load_plan(output / "plan.safetensors").fitted, "columns are solved for, and go on so"
-    return output, time.monotonic() - start
+) -> tuple[Path, int]:
+    """The checkpoint that a run makes which nobody kills, and its file operations."""
+    folder = tmp_path_factory.mktemp("whole")
+    ended = warm.run("compress", folder, config=asdict(config), output=str(folder / "out"))
+    assert load_plan(folder / "out" / "plan.safetensors").fitted, "columns were solved for"
+    return folder / "out", ended.operations
 
 
 def siblings(output: Path) -> list[str]:
@@ -87,53 +83,39 @@ def metrics(folder: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-def assert_same_result(found: Path, expected: Path) -> None:
-    one, other = load_plan(found / "plan.safetensors"), load_plan(expected / "plan.safetensors")
+def assert_same_result(made: Path, expected: Path) -> None:
+    plans = [load_plan(folder / "plan.safetensors") for folder in (made, expected)]
     for name in ("scores", "mask", "scales"):
-        assert torch.equal(getattr(one, name), getattr(other, name)), name
-    assert metrics(found) == metrics(expected)
+        assert torch.equal(*(getattr(plan, name) for plan in plans)), name
+    assert metrics(made) == metrics(expected)
     weights = "model.safetensors"
-    assert (found / weights).read_bytes() == (expected / weights).read_bytes()
+    assert (made / weights).read_bytes() == (expected / weights).read_bytes()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "runs", [5, pytest.param(11, marks=pytest.mark.all), pytest.param(23, marks=pytest.mark.all)]
+)
 def test_learning_goes_on_to_the_same_bits(
-    warm: Forker, config: CompressConfig, uninterrupted: tuple[Path, float], tmp_path: Path
+    warm: Forker,
+    config: CompressConfig,
+    uninterrupted: tuple[Path, int],
+    tmp_path: Path,
+    runs: int,
 ) -> None:
-    whole, seconds = uninterrupted
-    moments, kills = random.Random(1), 0
-    for chain in range(KILLS):
-        output = tmp_path / str(chain) / "out"
-        resume = False
-        while not output.exists():
-            after = moments.uniform(0, seconds / 5)
-            job = {"config": asdict(config), "output": str(output), "resume": resume}
-            kills += warm.run("compress", after, **job) == KILLED
-            resume = True
-        assert_same_result(output, whole)
-        if kills >= KILLS:
+    """A chain of runs, each killed a share of the whole further on, and resumed by the next."""
+    whole, operations = uninterrupted
+    output, kills = tmp_path / "out", 0
+    while True:
+        # What a resumed run repeats of its start costs it operations too: allow it more each time.
+        kill_at = operations // runs + 7 * kills
+        job = {"config": asdict(config), "output": str(output), "resume": kills > 0}
+        if not warm.run("compress", tmp_path, kill_at, **job).killed:
             break
-    assert kills >= KILLS
-
-
-class Moments:
-    """Moments to kill an export at: anywhere, or close to its end, where the folder gets its name.
-
-    They count from `begin_at_share` of the tensors on.
-    """
-
-    def __init__(self, where: str) -> None:
-        self._earliest = {"anywhere": 0.0, "at the end": 0.85}[where]
-        self.begin_at_share = {"anywhere": 0.0, "at the end": 1.0}[where]
-        self._end_seconds, self._random, self.kills = 0.1, random.Random(where), 0
-
-    def next(self) -> float:
-        return self._end_seconds * self._random.uniform(self._earliest, 1.1)
-
-    def learn(self, how_it_ended: str) -> None:
-        """Home in on the end, wherever the load of the machine moves it."""
-        self.kills += how_it_ended == KILLED
-        self._end_seconds *= 1.05 if how_it_ended == KILLED else 0.9
+        kills += 1
+    assert kills >= min(3, runs - 2)
+    assert siblings(output) == ["out"]
+    assert_same_result(output, whole)
 
 
 def checks(folder: Path) -> list[bool | None]:
@@ -152,51 +134,64 @@ def deep(warm: Forker, config: CompressConfig, tmp_path_factory: pytest.TempPath
     for name, keep in (("a", 0.6), ("b", 0.5)):
         short = {"model": str(folder / "model"), "keep": keep, "sequences": 4, "epochs": 1}
         job = {**asdict(config), **short, "scale_epochs": 1}
-        assert warm.run("compress", config=job, output=str(folder / name), resume=False) == DONE
+        warm.run("compress", folder, config=job, output=str(folder / name))
     return folder
 
 
-def export_arguments(
-    deep: Path, name: str, output: Path, begin_at_share: float
-) -> dict[str, object]:
+def export_arguments(deep: Path, name: str, output: Path) -> dict[str, object]:
     plan = str(deep / name / "plan.safetensors")
     folders = {"model": str(deep / "model"), "output": str(output)}
-    return {**folders, "plan": plan, "shard_bytes": 100_000, "begin_at_share": begin_at_share}
+    return {**folders, "plan": plan, "shard_bytes": 100_000}
+
+
+# Every so many operations; and each of the last, among which the folder gets its name.
+STEPS = [7, pytest.param(1, marks=pytest.mark.all)]
+LAST = 8
+
+
+def places(operations: int, step: int) -> list[int]:
+    """Numbers of the operations before which a run is killed."""
+    spread = range(1, operations - LAST, step)
+    return [*spread, *range(max(1, operations - LAST), operations + 1)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["anywhere", "at the end"])
+@pytest.mark.parametrize("step", STEPS)
 def test_a_killed_export_leaves_all_or_nothing(
-    warm: Forker, deep: Path, where: str, tmp_path: Path
+    warm: Forker, deep: Path, tmp_path: Path, step: int
 ) -> None:
-    output, moments = tmp_path / "out", Moments(where)
-    arguments = export_arguments(deep, "a", output, moments.begin_at_share)
-    while moments.kills < KILLS:
-        moments.learn(warm.run("export", moments.next(), **arguments))
+    output = tmp_path / "out"
+    arguments = export_arguments(deep, "a", output)
+    operations = warm.run("export", tmp_path, **arguments).operations
+    shutil.rmtree(output)
+    for place in places(operations, step):
+        assert warm.run("export", tmp_path, place, **arguments).killed
         if output.exists():
             assert files_are_whole(output)
             shutil.rmtree(output)
-    assert warm.run("export", **arguments) == DONE
+    assert not warm.run("export", tmp_path, **arguments).killed
     assert siblings(output) == ["out"]
     assert checks(output) == [True] * 6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["anywhere", "at the end"])
+@pytest.mark.parametrize("step", STEPS)
 def test_a_killed_overwrite_leaves_the_old_or_the_new_or_nothing(
-    warm: Forker, deep: Path, where: str, tmp_path: Path
+    warm: Forker, deep: Path, tmp_path: Path, step: int
 ) -> None:
-    output, moments = tmp_path / "out", Moments(where)
-    old, new = (export_arguments(deep, name, output, moments.begin_at_share) for name in "ab")
+    output = tmp_path / "out"
+    old, new = (export_arguments(deep, name, output) for name in "ab")
     plans = {(deep / name / "plan.safetensors").read_bytes() for name in ("a", "b")}
     assert len(plans) == 2
-    assert warm.run("export", **old) == DONE
-    while moments.kills < KILLS:
-        moments.learn(warm.run("export", moments.next(), **new, overwrite=True))
+    warm.run("export", tmp_path, **old)
+    operations = warm.run("export", tmp_path, **new, overwrite=True).operations
+    for place in places(operations, step):
+        # A run that finds less to clear away than the first takes fewer operations.
+        warm.run("export", tmp_path, place, **old, overwrite=True)
         if output.exists():
             assert files_are_whole(output)
             assert (output / "plan.safetensors").read_bytes() in plans
         old, new = new, old
-    assert warm.run("export", **new, overwrite=True) == DONE
+    assert not warm.run("export", tmp_path, **new, overwrite=True).killed
     assert siblings(output) == ["out"]
     assert checks(output) == [True] * 6

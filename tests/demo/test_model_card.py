@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import grasp_deploy.demo
 from benchmarks.train_demo_model import SEPARATOR, perplexity
@@ -18,7 +18,7 @@ CARD = (FOLDER / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(FOLDER)
 
 
@@ -29,13 +29,13 @@ def figure(pattern: str) -> float:
     return float(found.group(1).replace(",", ""))
 
 
-def test_the_files_are_small_and_complete():
+def test_the_files_are_small_and_complete() -> None:
     assert (FOLDER / "model.safetensors").stat().st_size <= 7_000_000
     for name in ("config.json", "generation_config.json", "tokenizer.json"):
         json.loads((FOLDER / name).read_text())
 
 
-def test_the_shape_is_a_grouped_llama():
+def test_the_shape_is_a_grouped_llama() -> None:
     config = json.loads((FOLDER / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
     assert config["head_dim"] == 32  # a head size that vLLM's CPU build takes
@@ -43,13 +43,15 @@ def test_the_shape_is_a_grouped_llama():
     assert config["dtype"] == "bfloat16"
 
 
-def test_every_string_survives_the_tokenizer(tokenizer):
+def test_every_string_survives_the_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     text = "Déjà vu: 数 \t def f(x):\n    return x ** 2  # \N{SNOWMAN}"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert tokenizer.bos_token_id is not None and tokenizer.eos_token_id is not None
 
 
-def test_the_card_tells_the_parameters_and_the_heldout_perplexity(tokenizer):
+def test_the_card_tells_the_parameters_and_the_heldout_perplexity(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.bfloat16)
     assert model.num_parameters() == figure(r"model of ([\d,]+) parameters")
 

@@ -1,4 +1,4 @@
-"""Greedy tokens and KV capacity from a real vLLM against transformers and the prediction."""
+"""Greedy tokens and KV capacity of a real vLLM beside transformers and the prediction."""
 
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -37,6 +37,7 @@ def test_tokens_are_those_of_transformers_and_the_cache_is_as_predicted(model: P
 
 
 @pytest.mark.vllm
+@pytest.mark.all  # a failing child is tested without vLLM too
 def test_a_failing_engine_is_told_with_the_end_of_its_log(model: Path) -> None:
     with pytest.raises(ChildError) as caught:
         greedy_tokens(model, PROMPTS, 8, dtype="int3")
@@ -45,7 +46,6 @@ def test_a_failing_engine_is_told_with_the_end_of_its_log(model: Path) -> None:
     assert "'float32'" in message
 
 
-@pytest.mark.slow
 def test_an_engine_that_takes_too_long_is_ended(model: Path) -> None:
     with pytest.raises(ChildError, match=r"^vLLM gave no answer within 0\.5 s; its log ends:\n"):
         greedy_tokens(model, PROMPTS, 8, timeout_seconds=0.5)

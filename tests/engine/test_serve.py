@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from grasp_deploy.errors import ChildError, InputError
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
 GIBIBYTE = 2**30
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the installed vLLM for its CPU build, whichever it is."""
+    """Pretend that the installed vLLM is its CPU build."""
     monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
 
@@ -139,13 +137,10 @@ def test_a_folder_without_tokenizer_is_refused_unless_another_is_named(
     check_before_serving(tmp_path, with_port("--skip-tokenizer-init"))
 
 
-@pytest.mark.parametrize("spelling", [["-tp", "2"], ["--tensor_parallel_size=2"]])
-def test_layers_that_workers_cannot_share_are_named(
-    spelling: list[str], tmp_path: Path, cpu_build: None
-) -> None:
+def test_layers_that_workers_cannot_share_are_named(tmp_path: Path, cpu_build: None) -> None:
     dense = save_tiny("llama", tmp_path)
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
-    assert refusal(tmp_path, *spelling) == (
+    assert refusal(tmp_path, "-tp", "2") == (
         "the tensor-parallel size 2 does not divide the KV groups of layers 1-2; the FFN channels "
         "of layer 1: take a size that does (1), or compress the dense model again with "
         "--tensor-parallel 2"
@@ -217,18 +212,18 @@ def test_waiting_ends_when_time_runs_out(tmp_path: Path) -> None:
     stop(process)
 
 
-@pytest.mark.vllm
-def test_serve_becomes_a_vllm_that_takes_the_command(model: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from grasp_deploy.engine.serve import serve\n"
-        "serve(Path(sys.argv[1]), sys.argv[2:])"
-    )
-    command = [sys.executable, "-c", code, str(model), *with_port("--help=all")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"starting {sys.executable} -P -m vllm.entrypoints." in done.stderr
-    for flag in ("--host", "--port", "--uds", "--kv-cache-memory-bytes", "--tensor-parallel-size"):
-        assert flag in done.stdout
+def test_serve_becomes_the_server(
+    model: Path,
+    cpu_build: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    calls: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execve", lambda path, command, _: calls.append((path, command)))
+    arguments = with_port("--kv-cache-memory-bytes", "9")
+    serve(model, arguments)
+    assert calls == [(sys.executable, serve_command(model, arguments, "cpu"))]
+    assert f"starting {sys.executable} -P -m vllm.entrypoints." in capsys.readouterr().err
 
 
 def test_serve_refuses_before_anything_starts(tmp_path: Path, cpu_build: None) -> None:
@@ -236,16 +231,15 @@ def test_serve_refuses_before_anything_starts(tmp_path: Path, cpu_build: None) -
         serve(tmp_path / "absent", [])
 
 
-@pytest.mark.vllm
-def test_a_server_that_fails_is_told_with_the_end_of_its_log(model: Path, tmp_path: Path) -> None:
+def test_a_server_that_fails_is_told_with_the_end_of_its_log(
+    model: Path, tmp_path: Path, cpu_build: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "server_module", lambda: ["pytest", "--no-such-flag"])
     log = tmp_path / "log"
-    with (
-        pytest.raises(ChildError) as caught,
-        running_server(model, ["--no-such-flag"], log),
-    ):
+    with pytest.raises(ChildError) as caught, running_server(model, [], log):
         pass
     message = str(caught.value)
     assert message.startswith(
-        f"vLLM stopped with exit status 2 while starting; its log {log} ends:\n"
+        f"vLLM stopped with exit status 4 while starting; its log {log} ends:\n"
     )
     assert "unrecognized arguments: --no-such-flag" in message

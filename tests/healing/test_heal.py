@@ -23,7 +23,8 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.quality.corpora import healing_sources
 from grasp_deploy.healing.heal import heal
-from grasp_deploy.healing.lora import LINEARS, HealConfig
+from grasp_deploy.healing.lora import LINEARS
+from grasp_deploy.healing.settings import HealConfig
 from tests.cli.command import assert_refused, grasp_deploy
 
 pytest.importorskip("peft", reason="healing needs the extra 'heal'")

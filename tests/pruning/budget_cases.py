@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grasp_deploy.pruning.projection import Budget, BudgetError, make_budget, smallest_limit
+from grasp_deploy.pruning.budget import Budget, BudgetError, make_budget, smallest_limit
 from grasp_deploy.pruning.units import UnitTable
 
 

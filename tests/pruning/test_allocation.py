@@ -18,8 +18,9 @@ from grasp_deploy.pruning.allocation import (
     owl_offsets,
     per_cost,
 )
+from grasp_deploy.pruning.budget import Budget, make_budget
 from grasp_deploy.pruning.costs import Widths, parameters_cost
-from grasp_deploy.pruning.projection import Budget, make_budget, project
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.budget_cases import Case, cases
 
@@ -129,36 +130,22 @@ def test_equal_scores_are_kept_in_the_order_of_ties() -> None:
         assert int(part[kept].max()) < int(part[~kept].min())
 
 
-def test_shares_make_up_for_layers_that_the_floor_holds_up() -> None:
+def test_shares_make_up_for_what_the_floor_the_targets_and_multiples_hold_up() -> None:
     units = UnitTable.of_layers([(100, 1), (100, 1)])
-    costs = units.spread([1, 1], [50, 50])
-    budget = make_budget(units, costs, 120.0)
+    budget = make_budget(units, units.spread([1, 1], [50, 50]), 120.0)
     mask = project(allocate("layerwise", torch.rand(units.size), budget), budget)
     assert units.kept_per_layer(mask) == [(10, 1), (10, 1)]  # the groups stay and cost 100 of 120
-
-
-def test_units_that_are_no_target_stay_and_the_rest_shares_the_budget() -> None:
-    costs = torch.where(UNITS.is_kv, 0.0, 1.0)
-    budget = make_budget(UNITS, costs, 0.25 * 5 * 96)
-    mask = project(allocate("layerwise", random_scores(), budget), budget)
-    assert UNITS.kept_per_layer(mask) == [(24, 8)] * 5
-
-
-def test_layers_keep_multiples_of_nearly_the_same_share() -> None:
-    budget = budget_of(0.5, ffn_multiple=8, kv_multiple=2)
-    mask = project(allocate("layerwise", random_scores(), budget), budget)
-    assert set(UNITS.kept_per_layer(mask)) == {(48, 4)}
+    channels = make_budget(UNITS, torch.where(UNITS.is_kv, 0.0, 1.0), 0.25 * 5 * 96)
+    in_multiples = budget_of(0.5, ffn_multiple=8, kv_multiple=2)
+    for budget, kept in ((channels, (24, 8)), (in_multiples, (48, 4))):
+        mask = project(allocate("layerwise", random_scores(), budget), budget)
+        assert UNITS.kept_per_layer(mask) == [kept] * 5
 
 
 def test_a_budget_for_all_keeps_all() -> None:
     budget = replace(budget_of(0.5), limit=2 * float(COSTS.sum()))
     for name in ("layerwise", "owl"):
         assert bool(project(allocate(name, random_scores(), budget, torch.rand(5)), budget).all())
-
-
-def test_global_changes_nothing() -> None:
-    scores = random_scores()
-    assert allocate("global", scores, budget_of(0.5)) is scores
 
 
 def test_layers_with_the_same_outliers_keep_the_same() -> None:
@@ -168,7 +155,9 @@ def test_layers_with_the_same_outliers_keep_the_same() -> None:
     )
 
 
-def test_an_unknown_allocation_is_refused() -> None:
+def test_global_changes_nothing_and_an_unknown_allocation_is_refused() -> None:
+    scores = random_scores()
+    assert allocate("global", scores, budget_of(0.5)) is scores
     with pytest.raises(ValueError, match="'even': choose one of global, layerwise, owl"):
         allocate("even", random_scores(), budget_of(0.5))
 

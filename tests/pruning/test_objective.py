@@ -7,9 +7,8 @@ import math
 import pytest
 import torch
 
-from grasp_deploy.pruning.objective import distillation_loss, language_loss
-from grasp_deploy.pruning.training import freeze
-from tests.tiny import tiny_model
+from grasp_deploy.pruning.objective import distillation_loss, language_loss, mean_loss
+from tests.pruning.tiny_units import frozen, token_ids
 
 
 def test_distillation_is_the_mean_divergence_over_positions() -> None:
@@ -31,8 +30,11 @@ def test_its_gradient_is_the_difference_of_the_probabilities() -> None:
 
 
 def test_the_texts_own_loss_is_that_of_transformers() -> None:
-    model = tiny_model("llama")
-    freeze(model)
-    ids = torch.randint(256, (3, 16), generator=torch.Generator().manual_seed(0))
+    model, ids = frozen(), token_ids(3, 16)
     expected = model(input_ids=ids, labels=ids).loss
     torch.testing.assert_close(language_loss(model, ids), expected)
+
+
+def test_every_sequence_counts_the_same_in_the_mean() -> None:
+    model, ids = frozen(), token_ids(5, 16)
+    assert mean_loss(model, ids, 2) == pytest.approx(mean_loss(model, ids, 5), rel=1e-6)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.progressive import cut_in_rounds
-from grasp_deploy.pruning.projection import make_budget, project
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
 UNITS = UnitTable.of_layers([(6, 2)])

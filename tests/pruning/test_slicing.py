@@ -46,9 +46,9 @@ def cut_modules(model: PreTrainedModel, index: int, cut: LayerCut) -> tuple[nn.M
     dense = model.model.layers[index]
     config = copy.deepcopy(model.config)
     config.head_dim = dense.self_attn.head_dim
-    config.intermediate_size = len(cut.channels)
-    config.num_attention_heads = len(cut.query_rows) // config.head_dim
-    config.num_key_value_heads = len(cut.kv_rows) // config.head_dim
+    config.intermediate_size = len(cut.kept["channels"])
+    config.num_attention_heads = len(cut.kept["queries"]) // config.head_dim
+    config.num_key_value_heads = len(cut.kept["keys-values"]) // config.head_dim
     modules = type(dense.mlp)(config), type(dense.self_attn)(config, index)
     for module, part in zip(modules, ("mlp", "self_attn"), strict=True):
         tensors = getattr(dense, part).state_dict()
@@ -68,27 +68,15 @@ MASK = torch.tensor([True, False, True, False, True])
 SCALES = torch.tensor([2.0, 1.0, 0.5, 1.0, 3.0])
 
 
-def test_a_cut_names_what_stays() -> None:
-    cut = layer_cut(UNITS, 0, MASK, SCALES, group_size=1, head_dim=2)
-    assert cut.channels.tolist() == [0, 2]
-    assert cut.channel_scales.tolist() == [2, 0.5]
-    assert cut.query_rows.tolist() == cut.kv_rows.tolist() == [2, 3]
-    assert cut.query_scales.tolist() == [3, 3]
-
-
-def test_query_heads_go_with_their_group() -> None:
-    cut = layer_cut(UNITS, 0, MASK, SCALES, group_size=3, head_dim=2)
-    assert cut.query_rows.tolist() == [6, 7, 8, 9, 10, 11]
-    assert cut.query_scales.tolist() == [3] * 6
-    assert cut.kv_rows.tolist() == [2, 3]
-
-
-def test_the_cut_of_a_later_layer_counts_from_its_own_start() -> None:
+def test_query_heads_go_with_their_group_and_later_layers_count_from_their_own_start() -> None:
     units = UnitTable.of_layers([(1, 1), (3, 2)])
-    both = torch.cat([torch.ones(2, dtype=torch.bool), MASK])
-    cut = layer_cut(units, 1, both, torch.cat([torch.ones(2), SCALES]), 1, 2)
-    assert (cut.channels.tolist(), cut.kv_rows.tolist()) == ([0, 2], [2, 3])
-    assert cut.channel_scales.tolist() == [2, 0.5]
+    mask, scales = torch.cat([torch.ones(2).bool(), MASK]), torch.cat([torch.ones(2), SCALES])
+    cut = layer_cut(units, 1, mask, scales, group_size=3, head_dim=2)
+    assert cut.kept["channels"].tolist() == [0, 2]
+    assert cut.scales["channels"].tolist() == [2, 0.5]
+    assert cut.kept["queries"].tolist() == [6, 7, 8, 9, 10, 11]
+    assert cut.scales["queries"].tolist() == [3] * 6
+    assert cut.kept["keys-values"].tolist() == [2, 3]
 
 
 def test_rows_leave_and_columns_leave_scaled() -> None:
@@ -105,21 +93,13 @@ def test_rows_leave_and_columns_leave_scaled() -> None:
     assert cut_tensor("self_attn.o_proj.weight", eight, cut).tolist() == [[6, 9], [18, 21]]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mlp.down_proj.bias",
-        "self_attn.o_proj.bias",
-        "self_attn.q_norm.weight",
-        "self_attn.k_norm.weight",
-        "input_layernorm.weight",
-        "post_attention_layernorm.weight",
-    ],
-)
-def test_what_pruning_does_not_touch_passes_through(name: str) -> None:
+def test_biases_of_outputs_and_norms_pass_through() -> None:
     tensor = torch.randn(5)
     cut = layer_cut(UNITS, 0, MASK, SCALES, group_size=1, head_dim=2)
-    assert cut_tensor(name, tensor, cut) is tensor
+    attention = ("self_attn.o_proj.bias", "self_attn.q_norm.weight", "self_attn.k_norm.weight")
+    norms = ("input_layernorm.weight", "post_attention_layernorm.weight")
+    for name in ("mlp.down_proj.bias", *attention, *norms):
+        assert cut_tensor(name, tensor, cut) is tensor
 
 
 def test_folding_rounds_once_from_float32() -> None:

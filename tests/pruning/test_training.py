@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,44 +17,32 @@ from transformers import PreTrainedModel
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.budget import unit_table
-from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.costs import Widths, parameters_cost
-from grasp_deploy.pruning.gates import gated, straight_through
-from grasp_deploy.pruning.learning_state import (
-    CalibrationBlocks,
-    LearningState,
-    Schedule,
-)
-from grasp_deploy.pruning.objective import LossError, distillation_loss, language_loss, mean_loss
-from grasp_deploy.pruning.projection import make_budget
-from grasp_deploy.pruning.scales import learn_scales
+from grasp_deploy.pruning.gates import GateSite, gated, straight_through
+from grasp_deploy.pruning.learning_state import LearningState
+from grasp_deploy.pruning.objective import LossError, distillation_loss, mean_loss
+from grasp_deploy.pruning.ranking import Ranking
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import (
     StepRecord,
     freeze,
     gumbel_noise,
-    keep_mask,
+    learn_scales,
     learn_scores,
 )
-from grasp_deploy.pruning.units import UnitTable
-from tests.tiny import tiny_model
+from tests.pruning.tiny_units import GROUP_WIDTH, UNITS, frozen, generator, token_ids
 
-UNITS = UnitTable.of_layers([(96, 2)] * 3)
-GROUP_WIDTH = 64
 COSTS = parameters_cost(UNITS, Widths(64, 32, 2, False, False, 4, 4))
 BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
-BLOCKS = CalibrationBlocks.split(
-    torch.randint(256, (16, 16), generator=torch.Generator().manual_seed(0)), 1 / 4
-)
+BLOCKS = CalibrationBlocks.split(token_ids(16, 16), 1 / 4)
 SCHEDULE = Schedule(epochs=2, batch_size=3, learning_rate=0.05, seed=0, select="best")
 STEPS = 8  # 2 epochs of 12 blocks, three at a time
 
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    model = tiny_model("llama")
-    freeze(model)
-    return model
+    return frozen()
 
 
 def fresh(stage: str, schedule: Schedule = SCHEDULE) -> LearningState:
@@ -63,12 +50,26 @@ def fresh(stage: str, schedule: Schedule = SCHEDULE) -> LearningState:
     return LearningState(start, schedule.learning_rate)
 
 
+def mask_of(scores: Tensor) -> Tensor:
+    return Ranking.of_scores(scores, BUDGET, 1.5, per_cost=False).mask
+
+
 def learn(
-    stage: str, model: PreTrainedModel, state: LearningState, schedule: Schedule = SCHEDULE
+    stage: str,
+    model: PreTrainedModel,
+    state: LearningState,
+    schedule: Schedule = SCHEDULE,
+    noisy: bool = False,
+    site: GateSite = "outputs",
 ) -> Iterator[StepRecord]:
     if stage == "gates":
-        return learn_scores(model, BUDGET, GROUP_WIDTH, BLOCKS, schedule, state, temperature=1.5)
-    mask = keep_mask(torch.zeros(UNITS.size), BUDGET, 1.5, per_cost=False)
+        return learn_scores(
+            *(model, BUDGET, GROUP_WIDTH, BLOCKS, schedule, state),
+            temperature=1.5,
+            noisy=noisy,
+            site=site,
+        )
+    mask = mask_of(torch.zeros(UNITS.size))
     return learn_scales(model, UNITS, GROUP_WIDTH, mask, BLOCKS, schedule, state)
 
 
@@ -82,19 +83,12 @@ def test_the_budget_holds_at_every_step(model: PreTrainedModel) -> None:
     assert len({tuple(mask.tolist()) for mask in masks}) > STEPS / 2  # and it does learn
 
 
-@pytest.mark.parametrize("stage", ["gates", "scales"])
-def test_two_runs_are_the_same_bit_for_bit(stage: str, model: PreTrainedModel) -> None:
-    states = [fresh(stage), fresh(stage)]
-    losses = [[record.loss for record in learn(stage, model, state)] for state in states]
-    assert losses[0] == losses[1]
-    assert torch.equal(states[0].values, states[1].values)
-
-
 @pytest.mark.parametrize("schedule", [SCHEDULE, AVERAGE], ids=["best", "average"])
 @pytest.mark.parametrize("stage", ["gates", "scales"])
 def test_a_run_goes_on_from_any_saved_step_bit_for_bit(
     stage: str, schedule: Schedule, model: PreTrainedModel
 ) -> None:
+    """From the first, too: two runs are the same."""
     whole = fresh(stage)
     saved = [safetensors.torch.save(whole.tensors())]
     losses = []
@@ -119,12 +113,12 @@ def test_best_is_the_lowest_on_held_out_text_and_last_is_the_last(
 ) -> None:
     state = fresh(stage)
     values = [state.values.detach().clone()]
-    told = []
+    reported = []
     for record in learn(stage, model, state):
         values.append(state.values.detach().clone())
-        told.append(record.heldout_loss)
+        reported.append(record.heldout_loss)
     measured = [heldout_loss(stage, model, v) for v in values]
-    assert told == measured[:-1]  # so few steps that every one is checked
+    assert reported == measured[:-1]  # so few steps that every one is checked
     best = min(range(len(values)), key=measured.__getitem__)
     assert torch.equal(state.chosen("best"), values[best])
     assert state.best_loss == measured[best]
@@ -148,39 +142,19 @@ def test_average_is_the_mean_of_the_last_quarter_of_the_steps(
     assert not torch.equal(state.chosen("average"), state.chosen("last"))
 
 
-@pytest.mark.parametrize(("steps", "averaged"), [(8, 2), (10, 3), (1, 1)])
-def test_a_last_quarter_is_rounded_up(steps: int, averaged: int) -> None:
-    one_a_step = CalibrationBlocks(torch.zeros(steps, 4), torch.zeros(0, 4))
-    schedule = replace(AVERAGE, epochs=1, batch_size=1)
-    taken = [schedule.is_averaged(one_a_step, step) for step in range(1, steps + 1)]
-    assert taken == [False] * (steps - averaged) + [True] * averaged
-
-
-def test_without_a_step_the_average_is_the_start() -> None:
-    assert torch.equal(fresh("scales", AVERAGE).chosen("average"), torch.ones(UNITS.size))
-
-
-def test_a_state_without_an_average_is_saved_and_restored_as_ever(model: PreTrainedModel) -> None:
-    state = fresh("gates")
-    list(learn("gates", model, state))
-    adam = {"adam_step", "adam_exp_avg", "adam_exp_avg_sq"}
-    assert state.tensors().keys() == {"step", "values", "best_values", "best_loss"} | adam
-    other = fresh("gates")
-    other.restore(state.tensors())
-    assert torch.equal(other.values, state.values) and other.averaged == 0
-
-
-@pytest.mark.parametrize("mean", [None, torch.zeros(3)], ids=["missing", "of another shape"])
-def test_a_saved_average_that_is_damaged_is_refused(mean: Tensor | None, tmp_path: Path) -> None:
-    state, workspace = fresh("gates"), Workspace(tmp_path, ExitStack())
-    state.average()
-    damaged = {name: one for name, one in state.tensors().items() if name != "mean_values"}
-    damaged |= {} if mean is None else {"mean_values": mean}
-    workspace.save("gates", state, 1.0)
-    assert workspace.restore("gates", fresh("gates")) == 1
-    workspace.save_tensors("gates", damaged, {})
-    with pytest.raises(InputError, match=r"gates.safetensors, .* is damaged: start anew"):
-        workspace.restore("gates", fresh("gates"))
+def test_kept_units_learn_a_scale_and_removed_ones_stay_at_one(model: PreTrainedModel) -> None:
+    """Learnt on the very sequences that they are measured on, scales must lower the loss."""
+    schedule = replace(SCHEDULE, epochs=5, learning_rate=0.01, select="last")
+    state, mask = fresh("scales", schedule), mask_of(torch.zeros(UNITS.size))
+    records = list(learn("scales", model, state, schedule))
+    scales = state.chosen("last")
+    assert all(torch.equal(record.mask, mask) for record in records)
+    assert bool((scales[~mask] == 1).all()) and bool((scales[mask] != 1).all())
+    with gated(model, UNITS, GROUP_WIDTH) as gates:
+        gates.assign(mask.float())
+        before = mean_loss(model, BLOCKS.train, 4)
+        gates.assign(mask * scales)
+        assert mean_loss(model, BLOCKS.train, 4) < before - 0.05
 
 
 def test_the_last_values_are_measured_too(model: PreTrainedModel) -> None:
@@ -195,7 +169,7 @@ def test_the_last_values_are_measured_too(model: PreTrainedModel) -> None:
 
 def heldout_loss(stage: str, model: PreTrainedModel, values: Tensor) -> float:
     scores = values if stage == "gates" else torch.zeros(UNITS.size)
-    gate = keep_mask(scores, BUDGET, 1.5, per_cost=False) * (1 if stage == "gates" else values)
+    gate = mask_of(scores) * (1 if stage == "gates" else values)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(gate.float())
         return mean_loss(model, BLOCKS.heldout, SCHEDULE.batch_size)
@@ -209,8 +183,7 @@ def test_the_last_values_cost_no_held_out_passes(model: PreTrainedModel) -> None
 
 
 def test_weights_that_are_no_numbers_stop_the_run_at_the_step() -> None:
-    broken = tiny_model("llama")
-    freeze(broken)
+    broken = frozen()
     state = fresh("gates")
     steps = learn("gates", broken, state)
     next(steps)
@@ -275,70 +248,6 @@ def demo_blocks(folder: Path, text: Path) -> Tensor:
     return ids[: 32 * 96].view(32, 96)
 
 
-def test_a_share_is_held_out_evenly_and_nothing_is_lost() -> None:
-    blocks = torch.arange(64).view(64, 1)
-    split = CalibrationBlocks.split(blocks)
-    assert split.heldout.flatten().tolist() == [0, 21, 42, 63]
-    assert sorted([*split.train.flatten().tolist(), 0, 21, 42, 63]) == list(range(64))
-    assert [len(CalibrationBlocks.split(blocks[:n]).heldout) for n in (1, 2, 16, 512)] == [
-        *(0, 1, 1, 4)
-    ]
-
-
-def test_an_epoch_takes_every_block_once_in_an_order_of_its_own() -> None:
-    blocks = CalibrationBlocks(torch.arange(10).view(10, 1), torch.empty(0, 1))
-    schedule = Schedule(epochs=3, batch_size=4, learning_rate=1, seed=5, select="last")
-    assert (schedule.steps_per_epoch(blocks), schedule.steps(blocks)) == (3, 9)
-    epochs = []
-    for epoch in range(3):
-        batches = [schedule.batch(blocks, 3 * epoch + step) for step in range(3)]
-        assert [len(batch) for batch in batches] == [4, 4, 2]
-        epochs.append(torch.cat(batches).flatten().tolist())
-    assert all(sorted(order) == list(range(10)) for order in epochs)
-    assert len({tuple(order) for order in epochs}) == 3
-    other = Schedule(epochs=3, batch_size=10, learning_rate=1, seed=6, select="last")
-    assert other.batch(blocks, 0).flatten().tolist() != epochs[0]
-
-
-@pytest.mark.parametrize(("steps", "checks"), [(8, 9), (16, 17), (100, 17), (1920, 17)])
-def test_masks_are_checked_at_both_ends_and_evenly_between(steps: int, checks: int) -> None:
-    blocks = CalibrationBlocks(torch.zeros(steps, 1), torch.zeros(1, 1))
-    schedule = Schedule(epochs=1, batch_size=1, learning_rate=1, seed=0, select="best")
-    at = [step for step in range(steps + 1) if schedule.is_check(blocks, step)]
-    assert at[0] == 0 and at[-1] == steps
-    assert checks <= len(at) <= checks + 2
-    nothing = CalibrationBlocks(blocks.train, blocks.heldout[:0])
-    assert not any(schedule.is_check(nothing, step) for step in range(steps + 1))
-
-
-def test_ranking_by_cost_divides_the_probability_by_the_cost() -> None:
-    units = UnitTable.of_layers([(3, 2)])
-    budget = make_budget(units, torch.tensor([2.0, 2, 2, 1, 4]), 7)
-    scores = torch.tensor([0.0, 3, 2, -1, 1])  # p: 0.5, 0.95, 0.88, 0.27, 0.73 at temperature 1
-    assert keep_mask(scores, budget, 1.0, per_cost=False).tolist() == [0, 1, 0, 0, 1]
-    assert keep_mask(scores, budget, 1.0, per_cost=True).tolist() == [1, 1, 1, 1, 0]
-
-
-def test_the_loss_is_that_of_transformers(model: PreTrainedModel) -> None:
-    expected = model(input_ids=BLOCKS.train, labels=BLOCKS.train).loss
-    assert float(language_loss(model, BLOCKS.train)) == pytest.approx(float(expected), rel=1e-6)
-
-
-def test_every_block_counts_the_same_in_the_mean(model: PreTrainedModel) -> None:
-    whole = mean_loss(model, BLOCKS.train[:5], 5)
-    assert mean_loss(model, BLOCKS.train[:5], 2) == pytest.approx(whole, rel=1e-6)
-
-
-def test_a_cosine_takes_the_learning_rate_to_zero() -> None:
-    schedule = Schedule(
-        epochs=2, batch_size=3, learning_rate=0.05, seed=0, select="last", cosine=True
-    )
-    rates = [schedule.rate(BLOCKS, step) for step in range(STEPS + 1)]
-    assert rates[0] == 0.05 and rates[STEPS // 2] == pytest.approx(0.025)
-    assert rates[STEPS] == pytest.approx(0) and rates == sorted(rates, reverse=True)
-    assert SCHEDULE.rate(BLOCKS, STEPS) == 0.05
-
-
 def test_a_distilled_step_follows_the_divergence_from_open_gates(model: PreTrainedModel) -> None:
     """The first AdamW step is the learning rate against the gradient's sign."""
     schedule = replace(SCHEDULE, distil=True, select="last")
@@ -346,7 +255,7 @@ def test_a_distilled_step_follows_the_divergence_from_open_gates(model: PreTrain
     record = next(learn("gates", model, state, schedule))
     ids = schedule.batch(BLOCKS, 0)
     scores = torch.zeros(UNITS.size, requires_grad=True)
-    mask = keep_mask(scores.detach(), BUDGET, 1.5, per_cost=False)
+    mask = mask_of(scores.detach())
     dense = model(input_ids=ids).logits.detach()
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(straight_through(torch.sigmoid(scores / 1.5), mask))
@@ -364,12 +273,8 @@ def test_gates_on_keys_and_values_see_the_same_losses_and_go_elsewhere(
 ) -> None:
     states = [fresh("gates"), fresh("gates")]
     first = [
-        next(
-            learn_scores(
-                model, BUDGET, GROUP_WIDTH, BLOCKS, SCHEDULE, state, temperature=1.5, site=site
-            )
-        )
-        for state, site in zip(states, ("outputs", "keys-values"), strict=True)
+        next(learn("gates", model, states[0], site="outputs")),
+        next(learn("gates", model, states[1], site="keys-values")),
     ]
     assert first[1].loss == pytest.approx(first[0].loss, rel=1e-6)
     assert first[1].heldout_loss == pytest.approx(first[0].heldout_loss, rel=1e-6)
@@ -381,18 +286,9 @@ def test_noise_moves_the_masks_of_steps_and_not_those_that_are_measured(
     model: PreTrainedModel,
 ) -> None:
     def masks(noisy: bool) -> list[Tensor]:
-        apart = torch.randn(UNITS.size, generator=torch.Generator().manual_seed(0))
-        state = LearningState(apart, 1e-6)
-        steps = learn_scores(
-            model,
-            BUDGET,
-            GROUP_WIDTH,
-            BLOCKS,
-            replace(SCHEDULE, learning_rate=1e-6),
-            state,
-            temperature=1.5,
-            noisy=noisy,
-        )
+        schedule = replace(SCHEDULE, learning_rate=1e-6)
+        state = LearningState(torch.randn(UNITS.size, generator=generator(0)), 1e-6)
+        steps = learn("gates", model, state, schedule, noisy=noisy)
         return [record.mask for record in steps]
 
     still, noisy = masks(False), masks(True)

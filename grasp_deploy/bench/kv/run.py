@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from grasp_deploy.bench.kv.record import Cell, KvRecord, RecordSettings
 from grasp_deploy.bench.kv.settings import KvSettings
 from grasp_deploy.bench.limits import check_positions, check_room
-from grasp_deploy.bench.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.bench.record import record_models
 from grasp_deploy.checkpoint.limits import Platform
 from grasp_deploy.checkpoint.read.config_file import positions_at
@@ -16,6 +15,7 @@ from grasp_deploy.engine.capacity import BLOCK_TOKENS, KvCapacity, kv_capacity, 
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
+from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.record import new_record
 
 DEFAULT_CONTEXT_TOKENS = 2048

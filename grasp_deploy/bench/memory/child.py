@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.engine.child import answer_requests
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 RESET_PEAK = "5"  # to /proc/self/clear_refs, see proc(5)
 
@@ -62,7 +62,7 @@ def answer(request: dict[str, Any], load: Load = load_model) -> dict[str, Any]:
     except torch.OutOfMemoryError as error:
         raise InputError(
             f"{request['device']} is too small for {request['batch']} prompts of "
-            f"{request['prompt_tokens']} tokens ({str(error).splitlines()[0]}): ask for fewer"
+            f"{request['prompt_tokens']} tokens ({first_line(error)}): ask for fewer"
         ) from None
     return {"samples": samples}
 

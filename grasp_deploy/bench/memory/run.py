@@ -13,10 +13,10 @@ from grasp_deploy.bench.memory.measure import prefill_memory
 from grasp_deploy.bench.memory.prefill import predict_prefill
 from grasp_deploy.bench.memory.record import Cell, MemoryRecord, RecordSettings, Sample, Sizes
 from grasp_deploy.bench.memory.settings import MemorySettings
-from grasp_deploy.bench.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.bench.record import record_models
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.record import new_record
 
 

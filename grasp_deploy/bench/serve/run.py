@@ -16,7 +16,6 @@ from pathlib import Path
 from msgspec import convert
 
 from grasp_deploy.bench.limits import check_sequence
-from grasp_deploy.bench.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.bench.record import record_models
 from grasp_deploy.bench.serve.record import Cell, LoadPoint, RecordSettings, Sample, ServeRecord
 from grasp_deploy.bench.serve.settings import ServeSettings
@@ -33,6 +32,7 @@ from grasp_deploy.engine.serve import (
 )
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.record import new_record
 
 CLIENT = "grasp_deploy.bench.serve.vllm_bench"

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import convert
 
-from grasp_deploy.bench.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.bench.record import record_models
 from grasp_deploy.bench.throughput.engines import (
     MODULES,
@@ -28,6 +27,7 @@ from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
+from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.record import new_record
 
 PATIENCE_SECONDS = 6 * 3600.0  # a large batch on a CPU may take an hour

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,9 @@ from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import sync
-from grasp_deploy.files.outputs import (
-    MANIFEST_FILE,
-    locked,
-    manifest_of,
-    readable_disk_errors,
-    sha256,
-)
+from grasp_deploy.files.disk import readable_disk_errors, sha256, sync, write_files
+from grasp_deploy.files.json_files import as_json
+from grasp_deploy.files.outputs import MANIFEST_FILE, lock_of, locked, manifest_of
 
 QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 
@@ -54,50 +47,22 @@ def intact_plan(directory: Path) -> Plan:
 def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     """Write `quality.json`, a model card with it, and the manifest of both into a checkpoint.
 
-    Every other file keeps the hash that the manifest stated. Raises InputError if the disk refuses
-    or another process writes the folder; the folder is then as it was.
+    Every other file keeps the hash that the manifest stated. A folder in use cannot be replaced in
+    one move, so the manifest comes last: it never names a file that does not exist. A process
+    killed between two files leaves a model that loads, and the same command finishes the update.
+
+    Raises InputError if the disk refuses or another process writes the folder; the folder is then
+    as it was.
     """
     directory = directory.resolve()
     config = read_config(directory)
     texts = {
-        QUALITY_FILE: _json(quality),
+        QUALITY_FILE: as_json(quality),
         CARD_FILE: model_card(plan, dense_shape(config), model_shape(config), quality),
     }
-    lock = directory.with_name(f".{directory.name}.lock")  # the one that an export takes
-    with readable_disk_errors(directory), locked(lock, directory):
+    with readable_disk_errors(directory), locked(lock_of(directory), directory):
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
         files = dict(sorted((manifest_of(directory) | hashes).items()))
-        _replace_texts(directory, {**texts, MANIFEST_FILE: _json({"sha256": files})})
-
-
-def _replace_texts(directory: Path, texts: Mapping[str, str]) -> None:
-    """Replace files one by one, in this order, after all of them are on the disk.
-
-    A folder cannot be replaced in one move while it is in use, so a process may be killed between
-    two files. No weight, config or tokenizer is touched: whatever the moment, the model loads and
-    is the same. With the manifest last, it never names a file that is not there; until it is
-    written `verify` finds that the card is another one. Each file is made anew from the plan and
-    the figures, none from the one before it, so the same command ends what was begun.
-    """
-    with _staged(directory, texts) as staged:
-        for name, temporary in staged.items():
-            temporary.replace(directory / name)
+        texts[MANIFEST_FILE] = as_json({"sha256": files})
+        write_files({directory / name: text.encode() for name, text in texts.items()})
         sync(directory)
-
-
-@contextmanager
-def _staged(directory: Path, texts: Mapping[str, str]) -> Iterator[dict[str, Path]]:
-    """Hidden files beside the named ones, complete and on the disk; none is left behind."""
-    staged = {name: directory / f".{name}.incomplete" for name in texts}
-    try:
-        for name, temporary in staged.items():
-            temporary.write_text(texts[name], encoding="utf-8")
-            sync(temporary)
-        yield staged
-    finally:
-        for temporary in staged.values():
-            temporary.unlink(missing_ok=True)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from grasp_deploy.checkpoint.format.families import Family, family_of
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import read_text
+from grasp_deploy.files.json_files import read_json
 
 LARGEST_SIZE, MOST_LAYERS = 2**31 - 1, 10_000  # beyond any model, and short of endless loops
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -101,19 +100,13 @@ class ModelShape:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The parsed config.json of a model folder; InputError if it is missing or broken."""
+    """Parse the config.json of a model folder; InputError if it is missing or broken."""
     path = directory / "config.json"
-    try:
-        config = json.loads(read_text(path))
-    except FileNotFoundError:
+    if not path.exists():
         raise InputError(
             f"{directory} holds no config.json: name a Hugging Face model folder or a hub id"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({error}): fetch the model again") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{path} is not a JSON object: fetch the model again")
-    return config
+        )
+    return read_json(path, "fetch the model again")
 
 
 def model_shape(config: dict[str, Any]) -> ModelShape:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.source import path_of, resolve_model
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import read_text
+from grasp_deploy.files.disk import kind_of
+from grasp_deploy.files.json_files import read_json
 
 
 def resolve_config(name: str, revision: str | None = None) -> Path:
@@ -18,38 +18,18 @@ def resolve_config(name: str, revision: str | None = None) -> Path:
     Raises InputError if there is no such file, folder or model.
     """
     path = path_of(name)
-    if is_file(path):
+    if kind_of(path) == "file":
         return path
     if path.suffix == ".json" and not path.is_dir():
         raise InputError(f"there is no file {name}: name a model's folder or its config.json")
     return resolve_model(name, revision, weights=False).directory
 
 
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name too long for one is none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 def read_config_at(path: Path) -> dict[str, Any]:
-    """The parsed config of a file or of a model folder; InputError if it is missing or broken."""
+    """Parse the config of a file or of a model folder; InputError if it is missing or broken."""
     if path.is_dir():
         return read_config(path)
-    try:
-        config = json.loads(read_text(path))
-    except FileNotFoundError:
-        raise InputError(
-            f"there is no file {path}: name a model's folder or its config.json"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}): name a model's folder or its config.json"
-        ) from None
-    if not isinstance(config, dict):
-        raise InputError(f"{path} is not a JSON object: name a model's folder or its config.json")
-    return config
+    return read_json(path, "name a model's folder or its config.json")
 
 
 def positions_at(path: Path) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import check_weights
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
+
+logger = logging.getLogger(__name__)
 
 
 def load(
@@ -37,8 +40,9 @@ def load_checked(
     directory: Path, device: torch.device, dtype: str, attention: str
 ) -> PreTrainedModel:
     """Load a folder whose weights have been checked; in eval mode, straight onto the device."""
-    logging.disable_progress_bar()  # a bar of its own for each of many loads says nothing
+    transformers_logging.disable_progress_bar()  # noise: many models are loaded
     wanted = "float32" if dtype == "auto" and device.type == "cpu" else dtype
+    logger.info("loading %s onto %s in %s", directory, device, wanted)
     try:
         with device:
             model = AutoModelForCausalLM.from_pretrained(
@@ -51,7 +55,7 @@ def load_checked(
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever transformers makes of an odd config.json
-        other = "" if attention == "sdpa" else f", or drop --attention {attention}"
+        other = "" if attention == "sdpa" else f", or drop --set attention={attention}"
         raise _not_loadable(directory, error, other) from error
     model.config.return_dict = True  # outputs are read by name, whatever the file asks for
     return model.eval()
@@ -139,11 +143,3 @@ def resolve_device(name: str) -> torch.device:
             "--device cpu, or install a CUDA build of torch and a driver"
         )
     return device
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.sizes import format_bytes
 
 STANDARD_DEVIATION = 0.02  # outputs stay finite in float16 and bfloat16, however deep the model
 
@@ -44,7 +45,7 @@ def random_model(
             )
     except torch.OutOfMemoryError:
         raise InputError(
-            f"{device} is too small for the {shape.weight_bytes / 2**30:.1f} GiB of {path}: "
+            f"{device} is too small for the {format_bytes(shape.weight_bytes)} of {path}: "
             "take a smaller model or a larger device"
         ) from None
     return model.eval()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import sha256
+from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.files.disk import kind_of, sha256
 
 CARRIED_OVER = (  # what a checkpoint has as it is in its base model
     "tokenizer*",
@@ -29,6 +31,7 @@ WANTED = (
     *CARRIED_OVER,
 )
 UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy
+logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 8.0
 
 
@@ -56,27 +59,36 @@ def resolve_model(name: str, revision: str | None = None, weights: bool = True) 
     Raises InputError if there is no such folder or model, or the hub cannot give it.
     """
     directory = path_of(name)
-    try:
-        exists, is_folder = directory.exists(), directory.is_dir()
-    except (OSError, ValueError) as error:  # too long for a name, or a NUL in it
-        raise InputError(f"{name[:80]!r} is no name of a model ({error}): check it") from None
-    if is_folder:
+    kind = kind_of(directory)
+    if kind == "folder":
         if revision is not None:
             raise InputError(
                 f"{name} is a folder, and only hub models have revisions: leave --revision out"
             )
         return ModelSource(name, directory, None)
-    if exists:
+    if kind is not None:
         raise InputError(f"{name} is a file: name the model's folder, or a hub id")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith("/"):
         raise InputError(f"no such folder: {name}; name a model's folder, or a hub id")
     snapshot = _fetch(name, revision, WANTED if weights else ("config.json",))
+    logger.info("%s lies in %s", name, snapshot)
     return ModelSource(name, snapshot, snapshot.name)
 
 
 def file_hashes(directory: Path) -> dict[str, str]:
     """SHA-256 of each safetensors file of a folder, by file name."""
-    return {path.name: sha256(path) for path in sorted(directory.glob("*.safetensors"))}
+    return {path.name: weight_hash(path) for path in sorted(directory.glob("*.safetensors"))}
+
+
+def weight_hash(path: Path) -> str:
+    """SHA-256 of a weight file; a file whose size and time stand still is hashed once a process."""
+    state = path.stat()
+    return _hash_of_state(path.resolve(), state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _hash_of_state(path: Path, size_bytes: int, changed_nanoseconds: int) -> str:
+    return sha256(path)
 
 
 def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
@@ -104,7 +116,7 @@ def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
         if "/" not in name:  # a folder's name with a typo, more often than a hub id
             reason = f"there is no such folder here; as for a hub id, {reason}"
     except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        reason = f"the download failed ({_first_line(error)}): try again"
+        reason = f"the download failed ({first_line(error)}): try again"
     version = f" at revision {revision}" if revision else ""
     raise InputError(f"cannot get {name}{version}: {reason}")
 
@@ -142,11 +154,6 @@ def _out_of_reach(error: BaseException) -> str:
             "or name a folder that holds the model"
         )
     return (
-        f"the hub cannot be reached ({_first_line(error)}) and its cache does not hold the model: "
+        f"the hub cannot be reached ({first_line(error)}) and its cache does not hold the model: "
         "check the network, or name a folder that holds the model"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0].rstrip(".: ") if text else type(error).__name__

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.write.shards import INDEX_FILE
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import read_json, typed
 
 WEIGHTS_FILE = "model.safetensors"
 PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
@@ -29,19 +30,50 @@ class TensorEntry:
     shape: tuple[int, ...]
 
 
+class ShardIndex(msgspec.Struct):
+    """What an index of shards must hold."""
+
+    weight_map: dict[str, str]  # file by tensor name
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model folder as read once: its config, its shape and where its tensors lie.
+
+    The dtype of `shape` is the tensors' own; the config may name another one.
+    """
+
+    directory: Path
+    config: dict[str, Any]
+    shape: ModelShape
+    entries: dict[str, TensorEntry]
+
+
+def read_stored_model(directory: Path) -> StoredModel:
+    """Read the config.json and all weight headers of a folder, and compare them.
+
+    Raises InputError for whatever is missing, damaged or contradictory.
+    """
+    config = read_config(directory)
+    shape = model_shape(config)
+    entries = check_weights(directory, shape)
+    return StoredModel(directory, config, replace(shape, dtype=stored_dtype(entries)), entries)
+
+
 def check_checkpoint(directory: Path) -> ModelShape:
-    """The shape of a folder whose config.json is supported and whose weights agree with it.
+    """The shape that the config.json of a folder states, if its weights agree with it.
 
     Reads headers only. Raises InputError for whatever is missing, damaged or contradictory.
     """
-    shape = model_shape(read_config(directory))
-    stored = stored_dtype(check_weights(directory, shape))
-    if shape.pruned and stored != shape.dtype:
+    model = read_stored_model(directory)
+    stated = model_shape(model.config)
+    if stated.pruned and model.shape.dtype != stated.dtype:
         raise InputError(
-            f"{directory / 'config.json'} says {shape.dtype} and the tensors are {stored}: "
-            "one of them was replaced; export the checkpoint again"
+            f"{directory / 'config.json'} says {stated.dtype} and the tensors are "
+            f"{model.shape.dtype}: one of them was replaced; export the checkpoint again"
         )
-    return shape
+    return stated
 
 
 def check_tokenizer(directory: Path) -> None:
@@ -144,20 +176,12 @@ def _stored_tensors(directory: Path) -> dict[str, TensorEntry]:
 
 
 def _indexed_files(index: Path) -> dict[str, Path]:
-    try:
-        record: Any = json.loads(index.read_text(encoding="utf-8"))
-        weight_map = record["weight_map"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise InputError(f"{index} cannot be read ({error!r}): fetch the model again") from None
-    if (
-        not isinstance(weight_map, dict)
-        or not weight_map
-        or not all(
-            isinstance(file, str) and Path(file).name == file for file in weight_map.values()
-        )
-    ):
+    remedy = "fetch the model again"
+    record = typed(read_json(index, remedy), ShardIndex, index, remedy)
+    weight_map = record.weight_map
+    if not weight_map or any(Path(file).name != file for file in weight_map.values()):
         raise InputError(f"{index} maps no tensors to files beside it: fetch the model again")
-    if not isinstance(record.get("metadata"), dict):
+    if record.metadata is None:
         raise InputError(
             f'{index} has no "metadata", and without it transformers loads no model: write '
             '"metadata": {} into it, or fetch the model again'

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,23 +65,28 @@ def write_shards(
     """
     shards = plan_shards(layouts, shard_bytes)
     incoming = iter(tensors)
-    for file_name, names in shards.items():
-        digest = hashlib.sha256()
-        with (directory / file_name).open("wb") as file:
-            header = _header({name: layouts[name] for name in names})
-            digest.update(header)
-            file.write(header)
-            for expected in names:
-                name, tensor = next(incoming)
-                found = TensorLayout(tensor.dtype, tuple(tensor.shape))
-                assert (name, found) == (expected, layouts[expected]), (name, found, expected)
-                data = tensor.contiguous().view(torch.uint8).numpy().data.cast("B")
-                for start in range(0, len(data), PIECE_BYTES):
-                    piece = data[start : start + PIECE_BYTES]
-                    digest.update(piece)
-                    file.write(piece)
-                yield file_name, None
-        yield file_name, digest.hexdigest()
+    with ThreadPoolExecutor(1) as hasher:
+        for file_name, names in shards.items():
+            digest = hashlib.sha256()
+            hashed: Future[None] | None = None
+            with (directory / file_name).open("wb") as file:
+                header = _header({name: layouts[name] for name in names})
+                digest.update(header)
+                file.write(header)
+                for expected in names:
+                    name, tensor = next(incoming)
+                    layout = TensorLayout(tensor.dtype, tuple(tensor.shape))
+                    assert (name, layout) == (expected, layouts[expected]), (name, expected)
+                    data = tensor.contiguous().view(torch.uint8).numpy().data.cast("B")
+                    if hashed is not None:
+                        hashed.result()  # so that no more than one tensor waits in memory
+                    hashed = hasher.submit(digest.update, data)
+                    for start in range(0, len(data), PIECE_BYTES):
+                        file.write(data[start : start + PIECE_BYTES])
+                    yield file_name, None
+                if hashed is not None:
+                    hashed.result()
+            yield file_name, digest.hexdigest()
     # Also for a single shard: without an index vLLM would load every .safetensors file beside it,
     # the plan included.
     files = {name: file for file, names in shards.items() for name in names}

@@ -1,8 +1,7 @@
-"""What lies beside the weights and decides how they are used: tokenizer, configs and code."""
+"""Files beside the weights that decide how they are used: tokenizer, configs, remote code."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,31 +10,32 @@ import grasp_deploy.checkpoint.format as package
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.source import CARRIED_OVER
+from grasp_deploy.files.json_files import write_json
 
 REMOTE_CODE_FILES = ("configuration_grasp.py", "modeling_grasp.py")
 
 
-def write_companions(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:
-    """Write the files of a checkpoint that base model, release and plan give beside the weights."""
-    for name, path in {**carried_over(base), **travelling()}.items():
+def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:
+    """Write tokenizer, configs and remote code of a checkpoint into `directory`."""
+    for name, path in {**carried_over(base), **remote_code()}.items():
         shutil.copyfile(path, directory / name)
     for name, record in configs(plan, config).items():
-        (directory / name).write_text(as_json(record), encoding="utf-8")
+        write_json(directory / name, record)
 
 
 def carried_over(directory: Path) -> dict[str, Path]:
-    """The files of a model folder that a checkpoint has as they are in its base model, by name."""
+    """The files that a checkpoint takes over unchanged from its base model, by name."""
     paths = (path for pattern in CARRIED_OVER for path in sorted(directory.glob(pattern)))
     return {path.name: path for path in paths if path.is_file()}
 
 
-def travelling() -> dict[str, Path]:
-    """The package's own files that travel with a checkpoint, by name."""
+def remote_code() -> dict[str, Path]:
+    """The model code that every checkpoint carries for loading without this package, by name."""
     return {name: Path(package.__file__).with_name(name) for name in REMOTE_CODE_FILES}
 
 
 def configs(plan: Plan, config: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """The two configs of a checkpoint by file name; the model's own where it is known."""
+    """The configs of a checkpoint by file name; without `config` the options alone."""
     options = {"compress_config.json": plan.provenance["config"]}
     return options if config is None else {"config.json": config, **options}
 
@@ -62,7 +62,3 @@ def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
         "num_key_value_heads": dense_layer.num_key_value_heads,
         "per_layer_config": {str(i): vars(layer) for i, layer in enumerate(pruned.layers)},
     }
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -1,1 +1,1 @@
-"""`grasp-deploy bench`: what compression wins, measured."""
+"""`grasp-deploy bench`: gains of compression, measured."""

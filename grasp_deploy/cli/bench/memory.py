@@ -1,52 +1,32 @@
-"""`bench memory`: what one prefill takes."""
+"""`bench memory`: the memory that one prefill takes."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from grasp_deploy.cli.bench.options import (
-    Device,
-    Dtype,
-    Json,
-    Models,
-    Output,
-    RandomWeights,
-    Repetitions,
-    Seed,
-    int_list,
-)
-from grasp_deploy.cli.bench.output import check_place, command_line, end
+from grasp_deploy.bench.memory.settings import MemorySettings
+from grasp_deploy.cli.bench.output import command_line, write_and_print
 from grasp_deploy.cli.console import stderr
+from grasp_deploy.cli.options import Json, Models, RandomWeights, RecordOutput
+from grasp_deploy.cli.settings_options import takes_settings
 
 
+@takes_settings(MemorySettings)
 def memory_command(
     models: Models,
     *,
-    prompt_tokens: Annotated[
-        str, typer.Option(help="Lengths of the prompts, such as 256,512.")
-    ] = "256,512,1024,2048",
-    batch: Annotated[int, typer.Option(min=1, help="Prompts in a prefill.")] = 4,
+    settings: MemorySettings,
     random_weights: RandomWeights = False,
-    repetitions: Repetitions = 3,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    seed: Seed = 0,
-    output: Output = None,
+    output: RecordOutput = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what one prefill takes: weights, KV cache and peak, beside their prediction."""
-    lengths = tuple(int_list(prompt_tokens, "--prompt-tokens"))
-    check_place(output, "memory")
+    """Measure the memory of one prefill: weights, KV cache and peak, beside their prediction."""
     from grasp_deploy.bench.memory.run import bench_memory
-    from grasp_deploy.bench.memory.settings import MemorySettings
     from grasp_deploy.bench.memory.table import memory_table
     from grasp_deploy.evaluate.models import bench_models
+    from grasp_deploy.files.record_output import check_place
     from grasp_deploy.report.progress import stage_bars
 
-    chosen = bench_models(models, random_weights, dtype)
-    settings = MemorySettings(lengths, batch, repetitions, device, dtype, seed)
+    check_place(output, "memory")
+    chosen = bench_models(models, random_weights, settings.dtype)
     with stage_bars(stderr) as on_progress:
         record = bench_memory(chosen, settings, command_line(), on_progress)
-    end(record, output, as_json, memory_table)
+    write_and_print(record, output, as_json, memory_table)

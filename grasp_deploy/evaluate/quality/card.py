@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +25,13 @@ from grasp_deploy.evaluate.quality.corpora import (
     is_calibrated_on,
 )
 from grasp_deploy.evaluate.quality.records import task_rows
+from grasp_deploy.evaluate.quality.settings import CardSettings
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import versions
 from grasp_deploy.stats.clustered import paired_error
 
 SCHEMA_VERSION = 1
 SEQUENCE_LENGTH = 2048
-
-OnProgress = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class CardSettings:
-    """What is measured, and how; the same for both models."""
-
-    data: tuple[str, ...] = ()  # [NAME=]SOURCE[@SPLIT]; empty: WikiText-2 and C4
-    records: tuple[Path, ...] = ()  # of `evaluate tasks`
-    model: str | None = None  # the dense model; None: the one that the plan names
-    column: str | None = None
-    sequence_length: int | None = None  # None: 2048, or what the model takes
-    sequences: int = 80
-    batch_size: int = 1
-    device: str = "auto"
-    dtype: str = "auto"
 
 
 def evaluate_card(
@@ -60,7 +44,7 @@ def evaluate_card(
     model that is out of reach or another one, text that cannot be read, and records of others.
     """
     plan = intact_plan(directory)
-    base = base_of(plan, settings.model, "nothing tells what was lost")
+    base = base_of(plan, settings.model, "nothing tells what was lost").directory
     tasks = task_rows(settings.records, base, directory)
     texts = _texts(directory, plan, settings)
     dense, pruned = (

@@ -11,6 +11,7 @@ from typing import Any
 from grasp_deploy.checkpoint.card.quality_verdict import seen
 from grasp_deploy.data.corpora import find_corpus
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import kind_of
 
 DEFAULT_CORPORA = ("wikitext2", "c4")
 
@@ -30,10 +31,10 @@ def parse_corpus(text: str) -> Corpus:
     A file that is really called so is taken before any `=` or `@` in it means something. Raises
     InputError if a part is empty.
     """
-    named = re.fullmatch(r"([^/=@]*)=(.*)", text) if not _is_file(text) else None
+    named = re.fullmatch(r"([^/=@]*)=(.*)", text) if kind_of(text) != "file" else None
     name, rest = named.groups() if named else (None, text)
     source, split = rest, None
-    if "@" in rest and not _is_file(rest):
+    if "@" in rest and kind_of(rest) != "file":
         source, _, split = rest.rpartition("@")
     if name == "" or not source or split == "":
         raise InputError(
@@ -103,10 +104,3 @@ def _is_same(source: str, other: str) -> bool:
     if any(corpora):
         return corpora[0] == corpora[1]  # wikitext2 has a name on the hub as well
     return Path(source).resolve() == Path(other).resolve()
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # too long for a name, or a NUL in it
-        return False

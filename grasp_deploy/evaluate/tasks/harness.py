@@ -12,13 +12,13 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.tasks.accuracy import METRICS, headline
 from grasp_deploy.evaluate.tasks.lm_eval_log import count_truncated, silent
+from grasp_deploy.evaluate.tasks.settings import RunSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 OnRequests = Callable[[int, int], None]  # requests done, and requests in all
 PORTION_REQUESTS = 256
 REQUEST_KINDS = ("loglikelihood", "loglikelihood_rolling", "generate_until")
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """How a task is run; `num_fewshot` None leaves it to the task."""
-
-    limit: int | None = None
-    num_fewshot: int | None = None
-    seed: int = 1234  # lm-eval's own: the same few-shot examples
 
 
 def check_installed() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.limits import check_head_size
@@ -16,41 +15,20 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
 from grasp_deploy.evaluate.tasks.harness import (
-    RunSettings,
     check_installed,
     run_task,
     transformers_lm,
 )
 from grasp_deploy.evaluate.tasks.loading import Loaded, check_names, load_tasks
 from grasp_deploy.evaluate.tasks.local_items import check_examples, read_task_file
+from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.vllm import vllm_cells
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 
-OnProgress = Callable[[dict[str, Any]], None]
 Cells = list[dict[str, Any]]
 MAX_TOKENS = 4096  # few-shot prompts are shorter; a cache for all positions may not fit in memory
 BATCH_SIZE = 8
-
-
-@dataclass(frozen=True)
-class TaskSettings:
-    """What is run, and how; the same for all models."""
-
-    tasks: tuple[str, ...] = ()
-    task_files: tuple[Path, ...] = ()
-    engine: str = "transformers"
-    limit: int | None = None
-    num_fewshot: int | None = None
-    batch_size: int | None = None  # None: 8 with transformers, vLLM's own choice with vLLM
-    max_tokens: int | None = None  # of a prompt with its answer; None: what the models take
-    device: str = "auto"
-    dtype: str = "auto"
-    enforce_eager: bool = False
-    seed: int = RunSettings.seed
-
-    @property
-    def run(self) -> RunSettings:
-        return RunSettings(self.limit, self.num_fewshot, self.seed)
 
 
 def bench_tasks(

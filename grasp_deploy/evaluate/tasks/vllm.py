@@ -6,7 +6,7 @@ runs in the child, and what comes back are the cells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,11 +18,12 @@ from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.vllm_process import answer_to_its_name, installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
-from grasp_deploy.evaluate.tasks.harness import RunSettings, run_task
+from grasp_deploy.evaluate.tasks.harness import run_task
 from grasp_deploy.evaluate.tasks.lm_eval_log import silent
 from grasp_deploy.evaluate.tasks.loading import load_tasks
+from grasp_deploy.evaluate.tasks.settings import RunSettings
+from grasp_deploy.files.progress import OnProgress
 
-OnProgress = Callable[[dict[str, Any]], None]
 PATIENCE_SECONDS = 24 * 3600.0  # MMLU on a large model
 CPU_SEQUENCES = 4  # full ones that the KV cache holds; more wait
 GPU_SHARE = 0.8  # the rest is for log-probabilities of whole prompts, which vLLM does not plan for

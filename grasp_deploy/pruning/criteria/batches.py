@@ -1,63 +1,34 @@
-"""Walking over calibration blocks, once: what all criteria that read text have in common."""
+"""Calibration text in batches, read once by each criterion that needs text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-OnBatch = Callable[[int, int], None]  # blocks done, blocks in all (and layers, where it says so)
+OnBatch = Callable[[int, int], None]  # sequences done, sequences in all (obs: and layers)
 
 
-def batches(
-    model: nn.Module, blocks: Tensor, batch_size: int, on_batch: OnBatch | None
-) -> Iterator[Tensor]:
-    """`(B, T)` batches of `(n, T)` blocks on the model's device; `on_batch` hears of each."""
-    assert len(blocks), "a criterion that reads text was given none"
-    device, done = next(model.parameters()).device, 0
-    for batch in blocks.split(batch_size):
-        yield batch.to(device)
-        done += len(batch)
-        if on_batch:
-            on_batch(done, len(blocks))
+@dataclass(frozen=True)
+class CalibrationText:
+    """Calibration sequences, the batch size, and a callback for progress."""
+
+    sequences: Tensor  # (n, T) int64
+    batch_size: int
+    on_batch: OnBatch = lambda done, total: None
+
+    def batches(self, device: torch.device) -> Iterator[Tensor]:
+        """`(B, T)` batches on a device; `on_batch(done, total)` is called behind each."""
+        assert len(self.sequences), "a criterion that reads text was given none"
+        done = 0
+        for batch in self.sequences.split(self.batch_size):
+            yield batch.to(device)
+            done += len(batch)
+            self.on_batch(done, len(self.sequences))
 
 
-@contextmanager
-def at_inputs(
-    linears: Sequence[nn.Module], action: Callable[[int, Tensor], Tensor]
-) -> Iterator[None]:
-    """Pass the inputs of linear layers through `action(index, x) -> x` within the `with` block."""
-
-    def hook(index: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]:
-        return lambda _module, inputs: (action(index, inputs[0]),)
-
-    handles = []
-    try:
-        for index, linear in enumerate(linears):
-            handles.append(linear.register_forward_pre_hook(hook(index)))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@torch.no_grad()
-def run_inputs(
-    model: nn.Module,
-    linears: Sequence[nn.Module],
-    look: Callable[[int, Tensor], None],
-    blocks: Tensor,
-    batch_size: int,
-    on_batch: OnBatch | None,
-) -> None:
-    """Show `look(index, x)` the `(B, T, width)` inputs of linear layers, batch after batch."""
-
-    def action(index: int, x: Tensor) -> Tensor:
-        look(index, x)
-        return x
-
-    with at_inputs(linears, action):
-        for batch in batches(model, blocks, batch_size, on_batch):
-            model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
+def device_of(model: nn.Module) -> torch.device:
+    """The device that a model's parameters are on."""
+    return next(model.parameters()).device

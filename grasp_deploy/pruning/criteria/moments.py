@@ -1,4 +1,4 @@
-"""Mean and fluctuation of what flows into linear layers, column by column, over any text.
+"""Mean and fluctuation of the inputs of linear layers, column by column, over any text.
 
 Batches are merged one by one (Chan et al. 1979), so nothing grows with the number of tokens and no
 large sums are subtracted from each other.
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.criteria.batches import OnBatch, run_inputs
+from grasp_deploy.pruning.criteria.batches import CalibrationText, device_of
+from grasp_deploy.pruning.hooks import on_inputs
 
 
 class Moments:
@@ -23,7 +24,7 @@ class Moments:
         self._centred = torch.zeros_like(self.mean)  # sum of squared distances from the mean
 
     def add(self, x: Tensor) -> None:
-        """Take in `(..., width)` inputs of any dtype."""
+        """Add `(..., width)` inputs of any dtype."""
         rows = x.detach().flatten(end_dim=-2).float()
         # Around a rounded mean float32 loses nothing that matters; the rest is corrected exactly.
         pivot = rows.mean(0)
@@ -34,9 +35,9 @@ class Moments:
 
     def _merge(self, tokens: int, mean: Tensor, centred: Tensor) -> None:
         total = self.tokens + tokens
-        apart = mean - self.mean
-        self.mean = self.mean + apart * (tokens / total)
-        self._centred += centred + apart.square() * (self.tokens * tokens / total)
+        difference = mean - self.mean
+        self.mean = self.mean + difference * (tokens / total)
+        self._centred += centred + difference.square() * (self.tokens * tokens / total)
         self.tokens = total
 
     @property
@@ -50,18 +51,13 @@ class Moments:
         return (self._centred.clamp(min=0) + self.tokens * self.mean.square()).sqrt()
 
 
+@torch.no_grad()
 def input_moments(
-    model: nn.Module,
-    linears: Sequence[nn.Linear],
-    blocks: Tensor,
-    batch_size: int,
-    on_batch: OnBatch | None = None,
+    model: nn.Module, linears: Sequence[nn.Linear], text: CalibrationText
 ) -> list[Moments]:
-    """Moments of the inputs of each linear layer over `(n, T)` blocks; forward passes alone."""
+    """Moments of the inputs of each linear layer over a text; forward passes alone."""
     moments = [Moments(linear.in_features, linear.weight.device) for linear in linears]
-
-    def look(index: int, x: Tensor) -> None:
-        moments[index].add(x)
-
-    run_inputs(model, linears, look, blocks, batch_size, on_batch)
+    with on_inputs(linears, lambda index, x: moments[index].add(x)):
+        for batch in text.batches(device_of(model)):
+            model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
     return moments

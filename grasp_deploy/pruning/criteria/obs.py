@@ -1,101 +1,88 @@
-"""What removing a unit costs once the others have made up for it: the optimal brain surgeon's loss.
+"""The optimal brain surgeon's loss: the cost of removing a unit once the others make up for it.
 
-Removing a unit's columns of `down_proj` or `o_proj` leaves that part of its inputs which the other
-columns cannot predict. To second order, with inputs and gradients taken to be independent, it costs
+Removing a unit's columns of `down_proj` or `o_proj` loses that part of its inputs which the other
+columns cannot predict. To second order, with inputs and gradients assumed independent, it costs
 
     ½ tr(S C)    S   covariance of a unit's inputs, given those of all units that are left
                  C   second moments of the loss's gradient at these inputs
 
-in nats per token, where the others' columns make up for it; C stays that of the weights as they
-are, which rounds renew. Hassibi and Stork (1993) for single weights; the Fisher information in two
-factors, for whole structures of a language model, as in LLM Surgeon (van der Ouderaa et al. 2024).
-A KV group is a block of `G·D` columns, an FFN channel one of a single column. Units of a layer are
-taken away one by one (`elimination.py`), so that of two which predict each other one is dear.
+in nats per token. C stays that of the present weights, which rounds renew. Hassibi and Stork (1993)
+for single weights; the Fisher information in two factors, for whole structures of a language model,
+as in LLM Surgeon (van der Ouderaa et al. 2024). A KV group is a block of `G·D` columns, an FFN
+channel one of a single column. Units of a layer are removed one by one (`elimination.py`), so that
+of two units which predict each other the second is expensive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.criteria.batches import OnBatch, at_inputs, batches
-from grasp_deploy.pruning.criteria.coupled import gated_linears
+from grasp_deploy.pruning.criteria.batches import CalibrationText, device_of
 from grasp_deploy.pruning.criteria.elimination import losses_one_by_one
-from grasp_deploy.pruning.gates import decoder_layers
+from grasp_deploy.pruning.hooks import on_inputs
 from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
+from grasp_deploy.pruning.layout import decoder_layers, output_projections
+from grasp_deploy.pruning.least_squares import Gram
 from grasp_deploy.pruning.objective import finite, language_loss
 from grasp_deploy.pruning.units import UnitTable
 
 
 def obs_scores(
-    model: nn.Module,
-    units: UnitTable,
-    blocks: Tensor,
-    batch_size: int,
-    on_batch: OnBatch | None = None,
-    removable: Tensor | None = None,
+    model: nn.Module, units: UnitTable, text: CalibrationText, removable: Tensor | None = None
 ) -> Tensor:
-    """`(N,)` float64 losses in nats per token, from `(n, T)` calibration blocks.
+    """`(N,)` float64 losses in nats per token.
 
-    Units that are not in the `(N,)` mask `removable` always stay: a unit that one of them predicts
-    is cheap, and not the other way round. Where a layer has no other ones, scores are 0.
-    `on_batch` hears of each batch, and then of each attention or MLP whose units are scored.
-    Raises LossError if the loss is no number, or hidden states are not finite.
+    Units outside the `(N,)` mask `removable` always stay: a unit that one of them predicts is
+    cheap, and not the other way round. In a layer without removable units scores are 0. `on_batch`
+    is called behind each batch, and then behind each attention or MLP whose units are scored.
+    Raises LossError if the loss or hidden states are not finite.
     """
     if removable is None:
         removable = torch.ones(units.size, dtype=torch.bool)
-    can_go = removable.split(units.segment_sizes)
-    wanted = {segment for segment, part in enumerate(can_go) if bool(part.any())}
+    removable_of = removable.split(units.segment_sizes)
+    scored = {segment for segment, part in enumerate(removable_of) if bool(part.any())}
+    read = len(text.sequences)
+    total = read + len(scored)
+    batches = replace(text, on_batch=lambda done, _sequences: text.on_batch(done, total))
 
-    def say(done: int, _blocks: int = 0) -> None:
-        if on_batch:
-            on_batch(done, len(blocks) + len(wanted))
-
-    gradients = _gradient_moments(model, units, blocks, batch_size, say)
+    gradients = _gradient_moments(model, units, batches)
     scores = [moments.new_zeros(len(moments)) for moments in gradients]
-    for done, (segment, gram) in enumerate(_grams(model, blocks, batch_size, wanted), start=1):
-        scores[segment] = losses_one_by_one(gram, gradients[segment], can_go[segment])
-        say(len(blocks) + done)
+    for done, (segment, gram) in enumerate(_grams(model, text, scored), start=1):
+        scores[segment] = losses_one_by_one(gram, gradients[segment], removable_of[segment])
+        text.on_batch(read + done, total)
     return torch.cat(scores)
 
 
-def _gradient_moments(
-    model: nn.Module,
-    units: UnitTable,
-    blocks: Tensor,
-    batch_size: int,
-    on_batch: OnBatch | None,
-) -> list[Tensor]:
+def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText) -> list[Tensor]:
     """`(units, w, w)` mean products over tokens of the gradients at the units' columns, by segment.
 
     The gradients are those of the summed loss of a token's sequence, in nats.
     """
-    linears = gated_linears(model)
-    widths = [
-        linear.in_features // size
-        for linear, size in zip(linears, units.segment_sizes, strict=True)
-    ]
-    moments = [
-        torch.zeros(size, width, width, device=linear.weight.device, dtype=torch.float64)
-        for linear, size, width in zip(linears, units.segment_sizes, widths, strict=True)
-    ]
+    linears = list(output_projections(model).values())
+    moments = []
+    for linear, size in zip(linears, units.segment_sizes, strict=True):
+        width = linear.in_features // size
+        shape = (size, width, width)
+        moments.append(torch.zeros(shape, device=linear.weight.device, dtype=torch.float64))
 
-    def take(segment: int, gradient: Tensor) -> None:
-        moments[segment] += _products(gradient, widths[segment])
+    def add(segment: int, gradient: Tensor) -> None:
+        moments[segment] += _products(gradient, moments[segment].shape[-1])
 
-    def on_progress(segment: int, x: Tensor) -> Tensor:
+    def track(segment: int, x: Tensor) -> Tensor:
         x = x if x.requires_grad else x.detach().requires_grad_()
-        x.register_hook(lambda gradient: take(segment, gradient))
+        x.register_hook(lambda gradient: add(segment, gradient))
         return x
 
-    with at_inputs(linears, on_progress):
-        for step, batch in enumerate(batches(model, blocks, batch_size, on_batch)):
+    with on_inputs(linears, track):
+        for step, batch in enumerate(text.batches(device_of(model))):
             loss = language_loss(model, batch)
             finite(loss, "obs", step)
             (loss * batch[:, 1:].numel()).backward()
-    return [moment / blocks.numel() for moment in moments]
+    return [moment / text.sequences.numel() for moment in moments]
 
 
 def _products(gradients: Tensor, width: int) -> Tensor:
@@ -109,47 +96,29 @@ def _products(gradients: Tensor, width: int) -> Tensor:
 
 @torch.no_grad()
 def _grams(
-    model: nn.Module, blocks: Tensor, batch_size: int, wanted: Container[int]
+    model: nn.Module, text: CalibrationText, scored: Container[int]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Float64 mean products over tokens of the columns of o_proj and down_proj, by wanted segment.
+    """Float64 mean products over tokens of the inputs of o_proj and down_proj, by scored segment.
 
     One is made at a time: a model's together would be larger than the model.
     """
-    read = list(batches(model, blocks, batch_size, None))
-    calls = layer_calls(model, read)
-    hidden = embedded(model, read)
+    device = device_of(model)
+    batches = [batch.to(device) for batch in text.sequences.split(text.batch_size)]
+    calls = layer_calls(model, batches)
+    hidden = embedded(model, batches)
     for index, layer in enumerate(decoder_layers(model)):
-        gram = _Gram(layer.self_attn.o_proj) if 2 * index + 1 in wanted else None
-        for place, call in enumerate(calls[index]):
-            added, inputs = attend(layer, hidden[place], call)
-            hidden[place] = hidden[place] + added
+        for segment, linear in (
+            (2 * index + 1, layer.self_attn.o_proj),
+            (2 * index, layer.mlp.down_proj),
+        ):
+            gram = Gram(linear.in_features, device) if segment in scored else None
+            for place, (states, call) in enumerate(zip(hidden, calls[index], strict=True)):
+                is_attention = segment % 2 == 1
+                added, inputs = (
+                    attend(layer, states, **call) if is_attention else feed_forward(layer, states)
+                )
+                hidden[place] = states + added
+                if gram:
+                    gram.add(inputs)
             if gram:
-                gram.add(inputs)
-        if gram:
-            yield 2 * index + 1, gram.mean()
-        gram = _Gram(layer.mlp.down_proj) if 2 * index in wanted else None
-        for place, middle in enumerate(hidden):
-            added, inputs = feed_forward(layer, middle)
-            hidden[place] = middle + added
-            if gram:
-                gram.add(inputs)
-        if gram:
-            yield 2 * index, gram.mean()
-
-
-class _Gram:
-    """Products of a linear layer's inputs, in float64 as in the compensation: they differ a lot."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        width, device = linear.in_features, linear.weight.device
-        self._sums = torch.zeros(width, width, dtype=torch.float64, device=device)
-        self._tokens = 0
-
-    def add(self, inputs: Tensor) -> None:
-        rows = inputs.flatten(end_dim=-2).double()
-        self._sums.addmm_(rows.T, rows)
-        self._tokens += len(rows)
-
-    def mean(self) -> Tensor:
-        """Over all tokens so far; the sums are spent."""
-        return self._sums.div_(self._tokens)
+                yield segment, gram.mean()

@@ -1,9 +1,9 @@
-"""First-order Taylor importance of the gates: what closing one does to each sequence's loss.
+"""First-order Taylor importance of the gates: the effect of closing one on each sequence's loss.
 
 With open gates, `z = 1`, closing one moves the loss by `-∂L/∂z` to first order. Over a corpus the
 signs cancel, so a unit scores with the mean over sequences of `|∂L/∂z|`, each sequence's loss being
 its own mean over tokens. (Molchanov et al. 2019, who gate filters, average the squares instead.)
-Only activations pass gradients on: a batch costs what a step of learning costs.
+Only activations pass gradients on: a batch costs as much as a step of learning.
 """
 
 from __future__ import annotations
@@ -13,30 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.criteria.batches import OnBatch, at_inputs, batches
-from grasp_deploy.pruning.criteria.coupled import gated_linears
+from grasp_deploy.pruning.criteria.batches import CalibrationText, device_of
+from grasp_deploy.pruning.hooks import on_inputs
+from grasp_deploy.pruning.layout import output_projections
 from grasp_deploy.pruning.objective import finite, language_loss
 from grasp_deploy.pruning.units import UnitTable
 
 
-def taylor_gate_scores(
-    model: nn.Module,
-    units: UnitTable,
-    blocks: Tensor,
-    batch_size: int,
-    on_batch: OnBatch | None = None,
-) -> Tensor:
-    """`(N,)` float64 mean `|∂L/∂z|` in nats over `(n, T)` calibration blocks.
+def taylor_gate_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Tensor:
+    """`(N,)` float64 mean `|∂L/∂z|` in nats; LossError if the loss is not finite.
 
-    A sequence's gates are its own, so the batch size does not matter. Raises LossError if the loss
-    is no number.
+    Each sequence has its own gates, so the batch size does not matter.
     """
-    linears = gated_linears(model)
-    device = next(model.parameters()).device
+    linears = list(output_projections(model).values())
+    device = device_of(model)
     totals = [torch.zeros(size, dtype=torch.float64, device=device) for size in units.segment_sizes]
     gates: list[Tensor] = []
-    with at_inputs(linears, lambda segment, x: _OpenGate.apply(x, gates[segment])):
-        for step, batch in enumerate(batches(model, blocks, batch_size, on_batch)):
+    with on_inputs(linears, lambda segment, x: _OpenGate.apply(x, gates[segment])):
+        for step, batch in enumerate(text.batches(device)):
             gates[:] = [_open_gates(linear, len(batch)) for linear in linears]
             loss = language_loss(model, batch)
             finite(loss, "taylor-gate", step)
@@ -46,7 +40,7 @@ def taylor_gate_scores(
                 # (B, width) -> (B, units): a KV group's gate stands in G·D columns
                 by_unit = gate.grad.double().view(len(batch), len(total), -1).sum(2)
                 total += by_unit.abs().sum(0)
-    return torch.cat(totals) / len(blocks)
+    return torch.cat(totals) / len(text.sequences)
 
 
 def _open_gates(linear: nn.Linear, sequences: int) -> Tensor:

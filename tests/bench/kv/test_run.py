@@ -143,7 +143,7 @@ def test_without_vllm_there_is_a_prediction(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--memory", "much"), ("--memory 'much' is no size",)),
+        (("--memory", "much"), ("--memory 'much' is not a size",)),
         (("--memory", "1KiB"), ("--memory holds 0.0 MiB", "dense's weights", "more memory")),
         (("--context", "513"), ("513 tokens of --context", "512 positions", "dense")),
         (("--dtype", "int8"), ("--dtype int8 is unknown",)),

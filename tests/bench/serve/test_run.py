@@ -15,7 +15,7 @@ from grasp_deploy.bench.serve.record import LoadPoint
 from grasp_deploy.bench.serve.run import bench_serve, server_flags
 from grasp_deploy.bench.serve.settings import ServeSettings
 from grasp_deploy.bench.serve.vllm_bench import sample_of
-from grasp_deploy.cli.bench.serve import rate_list, split_flags
+from grasp_deploy.cli.bench.serve import split_flags
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
@@ -124,15 +124,6 @@ def test_flags_for_vllm_begin_with_the_first_dash() -> None:
         ["a", "b"],
         ["--max-model-len", "512"],
     )
-
-
-def test_rates_are_positive_numbers() -> None:
-    assert rate_list("0.5, 2,8", "--request-rate") == [0.5, 2.0, 8.0]
-    for text in ("", "1,,2", "0", "-1", "inf", "nan", "many"):
-        with pytest.raises(InputError, match="where a positive number belongs"):
-            rate_list(text, "--request-rate")
-    with pytest.raises(InputError, match="names a number twice"):
-        rate_list("1,1.0", "--request-rate")
 
 
 def test_bad_options_are_refused_in_one_line(

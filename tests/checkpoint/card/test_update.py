@@ -127,7 +127,7 @@ def test_an_interrupt_while_files_are_written_leaves_the_folder_as_it_was(
         if "manifest" in path.name:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("grasp_deploy.checkpoint.card.update.sync", interrupt)
+    monkeypatch.setattr("grasp_deploy.files.disk.sync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         renew(folder, record())
     assert tree(folder) == before

@@ -20,7 +20,6 @@ from grasp_deploy.errors import InputError
 from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand, tiny_model
 
 INDEX = "model.safetensors.index.json"
-BROKEN_INDEXES = ["{", "[]", "{}", '"text"', "\xff", "[" * 100_000, "1" * 5_000]
 GATE = "model.layers.0.mlp.gate_proj.weight"
 
 
@@ -157,27 +156,27 @@ def test_an_index_that_names_an_absent_file_is_refused(sharded: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("content", BROKEN_INDEXES)
-def test_a_broken_index_is_refused(sharded: Path, content: str) -> None:
-    (sharded / INDEX).write_text(content, encoding="latin-1")
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "cannot be read (Expecting property name"),
+        ("[]", "is not a JSON object"),
+        ("{}", "does not fit (Object missing required field `weight_map`)"),
+        ('{"weight_map": {"a": ["b"]}}', "does not fit (weight_map[...]: Expected `str`"),
+        ('{"weight_map": {}, "metadata": 1}', "does not fit (metadata: Expected `object | null`"),
+        ('{"weight_map": {}}', "maps no tensors to files beside it"),
+        ('{"weight_map": {"a": "../a.safetensors"}}', "maps no tensors to files beside it"),
+    ],
+)
+def test_a_broken_index_is_refused(sharded: Path, content: str, reason: str) -> None:
+    (sharded / INDEX).write_text(content)
     message = refusal(sharded)
-    assert message.startswith(f"DIR/{INDEX} cannot be read (")
-    assert message.endswith("): fetch the model again")
+    assert message.startswith(f"DIR/{INDEX} {reason}")
+    assert message.endswith(": fetch the model again")
 
 
-@pytest.mark.parametrize("weight_map", [{}, [], {"a": "../a.safetensors"}, {"a": ["b"]}])
-def test_an_index_without_files_beside_it_is_refused(sharded: Path, weight_map: object) -> None:
-    edit_json(sharded / INDEX, weight_map=weight_map)
-    assert refusal(sharded) == (
-        f"DIR/{INDEX} maps no tensors to files beside it: fetch the model again"
-    )
-
-
-@pytest.mark.parametrize("metadata", [None, [], 1])
-def test_an_index_that_transformers_would_not_take_is_refused(
-    sharded: Path, metadata: object
-) -> None:
-    edit_json(sharded / INDEX, metadata=metadata)
+def test_an_index_that_transformers_would_not_take_is_refused(sharded: Path) -> None:
+    edit_json(sharded / INDEX, metadata=None)
     assert refusal(sharded) == (
         f'DIR/{INDEX} has no "metadata", and without it transformers loads no model: write '
         '"metadata": {} into it, or fetch the model again'

@@ -14,8 +14,9 @@ import torch
 from grasp_deploy.data import corpora
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.tasks import harness
-from grasp_deploy.evaluate.tasks.harness import RunSettings, run_task, transformers_lm
+from grasp_deploy.evaluate.tasks.harness import run_task, transformers_lm
 from grasp_deploy.evaluate.tasks.loading import load_tasks
+from grasp_deploy.evaluate.tasks.settings import RunSettings
 from tests.evaluate.tasks.tiny_tasks import expected, needs_lm_eval, write_items
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 import yaml
 
-from grasp_deploy.evaluate.tasks.harness import RunSettings, run_task, transformers_lm
+from grasp_deploy.evaluate.tasks.harness import run_task, transformers_lm
+from grasp_deploy.evaluate.tasks.settings import RunSettings
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval
 from tests.tiny import tiny_model, tiny_tokenizer
 

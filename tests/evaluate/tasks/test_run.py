@@ -9,7 +9,8 @@ import pytest
 
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.evaluate.models import bench_models
-from grasp_deploy.evaluate.tasks.run import TaskSettings, bench_tasks
+from grasp_deploy.evaluate.tasks.run import bench_tasks
+from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.vllm import engine_arguments
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 

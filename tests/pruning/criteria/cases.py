@@ -1,21 +1,19 @@
-"""A tiny model's units and text, and its coupled weights picked by hand."""
+"""Text for criteria, and a tiny model's coupled weights picked by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.pruning.criteria.batches import CalibrationText
+from tests.pruning.tiny_units import CHANNELS, GROUP_WIDTH, GROUPS, HEAD_DIM, LAYERS, token_ids
 from tests.tiny import rows_of
 
-LAYERS, CHANNELS, GROUPS = 3, 96, 2
-UNITS = UnitTable.of_layers([(CHANNELS, GROUPS)] * LAYERS)
-HEAD_DIM = 32
-GROUP_WIDTH = 2 * HEAD_DIM  # G·D
-BLOCKS = torch.randint(256, (5, 16), generator=torch.Generator().manual_seed(0))
+SEQUENCES = token_ids(5, 16)
+TEXT = CalibrationText(SEQUENCES, 2)
 
 
 def vectors_by_hand(model: PreTrainedModel) -> Iterator[list[list[tuple[str, int, int]]]]:
@@ -59,12 +57,3 @@ def score_by_hand(
         ]
         scores.append(sum(of_vector(part) for part in parts))
     return torch.stack([torch.as_tensor(score) for score in scores])
-
-
-def hooks_of(model: nn.Module) -> int:
-    """Forward hooks and gradient hooks that are on a model."""
-    on_modules = sum(len(module._forward_pre_hooks) for module in model.modules())
-    on_parameters = sum(
-        len(parameter._post_accumulate_grad_hooks or ()) for parameter in model.parameters()
-    )
-    return on_modules + on_parameters

@@ -10,47 +10,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grasp_deploy.pruning.criteria import ADDITIVE, CRITERIA, criterion_scores
-from grasp_deploy.pruning.criteria.coupled import coupled_linears, gated_linears
-from grasp_deploy.pruning.criteria.flap import flap_scores
-from grasp_deploy.pruning.criteria.magnitude import magnitude_scores
+from grasp_deploy.pruning.criteria.from_moments import flap_scores, wanda_structured_scores
 from grasp_deploy.pruning.criteria.outliers import outlier_ratios
-from grasp_deploy.pruning.criteria.random_order import random_scores
-from grasp_deploy.pruning.criteria.wanda import wanda_structured_scores
+from grasp_deploy.pruning.criteria.without_text import magnitude_scores, random_scores
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.training import freeze
+from grasp_deploy.pruning.hooks import on_inputs
+from grasp_deploy.pruning.layout import coupled_linears, output_projections
 from grasp_deploy.pruning.units import UnitTable
-from tests.pruning.criteria.cases import (
-    BLOCKS,
-    CHANNELS,
-    GROUP_WIDTH,
-    GROUPS,
-    LAYERS,
-    UNITS,
-    hooks_of,
-    score_by_hand,
-)
-from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model
-
-
-def frozen(name: str = "llama") -> PreTrainedModel:
-    model = tiny_model(**VARIANTS[name])
-    freeze(model)
-    return model
+from tests.pruning.criteria.cases import SEQUENCES, TEXT, score_by_hand
+from tests.pruning.tiny_units import CHANNELS, GROUP_WIDTH, GROUPS, LAYERS, UNITS, frozen, hooks_of
+from tests.tiny import random_kept, slice_by_hand
 
 
 def inputs_by_hand(model: PreTrainedModel, linears: list[nn.Linear]) -> list[Tensor]:
     """`(tokens, width)` inputs of linear layers over all blocks, float64."""
-    seen: dict[nn.Module, Tensor] = {}
-
-    def remember(module: nn.Module, inputs: tuple[Tensor]) -> None:
-        seen[module] = inputs[0].flatten(0, 1).double()
-
-    handles = [linear.register_forward_pre_hook(remember) for linear in linears]
-    with torch.no_grad():
-        model(input_ids=BLOCKS)
-    for handle in handles:
-        handle.remove()
-    return [seen[linear] for linear in linears]
+    inputs: dict[int, Tensor] = {}
+    with on_inputs(linears, lambda index, x: inputs.update({index: x.flatten(0, 1).double()})):
+        model(input_ids=SEQUENCES)
+    return [inputs[index] for index in range(len(linears))]
 
 
 def per_unit(columns: Tensor, segment: int) -> Tensor:
@@ -77,7 +54,7 @@ def test_a_units_weights_are_all_that_slicing_takes() -> None:
 
 def test_flap_is_the_standardised_fluctuation_times_the_columns_norms() -> None:
     model = frozen()
-    linears = gated_linears(model)
+    linears = list(output_projections(model).values())
     expected = []
     for segment, (linear, x) in enumerate(
         zip(linears, inputs_by_hand(model, linears), strict=True)
@@ -87,7 +64,7 @@ def test_flap_is_the_standardised_fluctuation_times_the_columns_norms() -> None:
         standard = (wifv - wifv.mean()) / (wifv - wifv.mean()).square().mean().sqrt()
         standard *= ((len(wifv) - 1) / len(wifv)) ** 0.5
         expected.append(per_unit(standard, segment).mean(1))
-    got = flap_scores(model, UNITS, BLOCKS, 2)
+    got = flap_scores(model, UNITS, TEXT)
     torch.testing.assert_close(got, torch.cat(expected), rtol=1e-4, atol=1e-5)
 
 
@@ -104,15 +81,15 @@ def test_removed_units_do_not_bend_the_scores_of_those_left(name: str) -> None:
     mask = torch.cat(masks)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(mask)
-        behind = scores(model, UNITS, BLOCKS, 2)
+        behind = scores(model, UNITS, TEXT)
     left = UnitTable.of_layers([(len(channels), len(groups)) for groups, channels in kept])
-    cut = scores(slice_by_hand(model, kept), left, BLOCKS, 2)
+    cut = scores(slice_by_hand(model, kept), left, TEXT)
     torch.testing.assert_close(behind[mask.bool()], cut, rtol=1e-4, atol=1e-5)
 
 
 def test_wanda_sums_weights_times_input_norms_over_a_units_columns() -> None:
     model = frozen()
-    linears = gated_linears(model)
+    linears = list(output_projections(model).values())
     expected = []
     for segment, (linear, x) in enumerate(
         zip(linears, inputs_by_hand(model, linears), strict=True)
@@ -120,7 +97,7 @@ def test_wanda_sums_weights_times_input_norms_over_a_units_columns() -> None:
         sizes = linear.weight.double().abs() * x.square().sum(0).sqrt()
         sums = per_unit(sizes.sum(0), segment).sum(1)
         expected.append(sums / sums.mean())
-    got = wanda_structured_scores(model, UNITS, BLOCKS, 2)
+    got = wanda_structured_scores(model, UNITS, TEXT)
     torch.testing.assert_close(got, torch.cat(expected), rtol=1e-5, atol=0)
 
 
@@ -139,10 +116,10 @@ def test_outliers_are_counted_over_all_prunable_weights_of_a_layer() -> None:
             ]
         )
         expected.append((sizes > 3 * sizes.mean()).double().mean())
-    got = outlier_ratios(model, BLOCKS, 2, factor=3.0)
+    got = outlier_ratios(model, SEQUENCES, 2, factor=3.0)
     torch.testing.assert_close(got, torch.stack(expected), rtol=1e-3, atol=0)
     assert bool((got > 0).all()) and len(got.unique()) == LAYERS
-    assert bool((outlier_ratios(model, BLOCKS, 2) < got).all())
+    assert bool((outlier_ratios(model, SEQUENCES, 2) < got).all())
 
 
 def test_random_scores_are_a_permutation_of_the_seed() -> None:
@@ -157,16 +134,15 @@ def test_random_scores_are_a_permutation_of_the_seed() -> None:
 def test_each_criterion_scores_every_unit_and_leaves_the_model_alone(name: str) -> None:
     model = frozen("qwen3")
     before = copy.deepcopy(model.state_dict())
-    heard: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     scores = criterion_scores(
         name,
         model,
         UNITS,
-        GROUP_WIDTH,
-        BLOCKS,
+        SEQUENCES,
         batch_size=2,
         seed=0,
-        on_batch=lambda done, total: heard.append((done, total)),
+        on_batch=lambda done, total: progress.append((done, total)),
     )
     assert scores.shape == (UNITS.size,)
     assert scores.dtype == torch.float32
@@ -175,7 +151,7 @@ def test_each_criterion_scores_every_unit_and_leaves_the_model_alone(name: str) 
     reads_text = name not in ("random", "magnitude")
     layers = len(UNITS.segment_sizes) if name == "obs" else 0  # solved one after the other
     steps = (2, 4, 5, *range(6, 6 + layers)) if reads_text else ()
-    assert heard == [(step, 5 + layers) for step in steps]
+    assert progress == [(step, 5 + layers) for step in steps]
     assert hooks_of(model) == 0
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -194,18 +170,18 @@ def test_a_unit_that_does_nothing_scores_lowest_in_its_layer(name: str) -> None:
         layer.mlp.down_proj.weight[:, 5] = 0
         layer.self_attn.o_proj.weight[:, GROUP_WIDTH:] = 0
         layer.self_attn.v_proj.weight[32:] = 0
-        logits = model(input_ids=BLOCKS).logits
+        logits = model(input_ids=SEQUENCES).logits
         with gated(model, UNITS, GROUP_WIDTH) as gates:
             gates.assign(values)
-            assert torch.equal(model(input_ids=BLOCKS).logits, logits)
-    scores = criterion_scores(name, model, UNITS, GROUP_WIDTH, BLOCKS, batch_size=5, seed=0)
+            assert torch.equal(model(input_ids=SEQUENCES).logits, logits)
+    scores = criterion_scores(name, model, UNITS, SEQUENCES, batch_size=5, seed=0)
     for unit, segment in zip(dead, (UNITS.ffn(1), UNITS.kv(1)), strict=True):
         assert int(scores[segment].argmin()) + segment.start == unit
 
 
 def test_an_unknown_criterion_is_refused() -> None:
     with pytest.raises(ValueError, match="'best': choose one of random, magnitude, "):
-        criterion_scores("best", frozen(), UNITS, GROUP_WIDTH, BLOCKS, batch_size=1, seed=0)
+        criterion_scores("best", frozen(), UNITS, SEQUENCES, batch_size=1, seed=0)
 
 
 @pytest.mark.parametrize("name", ["magnitude", "flap", "wanda-structured"])
@@ -214,9 +190,4 @@ def test_scores_that_are_no_numbers_are_refused(name: str) -> None:
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight[0, 0] = torch.inf
     with pytest.raises(ValueError, match=f"the {name} scores are not finite"):
-        criterion_scores(name, model, UNITS, GROUP_WIDTH, BLOCKS, batch_size=5, seed=0)
-
-
-def test_units_of_another_model_are_refused() -> None:
-    with pytest.raises(AssertionError, match="the units are not this model's"):
-        criterion_scores("random", frozen(), UNITS, 32, BLOCKS, batch_size=1, seed=0)
+        criterion_scores(name, model, UNITS, SEQUENCES, batch_size=5, seed=0)

@@ -65,7 +65,7 @@ def test_each_loss_is_what_least_squares_says_at_its_turn(
     monkeypatch.setattr(elimination, "PANEL_COLUMNS", panel)
     y, of_gradients = inputs(), moments(COLUMNS // width, width)
     for ridge in (1e-12, 0.3):
-        found = losses_one_by_one(gram(y), of_gradients, ridge=ridge)
+        found = losses_one_by_one(gram(y), of_gradients, noise_share=ridge)
         torch.testing.assert_close(found, by_least_squares(y, of_gradients, ridge))
     found = losses_one_by_one(gram(y), of_gradients)
     torch.testing.assert_close(found, by_least_squares(y, of_gradients, 0.01))
@@ -80,8 +80,8 @@ def test_what_cannot_go_makes_its_copies_cheap(panel: int, monkeypatch: pytest.M
     of_gradients[1] = 1e-9  # the copy to go first, if it could
     removable = torch.ones(COLUMNS, dtype=torch.bool)
     removable[[1, 5]] = False
-    free = losses_one_by_one(gram(y), of_gradients, ridge=1e-6)
-    found = losses_one_by_one(gram(y), of_gradients, removable, ridge=1e-6)
+    free = losses_one_by_one(gram(y), of_gradients, noise_share=1e-6)
+    found = losses_one_by_one(gram(y), of_gradients, removable, noise_share=1e-6)
     assert free.argmin() == 1 and found.argmin() == 2
     assert found[2] < 1e-3 * free[2]
     assert found[1] == found[5] == found.max()
@@ -96,7 +96,9 @@ def test_of_two_copies_one_is_cheap_and_the_other_is_not() -> None:
     """Each alone would look as if nobody missed it; together they are missed."""
     y = inputs()
     y[:, 2] = y[:, 1]
-    found = losses_one_by_one(gram(y), torch.ones(COLUMNS, 1, 1, dtype=torch.float64), ridge=1e-6)
+    found = losses_one_by_one(
+        gram(y), torch.ones(COLUMNS, 1, 1, dtype=torch.float64), noise_share=1e-6
+    )
     cheap, dear = found[[1, 2]].sort().values
     assert cheap == found.min() and cheap < 1e-3 * found.median()
     assert dear > 0.1 * found.median()

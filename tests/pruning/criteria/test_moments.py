@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grasp_deploy.pruning.criteria.batches import run_inputs
-from grasp_deploy.pruning.criteria.coupled import gated_linears
 from grasp_deploy.pruning.criteria.moments import Moments, input_moments
-from grasp_deploy.pruning.training import freeze
-from tests.pruning.criteria.cases import BLOCKS, hooks_of
-from tests.tiny import tiny_model
+from grasp_deploy.pruning.hooks import on_inputs
+from grasp_deploy.pruning.layout import output_projections
+from tests.pruning.criteria.cases import SEQUENCES, TEXT
+from tests.pruning.tiny_units import frozen, hooks_of
 
 CPU = torch.device("cpu")
 
@@ -68,16 +67,16 @@ def test_nothing_grows_with_the_tokens() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_models_inputs_are_those_that_its_linear_layers_get(dtype: torch.dtype) -> None:
-    model = tiny_model("llama", dtype=dtype)
-    freeze(model)
-    linears = gated_linears(model)
+    model = frozen(dtype=dtype)
+    linears = list(output_projections(model).values())
     seen: list[list[Tensor]] = [[] for _ in linears]
 
-    def look(index: int, x: Tensor) -> None:
+    def keep(index: int, x: Tensor) -> None:
         seen[index].append(x.flatten(0, 1).float())
 
-    run_inputs(model, linears, look, BLOCKS, 2, None)
-    for moments, rows in zip(input_moments(model, linears, BLOCKS, 2), seen, strict=True):
+    with on_inputs(linears, keep):
+        from_text = input_moments(model, linears, TEXT)
+    for moments, rows in zip(from_text, seen, strict=True):
         assert_two_pass(moments, torch.cat(rows), rtol=1e-5)
-    assert [len(torch.cat(rows)) for rows in seen] == [BLOCKS.numel()] * 6
+    assert [len(torch.cat(rows)) for rows in seen] == [SEQUENCES.numel()] * 6
     assert hooks_of(model) == 0

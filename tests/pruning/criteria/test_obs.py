@@ -5,19 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.criteria.coupled import gated_linears
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.elimination import losses_one_by_one
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.layout import output_projections
 from grasp_deploy.pruning.training import freeze
-from grasp_deploy.pruning.units import UnitTable
-from tests.tiny import VARIANTS, tiny_model
+from tests.pruning.tiny_units import GROUP_WIDTH, UNITS, frozen, token_ids
 
-UNITS = UnitTable.of_layers([(96, 2)] * 3)
-GROUP_WIDTH = 64
-BLOCKS = torch.randint(256, (3, 20), generator=torch.Generator().manual_seed(1))
+SEQUENCES = token_ids(3, 20, seed=1)
+TEXT = CalibrationText(SEQUENCES, 2)
 
 
 def as_it_is() -> Tensor:
@@ -38,8 +36,8 @@ def test_the_scores_are_the_losses_of_both_factors(name: str, mask: Tensor) -> N
     model = frozen(name)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
         gates.assign(mask)
-        found = obs_scores(model, UNITS, BLOCKS, batch_size=2)
-        ys, gs = seen_inputs_and_gradients(model, BLOCKS)
+        found = obs_scores(model, UNITS, TEXT)
+        ys, gs = seen_inputs_and_gradients(model, SEQUENCES)
     expected = []
     for y, g, size in zip(ys, gs, UNITS.segment_sizes, strict=True):
         width = y.shape[1] // size
@@ -51,45 +49,37 @@ def test_the_scores_are_the_losses_of_both_factors(name: str, mask: Tensor) -> N
 def test_layers_whose_units_all_stay_are_left_out() -> None:
     model = frozen("llama")
     is_kv = UNITS.is_kv
-    every = obs_scores(model, UNITS, BLOCKS, batch_size=2)
-    found = obs_scores(model, UNITS, BLOCKS, batch_size=2, removable=is_kv)
+    every = obs_scores(model, UNITS, TEXT)
+    found = obs_scores(model, UNITS, TEXT, removable=is_kv)
     assert torch.equal(found[is_kv], every[is_kv]) and every[~is_kv].any()
     assert not found[~is_kv].any()
 
 
 def test_checkpointed_activations_give_the_same_scores() -> None:
     model = frozen("llama")
-    plain = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+    plain = obs_scores(model, UNITS, TEXT)
     freeze(model, gradient_checkpointing=True)
-    torch.testing.assert_close(obs_scores(model, UNITS, BLOCKS, batch_size=2), plain)
+    torch.testing.assert_close(obs_scores(model, UNITS, TEXT), plain)
 
 
 def test_how_a_channel_is_scaled_makes_no_difference() -> None:
     """As real models have it: one input thousands of times as large as the others of its layer."""
     model = frozen("llama")
-    before = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+    before = obs_scores(model, UNITS, TEXT)
     mlp = model.model.layers[1].mlp
     with torch.no_grad():
         mlp.up_proj.weight[7] *= 1000
         mlp.down_proj.weight[:, 7] /= 1000
-    torch.testing.assert_close(
-        obs_scores(model, UNITS, BLOCKS, batch_size=2), before, rtol=0.1, atol=1e-12
-    )
+    torch.testing.assert_close(obs_scores(model, UNITS, TEXT), before, rtol=0.1, atol=1e-12)
 
 
 def test_a_channel_that_is_always_zero_is_worth_nothing() -> None:
     model = frozen("llama")
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[7] = 0
-    scores = obs_scores(model, UNITS, BLOCKS, batch_size=2)
+    scores = obs_scores(model, UNITS, TEXT)
     assert scores.argmin() == UNITS.ffn(1).start + 7
     assert scores.min() < 1e-6 * scores.median()
-
-
-def frozen(name: str) -> PreTrainedModel:
-    model = tiny_model(**VARIANTS[name])
-    freeze(model)
-    return model
 
 
 def seen_inputs_and_gradients(
@@ -104,7 +94,10 @@ def seen_inputs_and_gradients(
         inputs.append(x)
         return (x,)
 
-    handles = [linear.register_forward_pre_hook(keep) for linear in gated_linears(model)]
+    handles = [
+        linear.register_forward_pre_hook(keep)
+        for linear in list(output_projections(model).values())
+    ]
     logits = model(input_ids=blocks).logits[:, :-1]
     loss = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), blocks[:, 1:].flatten(), reduction="sum"

@@ -10,29 +10,24 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.taylor import taylor_element_scores, taylor_vector_scores
 from grasp_deploy.pruning.criteria.taylor_gate import taylor_gate_scores
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.objective import LossError, language_loss
 from grasp_deploy.pruning.training import freeze
-from tests.pruning.criteria.cases import BLOCKS, GROUP_WIDTH, UNITS, hooks_of, score_by_hand
-from tests.tiny import VARIANTS, tiny_model
+from tests.pruning.criteria.cases import SEQUENCES, TEXT, score_by_hand
+from tests.pruning.tiny_units import GROUP_WIDTH, UNITS, frozen, hooks_of
 
 Scores = Callable[..., Tensor]
 ALL = [taylor_vector_scores, taylor_element_scores, taylor_gate_scores]
 BIASED = ["llama", "llama-biases", "qwen2", "qwen3"]
 
 
-def frozen(name: str = "llama", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    model = tiny_model(**VARIANTS[name]).to(dtype)
-    freeze(model)
-    return model
-
-
 def saliency(model: PreTrainedModel) -> dict[str, Tensor]:
     """`g·w` of every parameter, `g` from one backward pass over all blocks at once."""
     trainable = copy.deepcopy(model).requires_grad_(True)
-    language_loss(trainable, BLOCKS).backward()
+    language_loss(trainable, SEQUENCES).backward()
     return {
         name: parameter.detach() * parameter.grad
         for name, parameter in trainable.named_parameters()
@@ -47,8 +42,8 @@ def test_weight_importance_is_the_papers_whatever_the_batch(name: str, batch_siz
     values = saliency(model)
     vector = score_by_hand(model, values, lambda part: part.sum().abs())
     element = score_by_hand(model, values, lambda part: part.abs().sum())
-    got_vector = taylor_vector_scores(model, UNITS, BLOCKS, batch_size)
-    got_element = taylor_element_scores(model, UNITS, BLOCKS, batch_size)
+    got_vector = taylor_vector_scores(model, UNITS, CalibrationText(SEQUENCES, batch_size))
+    got_element = taylor_element_scores(model, UNITS, CalibrationText(SEQUENCES, batch_size))
     torch.testing.assert_close(got_vector.float(), vector, rtol=1e-3, atol=2e-6)
     torch.testing.assert_close(got_element.float(), element, rtol=1e-4, atol=1e-7)
     assert bool((got_element >= got_vector).all())
@@ -59,18 +54,18 @@ def test_gate_importance_is_the_mean_of_each_sequences_absolute_gradient(batch_s
     model = frozen()
     expected = torch.zeros(UNITS.size)
     with gated(model, UNITS, GROUP_WIDTH) as gates:
-        for block in BLOCKS:
+        for block in SEQUENCES:
             z = torch.ones(UNITS.size, requires_grad=True)
             gates.assign(z)
             language_loss(model, block[None]).backward()
-            expected += z.grad.abs() / len(BLOCKS)  # type: ignore[union-attr]
-    got = taylor_gate_scores(model, UNITS, BLOCKS, batch_size)
+            expected += z.grad.abs() / len(SEQUENCES)  # type: ignore[union-attr]
+    got = taylor_gate_scores(model, UNITS, CalibrationText(SEQUENCES, batch_size))
     torch.testing.assert_close(got.float(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_closing_a_gate_a_little_moves_the_loss_by_its_score() -> None:
-    model, block = frozen(), BLOCKS[:1]
-    scores = taylor_gate_scores(model, UNITS, block, 1)
+    model, block = frozen(), SEQUENCES[:1]
+    scores = taylor_gate_scores(model, UNITS, CalibrationText(block, 1))
     step = 0.01
     for unit in (UNITS.ffn(0).start + 3, UNITS.kv(0).start, UNITS.kv(2).start + 1):
         losses = []
@@ -87,16 +82,16 @@ def test_closing_a_gate_a_little_moves_the_loss_by_its_score() -> None:
 @pytest.mark.parametrize("scores", ALL)
 def test_gradient_checkpointing_changes_nothing(scores: Scores) -> None:
     model = frozen()
-    plain = scores(model, UNITS, BLOCKS, 2)
+    plain = scores(model, UNITS, TEXT)
     freeze(model, gradient_checkpointing=True)
-    torch.testing.assert_close(scores(model, UNITS, BLOCKS, 2), plain, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(scores(model, UNITS, TEXT), plain, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("scores", ALL)
 def test_half_precision_gives_nearly_the_same_ranking(scores: Scores) -> None:
-    exact = scores(frozen(), UNITS, BLOCKS, 2)
-    rough = scores(frozen(dtype=torch.bfloat16), UNITS, BLOCKS, 2)
-    ranks = [one.argsort().argsort().double() for one in (exact, rough)]
+    exact = scores(frozen(), UNITS, TEXT)
+    rough = scores(frozen(dtype=torch.bfloat16), UNITS, TEXT)
+    ranks = [result.argsort().argsort().double() for result in (exact, rough)]
     assert float(torch.corrcoef(torch.stack(ranks))[0, 1]) > 0.95
 
 
@@ -111,34 +106,24 @@ def test_the_model_is_left_frozen_and_unchanged_even_after_an_error(
 ) -> None:
     model = frozen()
     before = copy.deepcopy(model.state_dict())
-    heard = []
+    progress = []
 
     def on_batch(done: int, total: int) -> None:
-        heard.append((done, total))
+        progress.append((done, total))
         assert all(parameter.grad is None for parameter in model.parameters())
         if fails and done == 4:
             raise Stop
 
     if fails:
         with pytest.raises(Stop):
-            scores(model, UNITS, BLOCKS, 2, on_batch)
+            scores(model, UNITS, CalibrationText(SEQUENCES, 2, on_batch))
     else:
-        scores(model, UNITS, BLOCKS, 2, on_batch)
-    assert heard == [(2, 5), (4, 5), (5, 5)][: 2 if fails else 3]
+        scores(model, UNITS, CalibrationText(SEQUENCES, 2, on_batch))
+    assert progress == [(2, 5), (4, 5), (5, 5)][: 2 if fails else 3]
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert hooks_of(model) == 0
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_what_took_gradients_before_does_so_again_with_the_same_ones() -> None:
-    model = frozen()
-    weight = model.model.layers[1].mlp.up_proj.weight.requires_grad_(True)
-    weight.grad = torch.ones_like(weight)
-    expected = taylor_element_scores(frozen(), UNITS, BLOCKS, 2)
-    assert torch.equal(taylor_element_scores(model, UNITS, BLOCKS, 2), expected)
-    assert weight.requires_grad
-    assert torch.equal(weight.grad, torch.ones_like(weight))
 
 
 @pytest.mark.parametrize("scores", ALL)
@@ -147,6 +132,6 @@ def test_a_loss_that_is_no_number_is_told(scores: Scores) -> None:
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[0, 0] = torch.nan
     with pytest.raises(LossError, match="stage is nan at step 1"):
-        scores(model, UNITS, BLOCKS, 2)
+        scores(model, UNITS, TEXT)
     assert hooks_of(model) == 0
     assert not any(parameter.requires_grad for parameter in model.parameters())

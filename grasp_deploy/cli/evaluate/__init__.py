@@ -1,0 +1,1 @@
+"""`grasp-deploy evaluate`: perplexity, task accuracy and the quality card."""

@@ -1,0 +1,158 @@
+"""Options: fields of settings dataclasses with their help, spelling and bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, inspect
+
+from grasp_deploy.errors import InputError
+
+LARGEST_NUMBER = 10**12
+LARGEST_SEED = 2**32 - 1
+Count = Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)]
+CountOrZero = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+Length = Annotated[int, Meta(ge=2, le=LARGEST_NUMBER)]
+Seed = Annotated[int, Meta(ge=0, le=LARGEST_SEED)]
+
+DEVICE_HELP = "auto, cpu, cuda, cuda:1, ..."
+DTYPE_HELP = "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else that of the weights."
+BENCH_DTYPE_HELP = "auto, float32, bfloat16 or float16; auto: that of the weights."
+BENCH_SEED_HELP = "Seed of random tokens and random weights."
+REPETITIONS_HELP = "Measurements of each point."
+ENFORCE_EAGER_HELP = "Run vLLM without compiled graphs."
+SEQUENCE_LENGTH_HELP = "Tokens in a sequence. Default: 2048, or the model's limit if lower."
+
+Visibility = Literal["help", "help-all", "set"]
+
+
+def option(
+    help_text: str,
+    default: Any = dataclasses.MISSING,
+    panel: str | None = None,
+    *,
+    flag: str | None = None,
+    metavar: str | None = None,
+    shown: Visibility = "help",
+    parse: Callable[[str, str], Any] | None = None,
+) -> Any:
+    """A dataclass field that is a command-line option too; its type states the bounds.
+
+    `panel` groups options in `--help`. `flag` is the spelling, by default the field's name.
+    `metavar` stands for the value in help. `shown` says where the option is listed: in `--help`,
+    only in `--help-all`, or there as a name for `--set NAME=VALUE`. `parse` reads the text of the
+    command line; it gets the flag for errors.
+    """
+    metadata = {
+        **{"help": help_text, "panel": panel, "flag": flag, "metavar": metavar},
+        **{"shown": shown, "parse": parse},
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def study(help_text: str, default: Any) -> Any:
+    """A dataclass field that is an option for studies, given by `--set NAME=VALUE`."""
+    return option(help_text, default, shown="set")
+
+
+def option_fields(settings: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The fields, by name, of a settings dataclass (or an instance) that are options."""
+    return {f.name: f for f in dataclasses.fields(settings) if "shown" in f.metadata}
+
+
+def flag(settings: Any, name: str) -> str:
+    """The spelling of a field on the command line: `--keep`, or `--set epochs`."""
+    metadata = option_fields(settings)[name].metadata if name in option_fields(settings) else {}
+    if metadata.get("shown") == "set":
+        return f"--set {_dashes(name)}"
+    return metadata.get("flag") or f"--{_dashes(name)}"
+
+
+def assigned(settings: Any, name: str, value: Any = None) -> str:
+    """A field with its value as on the command line: `--keep 0.6`, or `--set epochs=4`."""
+    value = getattr(settings, name) if value is None else value
+    spelled = flag(settings, name)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return f"{spelled}={value}" if spelled.startswith("--set ") else f"{spelled} {value}"
+
+
+def field_problems(settings: Any) -> dict[str, str]:
+    """Fields whose value breaks their type or bounds: what was given, and what is allowed."""
+    hints = typing.get_type_hints(type(settings), include_extras=True)
+    problems = {}
+    for field in dataclasses.fields(settings):
+        value, allowed = getattr(settings, field.name), hints[field.name]
+        text = f"{value:.10g}" if isinstance(value, float) else repr(value)
+        given = assigned(settings, field.name, text)
+        try:
+            msgspec.convert(value, allowed)
+            "".join(map(str, value if isinstance(value, tuple) else [value])).encode()
+        except msgspec.ValidationError:
+            problems[field.name] = f"{given} is not {describe(allowed)}"
+        except UnicodeEncodeError:  # an argument whose bytes are not UTF-8
+            problems[field.name] = f"{given} is not UTF-8: choose another name"
+    return problems
+
+
+def check_fields(settings: Any) -> None:
+    """Raise InputError that names every field whose value breaks its type or bounds."""
+    problems = field_problems(settings)
+    if problems:
+        raise InputError("; ".join(problems.values()))
+
+
+def describe(hint: Any) -> str:
+    """What a type allows, in words: "a whole number from 1 to 10^12", "one of both, ffn, kv"."""
+    if typing.get_origin(value_type(hint)) is Literal:
+        return "one of " + ", ".join(typing.get_args(value_type(hint)))
+    kind = inspect.type_info(value_type(hint))
+    if isinstance(kind, inspect.IntType):
+        return "a whole number" + _bounds(kind)
+    if isinstance(kind, inspect.FloatType):
+        return "a number" + _bounds(kind)
+    if isinstance(kind, inspect.VarTupleType):
+        return "a list of texts"
+    return "true or false" if isinstance(kind, inspect.BoolType) else "text"
+
+
+def value_type(hint: Any) -> Any:
+    """A field's type without None."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return next(t for t in typing.get_args(hint) if t is not types.NoneType)
+    return hint
+
+
+def number_list(text: str, flag: str, kind: Any = Count) -> tuple[Any, ...]:
+    """The numbers in `1,2,4`; InputError if one of them is not of `kind`, or given twice."""
+    numbers = []
+    for part in text.split(","):
+        try:
+            numbers.append(msgspec.convert(part.strip(), kind, strict=False))
+        except msgspec.ValidationError:
+            raise InputError(
+                f"{flag} {text!r:.60}: {part.strip()!r:.40} is not {describe(kind)}; separate "
+                "numbers by commas"
+            ) from None
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"{flag} {text!r} names a number twice: name each once")
+    return tuple(numbers)
+
+
+def _dashes(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
+    """The bounds of a number, such as " from 1 to 10^12"."""
+    if kind.le is None:
+        return ""
+    most = "10^12" if kind.le == LARGEST_NUMBER else f"{kind.le:.10g}"
+    if kind.gt is not None:
+        return f" above {kind.gt:g} and at most {most}"
+    return f" from {kind.ge:g} to {most}"

@@ -1,0 +1,40 @@
+"""Tensors with a JSON record as one safetensors file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import write_files
+
+RECORD_KEY = "grasp_deploy"  # of the file's metadata
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+    """Replace a file of tensors and a JSON record in one move; equal input gives equal bytes."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_files({path: save(contiguous, {RECORD_KEY: json.dumps(record)})})
+
+
+def read_tensors(
+    path: Path, remedy: str = "fetch it again"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and record that `write_tensors` wrote; the record is empty if the file has none.
+
+    Raises InputError with `remedy` if the file is missing or damaged.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            record = json.loads((file.metadata() or {}).get(RECORD_KEY, "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: {remedy}") from None
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
+    return tensors, record if isinstance(record, dict) else {}

@@ -1,0 +1,134 @@
+"""The budget: costs, limit and multiples that every mask meets (section 3.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.pruning.units import UnitTable
+
+
+class BudgetError(ValueError):
+    """No mask can meet the budget or the multiples.
+
+    `smallest_limit` is the least budget that any ranking can meet, where the budget is under it.
+    """
+
+    def __init__(self, message: str, smallest_limit: float | None = None) -> None:
+        super().__init__(message)
+        self.smallest_limit = smallest_limit
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Costs, limit, multiples and order of ties, under which scores are projected.
+
+    Tensors live on the device of the scores. Build with `make_budget`, which checks it.
+    """
+
+    units: UnitTable
+    costs: Tensor  # (N,) float64, >= 0
+    limit: float  # B, in the unit of the costs
+    ffn_multiple: int
+    kv_multiple: int
+    tie_order: Tensor  # (N,) int64: units of equal score in the order in which they are kept
+    segment_of_unit: Tensor  # (N,) int64
+
+    @property
+    def total_cost(self) -> float:
+        return float(self.costs.sum())
+
+    def cost_of(self, mask: Tensor) -> float:
+        """Summed cost of the units that a `(N,)` mask keeps."""
+        return float(self.costs[mask.bool()].sum())
+
+
+def make_budget(
+    units: UnitTable,
+    costs: Tensor,
+    limit: float,
+    *,
+    ffn_multiple: int = 1,
+    kv_multiple: int = 1,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Budget:
+    """Make and check a budget; `seed` decides the order of units whose scores are equal.
+
+    Scores start equal, so that order makes the first masks. A permutation drawn on the CPU is the
+    same on every device and, unlike the order of a stable sort, favours no layer. Costs are rounded
+    to the fine grid of `exactly_summable`.
+
+    Raises BudgetError if no mask fits: a limit under the floor, or multiples no layer can meet.
+    """
+    if not bool((costs > 0).any()):
+        raise BudgetError("no unit costs anything under this cost model: there is nothing to prune")
+    costs = exactly_summable(costs)
+    of_segment = costs.cpu().split(units.segment_sizes)
+    _check_multiple("FFN channels", ffn_multiple, of_segment[0::2])
+    _check_multiple("KV groups", kv_multiple, of_segment[1::2])
+    generator = torch.Generator().manual_seed(seed)
+    budget = Budget(
+        units=units,
+        costs=costs.to(device),
+        limit=float(limit),
+        ffn_multiple=ffn_multiple,
+        kv_multiple=kv_multiple,
+        tie_order=torch.randperm(units.size, generator=generator).to(device),
+        segment_of_unit=units.segment_of_unit.to(device),
+    )
+    floor = smallest_limit(budget)
+    if limit < floor:
+        raise BudgetError(
+            f"the budget {limit:,.12g} is under the floor {floor:,.12g}, the cost of the least "
+            f"that every layer keeps ({ffn_multiple} FFN channels, {kv_multiple} KV groups)",
+            smallest_limit=floor,
+        )
+    return budget
+
+
+def exactly_summable(costs: Tensor) -> Tensor:
+    """`(N,)` float64 costs rounded to a grid on which any sum is exact, in any order.
+
+    The grid is a power of two. Float64 has 53 bits, which leaves room for the largest cost times
+    the number of units. Costs on the grid do not change. The largest lies between 1e-100 and 1e100,
+    or is 0.
+    """
+    costs = costs.double()
+    largest = float(costs.max())
+    if largest == 0:
+        return costs
+    grid = 2.0 ** (52 - math.ceil(math.log2(largest)) - math.ceil(math.log2(len(costs))))
+    return (costs * grid).round() / grid
+
+
+def _check_multiple(noun: str, multiple: int, costs_of_layer: Sequence[Tensor]) -> None:
+    """BudgetError unless every layer can keep a multiple that includes all units of cost 0."""
+    smallest = min(len(costs) for costs in costs_of_layer)
+    for layer, costs in enumerate(costs_of_layer):
+        size, free = len(costs), int((costs == 0).sum())
+        if multiple > size:
+            raise BudgetError(
+                f"layer {layer} has {size} {noun}, fewer than the multiple {multiple} that "
+                f"each layer must keep: choose at most {smallest}"
+            )
+        if free + -free % multiple > size:
+            raise BudgetError(
+                f"layer {layer} has {size} {noun}, no multiple of {multiple}, and this budget "
+                f"removes {size - free} of them: drop the multiple or let more be pruned"
+            )
+
+
+def smallest_limit(budget: Budget) -> float:
+    """The smallest limit that any ranking can meet: each segment keeps its dearest chunk."""
+    floor = 0.0
+    for segment, costs in enumerate(budget.costs.cpu().split(budget.units.segment_sizes)):
+        multiple = budget.kv_multiple if segment % 2 else budget.ffn_multiple
+        free = int((costs == 0).sum())
+        payable = -free % multiple if free else multiple  # free units need company to fill a chunk
+        floor += float(costs.topk(payable).values.sum())
+    return floor

@@ -1,0 +1,112 @@
+"""The prunable linear layers, listed once: rows and columns that go when a unit goes.
+
+    FFN channel   a row of gate_proj and of up_proj, a column of down_proj
+    KV group      D rows of k_proj and of v_proj, G·D rows of q_proj, G·D columns of o_proj
+
+LLM-Pruner calls them coupled structures (Ma et al. 2023, section 3.1). A row takes its bias along.
+The biases of down_proj and o_proj and the q/k norms stay, whichever units are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from grasp_deploy.pruning.units import UnitTable
+
+Features = Literal["channels", "queries", "keys-values"]  # 1, G·D and D of them to a unit
+
+
+@dataclass(frozen=True)
+class PrunableLinear:
+    """A linear layer that each decoder layer has, and the rows or columns that it can lose."""
+
+    name: str  # within the decoder layer
+    features: Features
+    by_rows: bool
+
+    @property
+    def of_groups(self) -> bool:
+        """True where KV groups are removed from it, False for FFN channels."""
+        return self.features != "channels"
+
+
+PRUNABLE_LINEARS = (
+    PrunableLinear("mlp.gate_proj", "channels", True),
+    PrunableLinear("mlp.up_proj", "channels", True),
+    PrunableLinear("mlp.down_proj", "channels", False),
+    PrunableLinear("self_attn.q_proj", "queries", True),
+    PrunableLinear("self_attn.k_proj", "keys-values", True),
+    PrunableLinear("self_attn.v_proj", "keys-values", True),
+    PrunableLinear("self_attn.o_proj", "queries", False),
+)
+# The output projections, whose inputs the gates multiply, in the order of the segments.
+OUTPUT_PROJECTIONS = tuple(linear.name for linear in PRUNABLE_LINEARS if not linear.by_rows)
+
+
+def decoder_layers(model: nn.Module) -> Any:
+    """The decoder layers of a causal language model of any supported family."""
+    return model.model.layers  # type: ignore[union-attr]
+
+
+def output_projections(model: nn.Module) -> dict[str, nn.Linear]:
+    """`(2L,)` output projections, one a segment, by their name in the model."""
+    return {
+        f"model.layers.{index}.{name}": layer.get_submodule(name)
+        for index, layer in enumerate(decoder_layers(model))
+        for name in OUTPUT_PROJECTIONS
+    }
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """A linear layer of a model that loses rows or columns with the units of one segment."""
+
+    segment: int
+    linear: nn.Linear
+    by_rows: bool
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The weight and, where rows go, the bias."""
+        takes_bias = self.by_rows and self.linear.bias is not None
+        return [self.linear.weight, self.linear.bias] if takes_bias else [self.linear.weight]
+
+    def vector_sums(self, parameter: Tensor, values: Tensor) -> Tensor:
+        """Sums of a parameter's `values` over each row or column, whichever goes with units."""
+        if parameter is not self.linear.weight:
+            return values  # a bias has one value a row
+        return values.sum(1 if self.by_rows else 0)
+
+
+def coupled_linears(model: nn.Module) -> Iterator[Coupled]:
+    """All prunable linear layers of a causal language model, layer by layer."""
+    for index, layer in enumerate(decoder_layers(model)):
+        for prunable in PRUNABLE_LINEARS:
+            linear = layer.get_submodule(prunable.name)
+            yield Coupled(2 * index + prunable.of_groups, linear, prunable.by_rows)
+
+
+def unit_sums(
+    model: nn.Module, units: UnitTable, vectors_of: Callable[[Coupled], Tensor]
+) -> Tensor:
+    """`(N,)` float64 sums over a unit's rows and columns, in all linear layers that lose any.
+
+    `vectors_of` gives one value for each row or column of a linear layer. Units lie there one after
+    the other, each with the same number of them.
+    """
+    device = next(model.parameters()).device
+    totals = [torch.zeros(size, dtype=torch.float64, device=device) for size in units.segment_sizes]
+    for coupled in coupled_linears(model):
+        total = totals[coupled.segment]
+        total += vectors_of(coupled).double().view(len(total), -1).sum(1)
+    return torch.cat(totals)
+
+
+def features_of(units: Tensor, width: int) -> Tensor:
+    """Indices of the rows or columns of `(n,)` units, `width` each, in order."""
+    return (units[:, None] * width + torch.arange(width, device=units.device)).flatten()

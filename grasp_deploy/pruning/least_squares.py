@@ -1,0 +1,76 @@
+"""Least squares of a linear layer from sums over tokens, streamed in float64.
+
+Float64 from the start: a few inputs are thousands of times larger than the rest. Float32 products
+of those would drown the contribution of the ridge.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.pruning.objective import OVERFLOW, LossError
+
+
+class Gram:
+    """`Σ y yᵀ` over all tokens of a linear layer's inputs `y`."""
+
+    def __init__(self, inputs: int, device: torch.device | str = "cpu") -> None:
+        self.sums = torch.zeros(inputs, inputs, dtype=torch.float64, device=device)
+        self.tokens = 0
+
+    def add(self, inputs: Tensor) -> Tensor:
+        """Add `(..., inputs)` inputs of any dtype; returns them as `(tokens, inputs)` float64."""
+        rows = inputs.flatten(end_dim=-2).double()
+        self.sums.addmm_(rows.T, rows)
+        self.tokens += len(rows)
+        return rows
+
+    def mean(self) -> Tensor:
+        """`(inputs, inputs)` mean products over all tokens; the sums are spent."""
+        return self.sums.div_(self.tokens)
+
+
+class NormalEquations:
+    """`Σ t yᵀ`, `Σ y yᵀ` and `Σ |t|²` over all tokens, for targets `t` and inputs `y`."""
+
+    def __init__(self, outputs: int, inputs: int, device: torch.device | str = "cpu") -> None:
+        self.cross = torch.zeros(outputs, inputs, dtype=torch.float64, device=device)
+        self.gram = Gram(inputs, device)
+        self.target_energy = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, targets: Tensor, inputs: Tensor) -> None:
+        """Add `(..., outputs)` targets and the `(..., inputs)` inputs that should give them."""
+        t, y = targets.flatten(end_dim=-2).double(), self.gram.add(inputs)
+        self.cross.addmm_(t.T, y)
+        self.target_energy += t.square().sum()
+
+    def solve(self, weight: Tensor, ridge: float) -> Tensor:
+        """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`.
+
+            W' = (Σ t yᵀ + W Λ) (Σ y yᵀ + Λ)⁻¹,   Λ = ridge · max(p, median of p),   p = diag Σ y yᵀ
+
+        Raises LossError if inputs or targets are not finite.
+        """
+        power = finite_power(self.gram.sums)
+        if not bool(power.any()):
+            return weight.double()
+        strength = ridge * power.clamp(min=float(power.median())) + 1e-12 * power.mean()
+        regular = self.gram.sums.clone()
+        regular.diagonal().add_(strength)
+        target = self.cross + strength * weight.double()
+        return torch.cholesky_solve(target.T, torch.linalg.cholesky(regular)).T
+
+    def error(self, weight: Tensor) -> float:
+        """`Σ |t - W y|²` of `(outputs, inputs)` weights."""
+        weight = weight.double()
+        error = self.target_energy + (weight * (weight @ self.gram.sums - 2 * self.cross)).sum()
+        return max(0.0, float(error))  # the difference of large sums may miss 0 by a little
+
+
+def finite_power(gram: Tensor) -> Tensor:
+    """`(inputs,)` diagonal of a Gram matrix; LossError if it is not finite."""
+    power = gram.diagonal()
+    if not bool(power.isfinite().all()):
+        raise LossError(f"the hidden states are not finite: {OVERFLOW}")
+    return power

@@ -1,0 +1,78 @@
+"""Calibration sequences, and the schedule by which a stage of learning walks over them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+HELDOUT_CHECKS = 16  # masks measured, at least, on the held-out text, evenly over a stage
+AVERAGED_SHARE = 1 / 4  # of a stage's steps, the last ones, where their values are averaged
+
+# The values that a stage ends with: those that did best on held-out sequences, those of the last
+# step, or the mean of those behind each of the last quarter of the steps.
+Select = Literal["best", "last", "average"]
+
+
+@dataclass(frozen=True)
+class CalibrationBlocks:
+    """Calibration sequences as token ids: those to learn from, and those to measure masks on."""
+
+    train: Tensor  # (n, T) int64
+    heldout: Tensor  # (h, T) int64; may be empty
+
+    @classmethod
+    def split(cls, sequences: Tensor, heldout_share: float = 1 / 16) -> CalibrationBlocks:
+        """Hold out an evenly spread share of `(n, T)` sequences; at least one of two or more."""
+        count = max(1, round(len(sequences) * heldout_share)) if len(sequences) > 1 else 0
+        is_heldout = torch.zeros(len(sequences), dtype=torch.bool)
+        if count:
+            is_heldout[torch.linspace(0, len(sequences) - 1, count).round().long()] = True
+        return cls(train=sequences[~is_heldout], heldout=sequences[is_heldout])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps of one stage over the calibration sequences."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+    select: Select
+    cosine: bool = False  # let the learning rate fall to 0, or keep it as it is
+    distil: bool = False  # learn from the dense model's logits, or from the text
+
+    def steps(self, blocks: CalibrationBlocks) -> int:
+        return self.epochs * self.steps_per_epoch(blocks)
+
+    def steps_per_epoch(self, blocks: CalibrationBlocks) -> int:
+        return math.ceil(len(blocks.train) / self.batch_size)
+
+    def batch(self, blocks: CalibrationBlocks, step: int) -> Tensor:
+        """`(B, T)` ids of a step; each epoch has its own order, drawn from the seed alone."""
+        epoch, place = divmod(step, self.steps_per_epoch(blocks))
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(blocks.train), generator=generator)
+        return blocks.train[order[place * self.batch_size : (place + 1) * self.batch_size]]
+
+    def rate(self, blocks: CalibrationBlocks, step: int) -> float:
+        """Learning rate of a step; with `cosine` it falls along half a cosine, to 0 at the end."""
+        if not self.cosine:
+            return self.learning_rate
+        return self.learning_rate * (1 + math.cos(math.pi * step / self.steps(blocks))) / 2
+
+    def is_check(self, blocks: CalibrationBlocks, step: int) -> bool:
+        """True if the held-out loss is measured after `step` steps."""
+        if self.select != "best" or not len(blocks.heldout):
+            return False
+        total = self.steps(blocks)
+        return step == total or step % max(1, total // HELDOUT_CHECKS) == 0
+
+    def is_averaged(self, blocks: CalibrationBlocks, step: int) -> bool:
+        """True if the values behind `step` steps, one at least, belong to the average."""
+        total = self.steps(blocks)
+        return self.select == "average" and step > total - math.ceil(AVERAGED_SHARE * total)

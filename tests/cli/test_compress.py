@@ -1,0 +1,41 @@
+"""`compress`: its JSON, and the config with which a run can be repeated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.command import INSPECTED, SHORT, document, grasp_deploy
+
+COMPRESSED = INSPECTED | {
+    *("kept_cost", "budget", "total_cost", "kept_ffn_share", "kept_kv_share"),
+    *("start_seconds", "gate_learning_seconds", "scale_seconds", "peak_memory_bytes"),
+}
+
+
+def test_compress(tiny_folder: Path, work: Path) -> None:
+    ended = grasp_deploy(
+        *("compress", tiny_folder, "-o", "out", "--calibration", "text.txt", *SHORT),
+        *("--scale-epochs", "1", "--keep", "0.6", "--json"),
+    )
+    record = json.loads(ended.stdout)
+    assert record.keys() >= COMPRESSED
+    assert record["kept_cost"] <= record["budget"] <= 0.6 * record["total_cost"] * (1 + 1e-12)
+    assert 0 < record["kept_ffn_share"] < 1
+    assert record["start_seconds"] > 0
+    assert record["scale_seconds"] > 0
+    assert record["peak_memory_bytes"] > 2**20
+    for stage in ("cutting in rounds", "calibrating scales", "writing tensors", "loss"):
+        assert stage in ended.stderr
+    inspected = document("inspect", work / "out", "--json")
+    assert {key: record[key] for key in INSPECTED} == {key: inspected[key] for key in INSPECTED}
+
+
+def test_the_config_that_a_run_writes_repeats_it(pruned: Path, work: Path) -> None:
+    config = ("--config", pruned / "compress_config.json")
+    document("compress", "-o", "again", *config, "--json")
+    weights = "model.safetensors"
+    assert (work / "again" / weights).read_bytes() == (pruned / weights).read_bytes()
+    # What is given on the command line wins, and one kind of budget replaces the other.
+    record = document("compress", "-o", "other", *config, "--weights", "500KiB", "--json")
+    assert 0.8 * 500 * 2**10 < record["weight_bytes"] <= 500 * 2**10

@@ -1,0 +1,129 @@
+"""Options made from dataclasses: defaults, lists, sizes, `--set`, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from grasp_deploy.cli.config_options import takes_config
+from grasp_deploy.cli.console import ErrorBoundary
+from grasp_deploy.cli.settings_options import takes_settings
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import Count, option
+from grasp_deploy.files.sizes import parse_bytes
+from tests.cli.command import Ended, assert_refused, grasp_deploy
+
+
+@dataclass(frozen=True)
+class Settings:
+    text: str = option("Text.", flag="--data")
+    batches: tuple[Count, ...] = option("Requests at a time.", (1, 2), flag="--batch")
+    files: tuple[Path, ...] = option("Files.", (), flag="--file")
+    memory_bytes: int = option("Memory.", 10, flag="--memory", parse=parse_bytes)
+    limit: Count | None = option("Items.", None)
+    eager: bool = option("Compile nothing.", False)
+
+
+def run(takes: Any, *arguments: str) -> tuple[Any, Ended]:
+    """What a command gets from its arguments, and how it ended."""
+    received: list[Any] = []
+    app = typer.Typer(cls=ErrorBoundary)
+
+    @app.callback()
+    def group() -> None: ...
+
+    def command(*, settings: Settings, as_json: bool = False) -> None:
+        received.append(settings)
+
+    def configured(*, config: CompressConfig) -> None:
+        received.append(config)
+
+    app.command("do")(takes(configured if takes is takes_config else command))
+    result = CliRunner().invoke(app, ["do", *arguments])
+    ended = Ended(result.exit_code, result.stdout, result.stderr)
+    return (received[0] if received else None), ended
+
+
+def test_defaults_are_those_of_the_dataclass() -> None:
+    assert run(takes_settings(Settings), "--data", "c4")[0] == Settings("c4")
+
+
+def test_values_have_the_types_of_their_fields() -> None:
+    given = ("--data", "c4", "--batch", "4,8", "--file", "a", "--file", "b", "--memory", "2KiB")
+    settings, _ = run(takes_settings(Settings), *given, "--limit", "3", "--eager")
+    assert settings == Settings("c4", (4, 8), (Path("a"), Path("b")), 2048, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("--limit", "0"), ("--limit 0 is not a whole number from 1",)),
+        (("--batch", "1,x"), ("--batch '1,x'", "'x' is not a whole number")),
+        (("--memory", "lots"), ("--memory 'lots' is not a size",)),
+    ],
+)
+def test_values_that_are_refused(given: tuple[str, ...], words: tuple[str, ...]) -> None:
+    assert_refused(run(takes_settings(Settings), "--data", "c4", *given)[1], *words)
+
+
+def test_an_option_without_default_is_required() -> None:
+    _, ended = run(takes_settings(Settings))
+    assert ended.code == 2
+    assert "Missing option '--data'" in ended.stderr
+
+
+def test_set_gives_options_of_studies_by_their_types() -> None:
+    names = ("gate-site=keys-values", "gate_sequences=8", "compensation=no", "ridge=1e-3")
+    given = [word for name in (*names, "epochs=1", "epochs=2") for word in ("--set", name)]
+    config, ended = run(takes_config, "m", "--keep", "0.5", "--set", "compensation=true", *given)
+    assert ended.code == 2
+    assert "--set ridge=0.001 has no effect" in ended.stderr
+    config, _ = run(takes_config, "m", "--keep", "0.5", *given[:6], *given[8:])
+    expected = {"gate_site": "keys-values", "gate_sequences": 8, "compensation": False, "epochs": 2}
+    assert config == CompressConfig("m", keep=0.5, **expected)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("epochs", ("has no value", "--set epochs=4")),
+        ("epoch=4", ("unknown name", "did you mean epochs?", "compress --help-all")),
+        ("keep=0.5", ("an option by itself: --keep",)),
+        ("epochs=many", ("--set epochs='many' is not a whole number from 1",)),
+        ("epochs=0", ("--set epochs=0 is not a whole number from 1",)),
+        ("compensation=maybe", ("'maybe' is not true or false",)),
+    ],
+)
+def test_assignments_that_are_refused(assignment: str, words: tuple[str, ...]) -> None:
+    assert_refused(run(takes_config, "m", "--keep", "0.5", "--set", assignment)[1], *words)
+
+
+def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:
+    stored = CompressConfig("m", keep=0.5, rounds=3, seed=7)
+    (tmp_path / "config.json").write_text(stored.to_json())
+    given = ("--config", str(tmp_path / "config.json"), "--weights", "9MiB", "--set", "rounds=4")
+    config, _ = run(takes_config, *given)
+    assert config == CompressConfig("m", weights="9MiB", rounds=4, seed=7)
+
+
+@pytest.fixture
+def quiet_afterwards() -> Iterator[None]:
+    yield
+    logging.getLogger("grasp_deploy").handlers = []
+    logging.getLogger("grasp_deploy").setLevel(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("quiet_afterwards")
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_verbose_is_accepted_before_and_behind_the_verb(place: int) -> None:
+    arguments = ["inspect", "./nowhere"]
+    arguments.insert(place, "--verbose")
+    assert_refused(grasp_deploy(*arguments), "no such folder")
+    assert logging.getLogger("grasp_deploy").isEnabledFor(logging.INFO)

@@ -1,0 +1,79 @@
+"""Option fields: their spelling, their bounds in words, and lists of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+from msgspec import Meta
+
+from grasp_deploy.config.option import (
+    Count,
+    Seed,
+    assigned,
+    check_fields,
+    describe,
+    flag,
+    number_list,
+    option,
+    study,
+)
+from grasp_deploy.errors import InputError
+
+
+@dataclass(frozen=True)
+class Settings:
+    name: str = "plain"
+    batches: tuple[Count, ...] = option("Requests at a time.", (1, 2), flag="--batch")
+    new_tokens: Count | None = option("Tokens of an answer.", None)
+    step_size: float = study("Size of a step.", 1.0)
+    refit: bool = study("Refit.", True)
+
+
+def test_spelling() -> None:
+    names = ("name", "batches", "new_tokens", "step_size")
+    expected = ["--name", "--batch", "--new-tokens", "--set step-size"]
+    assert [flag(Settings, name) for name in names] == expected
+    settings = Settings(new_tokens=4, refit=False)
+    names = ("new_tokens", "step_size", "refit")
+    expected = ["--new-tokens 4", "--set step-size=1.0", "--set refit=false"]
+    assert [assigned(settings, name) for name in names] == expected
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (Count | None, "a whole number from 1 to 10^12"),
+        (Seed, "a whole number from 0 to 4294967295"),
+        (Annotated[float, Meta(gt=0, le=1)], "a number above 0 and at most 1"),
+        (float, "a number"),
+        (Literal["a", "b"], "one of a, b"),
+        (bool, "true or false"),
+        (str | None, "text"),
+    ],
+)
+def test_types_in_words(hint: object, words: str) -> None:
+    assert describe(hint) == words
+
+
+def test_check_names_every_field() -> None:
+    check_fields(Settings())
+    with pytest.raises(InputError, match=r"--new-tokens 0 is not .*; --set step-size='x' is not"):
+        check_fields(Settings(new_tokens=0, step_size="x"))  # type: ignore[arg-type]
+
+
+def test_lists_of_numbers() -> None:
+    assert number_list("1, 2,40", "--batch") == (1, 2, 40)
+    assert number_list("0.5,2", "--rate", Annotated[float, Meta(gt=0, le=9)]) == (0.5, 2.0)
+
+
+@pytest.mark.parametrize("text", ["", "1,,2", "0", "-1", "x", "1.5", "1" * 30, "9" * 5000])
+def test_lists_with_something_else(text: str) -> None:
+    with pytest.raises(InputError, match=r"--batch .* is not a whole number from 1"):
+        number_list(text, "--batch")
+
+
+def test_lists_that_repeat_a_number() -> None:
+    with pytest.raises(InputError, match="--batch '1,2,1' names a number twice"):
+        number_list("1,2,1", "--batch")

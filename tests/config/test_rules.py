@@ -1,0 +1,95 @@
+"""Rules across options: each broken one in words that name the options and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
+
+EQUAL = {"method": "grasp", "start": "equal"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"keep": None}, ("one budget", "got none", "--keep, --weights or --kv-per-token")),
+        ({"weights": "1MiB"}, ("one budget", "--keep and --weights")),
+        ({"keep": None, "weights": "much"}, ("--weights 'much'", "size", "9GiB")),
+        (
+            {"keep": None, "weights": "9KiB", "cost": "memory", "cached_tokens": 1},
+            ("--cost parameters", "drop --cost"),
+        ),
+        (
+            {"keep": None, "weights": "9KiB", "kv_cost_factor": 2.0},
+            ("--set kv-cost-factor=2.0 changes the sizes of --weights", "use --keep"),
+        ),
+        (
+            {"keep": None, "kv_per_token": "1KiB", "targets": "ffn"},
+            ("--set targets=ffn removes nothing", "drop one"),
+        ),
+        ({"cost": "flops"}, ("--cost flops is unknown", "kv-bytes", "package.module:function")),
+        ({"cost": "memory"}, ("--cost memory and --cached-tokens", "both")),
+        (
+            {"kv_cost_factor": 2.0, "targets": "kv"},
+            ("--set kv-cost-factor=2.0 with --set targets=kv changes nothing", "drop one"),
+        ),
+        (
+            {"kv_cost_factor": 2.0, "cost": "kv-bytes"},
+            ("with --cost kv-bytes changes nothing", "drop one"),
+        ),
+        (
+            {"method": "progressive", "allocation": "owl"},
+            ("--set allocation=owl needs the scores of one criterion", "--method"),
+        ),
+        (
+            {"method": "flap", "ranking": "score-per-cost"},
+            ("--set ranking=score-per-cost has no meaning for the scores of flap", "drop it"),
+        ),
+        (
+            {"method": "flap", "start": "obs", "gate_site": "keys-values"},
+            ("--set start=obs has no effect: --method flap learns no gates", "gate-site"),
+        ),
+        (
+            {"method": "flap", "scale_epochs": 0, "select": "last"},
+            ("--set select=last has no effect", "learns nothing; drop --set scale-epochs=0"),
+        ),
+        (
+            {"method": "flap", "rounds": 3},
+            ("--set rounds=3 has no effect: --method flap does not prune in rounds",),
+        ),
+        (
+            {**EQUAL, "round_criterion": "flap"},
+            ("--set round-criterion=flap", "drop --set start=equal, or drop it"),
+        ),
+        ({**EQUAL, "criterion_sequences": 4}, ("--set start=equal reads no text",)),
+        (
+            {"method": "grasp", "targets": "ffn", "swap_groups": 2},
+            ("--set swap-groups=2 has no effect", "drop --set targets=ffn"),
+        ),
+        (
+            {"compensation": False, "ridge": 0.1},
+            ("--set ridge=0.1 has no effect", "drop --set compensation=false"),
+        ),
+    ],
+)
+def test_broken_rules(options: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as error:
+        CompressConfig(**{"model": "m", "keep": 0.5, **options})
+    assert [word for word in words if word not in str(error.value)] == [], error.value
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "grasp", "gate_site": "keys-values", "swap_groups": 2},
+        {"method": "flap", "allocation": "owl"},
+        {"method": "progressive", "rounds": 3, "learning_rate": 0.1},
+        {**EQUAL, "temperature": 1.0},
+        {"cost": "memory", "cached_tokens": 0, "kv_cost_factor": 2.0},
+    ],
+)
+def test_sound_combinations(options: dict[str, Any]) -> None:
+    CompressConfig(model="m", keep=0.5, **options)

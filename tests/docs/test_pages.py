@@ -1,0 +1,152 @@
+"""The documentation names only commands, options, modules and files that exist, and it builds."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from grasp_deploy.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "benchmarks").glob("*.md"),
+        *(ROOT / "serving").glob("*.md"),
+    ]
+)
+PROSE = [path for path in PAGES if path.name != "LOG.md"]
+INVENTED = ("bench/load", "criteria/activation", "bench/NAME")  # the how-tos' own examples
+
+
+def code_lines(text: str) -> Iterator[str]:
+    """Shell lines of fenced blocks, continued lines joined."""
+    for block in re.findall(r"```(?:bash)?\n(.*?)```", text, flags=re.DOTALL):
+        yield from block.replace("\\\n", " ").splitlines()
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Arguments of every `grasp-deploy` line, up to what goes to vLLM."""
+    inline = re.findall(r"`(grasp-deploy [^`\n]+)`", text)
+    for line in (*code_lines(text), *inline):
+        if re.match(r"(\w+=\S+ )*grasp-deploy ", line.strip()):
+            words = shlex.split(line.partition("  #")[0])
+            words = words[words.index("grasp-deploy") + 1 :]
+            yield words[: words.index("--")] if "--" in words else words
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_and_options_exist(page: Path) -> None:
+    for words in commands(page.read_text(encoding="utf-8")):
+        command: Any = typer.main.get_command(app)
+        options = {option for parameter in command.params for option in parameter.opts}
+        for word in words:
+            if word.startswith("--"):
+                assert word.partition("=")[0] in {*options, "--help"}, " ".join(words)
+            elif word in getattr(command, "commands", {}):
+                command = command.commands[word]
+                options = {option for parameter in command.params for option in parameter.opts}
+        assert not getattr(command, "commands", None) or words[0].startswith("--"), words
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_named_modules_and_files_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"\b((?:grasp_deploy|benchmarks|tests|serving|examples)/[\w./-]*\w)", text)
+    modules = re.findall(r"-m (benchmarks\.(?!report)\w+)", text)
+    modules += re.findall(r"\b(grasp_deploy(?:\.[a-z_]+)+)", text)
+    for name in named:
+        if not any(invented in name for invented in INVENTED):
+            assert (ROOT / name).exists() or "<" in name, name
+    for name in modules:
+        path = ROOT / name.replace(".", "/")
+        stem = path.with_suffix(".py")
+        function = path.parent.with_suffix(".py")  # package.module.function
+        assert path.is_dir() or stem.exists() or function.exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        target, _, anchor = link.partition("#")
+        if target.startswith("https://"):
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), link
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path.read_text(encoding="utf-8")), link
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors that headings get."""
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", title).strip().lower() for title in titles)
+    return {re.sub(r"[-\s]+", "-", title) for title in plain}
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) < 1200
+
+
+def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
+    import torch
+
+    from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+    from grasp_deploy.checkpoint.read.loading import load
+    from grasp_deploy.compression.budget import unit_table
+    from grasp_deploy.pruning.criteria.batches import CalibrationText
+
+    shape = model_shape(read_config(demo_model))
+    units = unit_table(shape)
+    cost = python_of("add-a-cost.md")["fast_kv_bytes"](units, shape)
+    assert cost.shape == (units.size,)
+    assert cost[units.is_kv].min() * 10 == cost[units.is_kv].max()
+
+    text = CalibrationText(torch.randint(shape.vocab_size, (2, 16)), batch_size=1)
+    model = load(demo_model, device="cpu")
+    scores = python_of("add-a-criterion.md")["activation_scores"](model, units, text)
+    assert scores.shape == (units.size,)
+    assert bool((scores > 0).all())
+
+    record = python_of("add-a-bench.md")
+    assert {"bench_load", "LoadSettings"} <= record.keys()
+
+
+def python_of(page: str) -> dict[str, Any]:
+    """What the Python block of a page defines."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {"__name__": "how_to"}
+    sys.modules["how_to"] = type(sys)("how_to")  # dataclasses look their module up
+    exec(block, names)
+    del sys.modules["how_to"]
+    return names
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is missing: install .[docs]")
+def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    asset = re.compile(
+        r"<(?:script|img|iframe|source)[^>]*\bsrc=.?https?:|<link[^>]*href=.?https?:"
+    )
+    for page in tmp_path.rglob("*.html"):
+        assert not asset.search(page.read_text(encoding="utf-8")), page.name

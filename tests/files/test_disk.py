@@ -1,0 +1,48 @@
+"""Reading, replacing and naming files: whole or not at all, and one line where it cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import kind_of, read_text, readable_disk_errors, write_files
+
+
+def test_kinds(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "broken").symlink_to("nothing")
+    names = ("file", "link", "", "broken", "nothing", "file/below", "x" * 300, "a\0b")
+    kinds = ["file", "file", "folder", None, None, None, None, None]
+    assert [kind_of(tmp_path / name) for name in names] == kinds
+    assert kind_of("/dev/null") == "special"
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a pipe or a device"):
+        read_text(tmp_path / "pipe")
+
+
+def test_files_are_replaced_together(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "deep" / "b"
+    write_files({first: b"1", second: b"2"})
+    write_files({first: b"3"})
+    assert (first.read_bytes(), second.read_bytes()) == (b"3", b"2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "deep"]
+
+
+def test_a_failure_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(InputError, match=r"cannot write .*/a/b: a part of that path is a file"):
+        write_files({tmp_path / "a": b"new", tmp_path / "a" / "b": b"new"})
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_other_errors_keep_their_traceback(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="odd"), readable_disk_errors(tmp_path):
+        raise OSError(12345, "odd")
