@@ -7,7 +7,6 @@ import io
 import pytest
 from rich.console import Console
 
-from grasp_deploy.report import progress
 from grasp_deploy.report.progress import LOG_EVERY_SECONDS, stage_bars
 
 
@@ -21,7 +20,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(progress.time, "monotonic", clock)
+    monkeypatch.setattr("grasp_deploy.report.progress.time.monotonic", clock)
     return clock
 
 
