@@ -80,7 +80,7 @@ STUDIES: dict[str, list[Variant]] = {
             Variant(f"rounds by {name}", {"round_criterion": name})
             for name in ("taylor-element", "flap", "wanda-structured")
         ),
-        Variant("gates behind the rounds", {"method": "grasp"}),
+        Variant("rounds alone", {"method": "progressive"}),
         *(Variant(f"gates from {start}", {**GATES, "start": start}) for start in ("equal", "obs")),
         *(
             Variant(name, {**GATES, "start": "equal", **options})

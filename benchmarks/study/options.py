@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from benchmarks.common.models import add_model_options, demo_texts
 from benchmarks.common.output import add_output_options
+from grasp_deploy.config.option import number_list
 from grasp_deploy.data import TextSource, evaluation_source
 from grasp_deploy.errors import InputError
 
-Number = TypeVar("Number")
 SMOKE_SETTINGS = {"sequences": 8, "sequence_length": 64, "batch_size": 4}
 
 
@@ -34,17 +34,9 @@ def add_study_options(parser: argparse.ArgumentParser, keep: str) -> None:
 def keeps_and_seeds(options: argparse.Namespace) -> tuple[list[float], list[int]]:
     """The budgets and seeds of a study; a smoke run takes one budget."""
     keeps = "0.6" if options.smoke else options.keep
-    return _numbers("--keep", keeps, float), _numbers("--seeds", options.seeds, int)
-
-
-def _numbers(flag: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
-    try:
-        numbers = [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{flag} {text!r} is not a list of numbers: write them a,b,c") from None
-    if len(set(numbers)) < len(numbers):
-        raise InputError(f"{flag} {text} repeats a number: name each once")
-    return numbers
+    return list(number_list(keeps, "--keep", float)), list(
+        number_list(options.seeds, "--seeds", int)
+    )
 
 
 def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:

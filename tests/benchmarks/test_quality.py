@@ -204,8 +204,8 @@ def test_a_study_with_tasks(
         (["--tasks", "piqa", "--task-limit", "0"], "--task-limit 0 leaves no item"),
         (["--task-limit", "5"], "--task-limit limits no task"),
         (["--variants", "both;nope"], "--variants nope is not in the study targets: choose from"),
-        (["--keep", "0.6,0.60"], "--keep 0.6,0.60 repeats a number"),
-        (["--seeds", "a"], "--seeds 'a' is not a list of numbers"),
+        (["--keep", "0.6,0.60"], "--keep '0.6,0.60' names a number twice"),
+        (["--seeds", "a"], "--seeds 'a': 'a' is not a whole number"),
     ],
 )
 def test_options_are_refused_before_anything_is_measured(

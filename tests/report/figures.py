@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numpy
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,6 +17,12 @@ from grasp_deploy.report.figure_style import Drawing, our_style
 def axes_of(drawing: Drawing) -> Axes:
     (axes,) = drawing.figure.axes
     return axes
+
+
+def heights_of(drawing: Drawing, index: int) -> list[float]:
+    """The vertical values of a line."""
+    values: list[float] = numpy.asarray(axes_of(drawing).get_lines()[index].get_ydata()).tolist()
+    return values
 
 
 def legend_of(drawing: Drawing) -> list[str]:

@@ -13,10 +13,11 @@ from tests.evaluate.quality.rows import corpus, task
 def printed(width: int) -> list[str]:
     marked = corpus("mine.jsonl", 0.0953102, True, error=0.004)
     quality = {"corpora": [corpus("c4", 0.2), marked], "tasks": [task("piqa", 0.8, 0.7)]}
-    console = Console(file=io.StringIO(), width=width)
+    text = io.StringIO()
+    console = Console(file=text, width=width)
     for table in card_tables(quality):
         console.print(table)
-    return console.file.getvalue().splitlines()
+    return text.getvalue().splitlines()
 
 
 def test_a_row_of_a_corpus_is_one_line_of_80_columns() -> None:
