@@ -202,8 +202,8 @@ def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinis
     (unfinished / "compress_config.json").write_text(json.dumps({**config, "model": str(model)}))
     refused = compress(model, "--resume")
     hashes = "under the same name (their SHA-256 differs)"
-    words = f"began with other weights {hashes} and calibration tokens {hashes}: put the old"
-    assert_refused(refused, words)
+    changed = f"began with other weights {hashes} and calibration tokens {hashes}: put the old"
+    assert_refused(refused, changed)
 
 
 def test_an_unfinished_run_of_other_releases(
