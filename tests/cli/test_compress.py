@@ -16,7 +16,7 @@ COMPRESSED = INSPECTED | {
 def test_compress(tiny_folder: Path, work: Path) -> None:
     ended = grasp_deploy(
         *("compress", tiny_folder, "-o", "out", "--calibration", "text.txt", *SHORT),
-        *("--scale-epochs", "1", "--keep", "0.6", "--json"),
+        *("--set", "scale-epochs=1", "--keep", "0.6", "--json"),
     )
     record = json.loads(ended.stdout)
     assert record.keys() >= COMPRESSED

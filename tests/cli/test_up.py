@@ -45,7 +45,7 @@ def test_other_weights_and_another_release_are_not_done(
 ) -> None:
     compress(config, tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr("grasp_deploy.__version__", "0.0.1")
+        patch.setattr("grasp_deploy.compression.provenance.__version__", "0.0.1")
         assert not is_done(config, tmp_path / "out")
     assert is_done(config, tmp_path / "out")
     save_tiny("llama", tmp_path / "model", seed=1)
@@ -79,7 +79,7 @@ def test_up_refuses_before_it_compresses(tiny_folder: Path, work: Path) -> None:
     text = ("--calibration", "text.txt", "--keep", "0.6")
     assert_refused(grasp_deploy("up", tiny_folder, "--keep", "60"), "write 0.6")
     parallel = ("up", tiny_folder, *text, "--", "-tp", "2")
-    assert_refused(grasp_deploy(*parallel), "share the model among 2", "add --tensor-parallel 2")
+    assert_refused(grasp_deploy(*parallel), "split the model among 2", "add --tensor-parallel 2")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         refused = grasp_deploy("up", tiny_folder, *text, "--", "--port", port)
