@@ -16,6 +16,7 @@ from tests.bench.records import (
     kv_record,
     memory_record,
     model,
+    record,
     serve_record,
     throughput_record,
 )
