@@ -1,7 +1,7 @@
 """Tiny random models of every family, dense and pruned by hand, for all tests.
 
-Heads are 32 wide because vLLM's CPU build takes nothing narrower. Qwen2 knows no `head_dim`, so
-its hidden size is four heads wide instead of the 64 of the others.
+Heads are 32 wide, the least that vLLM's CPU build supports. Qwen2 has no `head_dim`, so its hidden
+size is four heads wide instead of the 64 of the others.
 """
 
 import copy
@@ -31,7 +31,7 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-# What the equivalence tests must cover: keyword arguments of `tiny_model`.
+# Arguments of `tiny_model` for the equivalence tests.
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama"},
     "llama-mha": {"family": "llama", "num_key_value_heads": 4},
@@ -58,7 +58,7 @@ Kept = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
-    """The config of a dense model of 3 layers, 4 query heads on 2 KV heads, 96 FFN channels."""
+    """Config of a dense model of 3 layers, 4 query heads on 2 KV heads, 96 FFN channels."""
     sizes: dict[str, Any] = {
         "hidden_size": 128 if family == "qwen2" else 64,
         "num_hidden_layers": 3,
@@ -174,7 +174,7 @@ def slice_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
         query, key = rows_of(groups, group_rows), rows_of(groups, head_dim)
         rows: dict[str, Sequence[int]] = {"q_proj": query, "k_proj": key, "v_proj": key}
         rows |= {"gate_proj": channels, "up_proj": channels}
-        columns = {"o_proj": query, "down_proj": channels}
+        columns: dict[str, Sequence[int]] = {"o_proj": query, "down_proj": channels}
         for name in [name for name in state if name.startswith(f"model.layers.{index}.")]:
             module, kind = name.split(".")[-2:]
             if module in rows:

@@ -21,7 +21,7 @@ from grasp_deploy.errors import InputError
 REPOSITORY = Path(__file__).parents[2]
 ENTRY = "from grasp_deploy.cli import main; main()"
 # A schedule of seconds on a tiny model. Options that a test adds behind it win.
-SHORT = (
+SHORT: tuple[str, ...] = (
     *("--sequences", "4", "--sequence-length", "16"),
     *("--set", "rounds=1", "--set", "epochs=1", "--set", "scale-epochs=0", "--device", "cpu"),
 )

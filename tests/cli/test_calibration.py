@@ -16,7 +16,7 @@ from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import SHORT, Ended, assert_refused, grasp_deploy, tree
 from tests.tiny import save_tiny, tiny_tokenizer
 
-QUICK = (
+QUICK: tuple[str, ...] = (
     *("--sequences", "8", "--sequence-length", "64", "--keep", "0.7", "--method", "magnitude"),
     *("--set", "scale-epochs=0", "--set", "compensation-sequences=2", "--device", "cpu"),
 )

@@ -55,7 +55,11 @@ def test_a_quantised_model(model: Path) -> None:
         ({"hidden_act": "gelu"}, ("the activation gelu", "silu alone")),
         ({"layer_types": ["sliding_attention"] * 3}, ("a Llama whose config.json has sliding",)),
         (
-            {"model_type": "mistral", "layer_types": ["sliding_attention"] * 3},
+            {
+                "model_type": "mistral",
+                "architectures": ["MistralForCausalLM"],
+                "layer_types": ["sliding_attention"] * 3,
+            },
             ("the architecture Ministral", "not supported"),
         ),
         ({"max_position_embeddings": "512"}, ("config.json cannot be read", "'512'")),
@@ -180,7 +184,7 @@ def test_a_loss_that_is_no_number(model: Path) -> None:
     tensors["model.layers.1.mlp.up_proj.weight"][3] = float("nan")
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
     words = (
-        "loss on held-out blocks is nan",
+        "loss on held-out sequences is nan",
         "weights are damaged",
         "--dtype float32",
     )

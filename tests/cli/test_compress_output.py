@@ -35,7 +35,7 @@ def unfinished_once(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory)
     (folder / "text.txt").write_text(conftest.TEXT)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("grasp_deploy.compression.compress.export", interrupt)
+        patch.setattr("grasp_deploy.compression.compress.write_checkpoint", interrupt)
         ended = compress(tiny_folder)
     assert ended.code == 130
     assert "--resume" in ended.stderr
@@ -202,8 +202,8 @@ def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinis
     (unfinished / "compress_config.json").write_text(json.dumps({**config, "model": str(model)}))
     refused = compress(model, "--resume")
     hashes = "under the same name (their SHA-256 differs)"
-    message = f"began with other weights {hashes} and calibration tokens {hashes}: put the old"
-    assert_refused(refused, message)
+    changed = f"began with other weights {hashes} and calibration tokens {hashes}: put the old"
+    assert_refused(refused, changed)
 
 
 def test_an_unfinished_run_of_other_releases(
@@ -236,7 +236,7 @@ def test_a_foreign_folder_in_the_way(tiny_folder: Path, work: Path) -> None:
     before = tree(work)
     for options in ((), ("--overwrite",), ("--resume",)):
         refused = compress(tiny_folder, *options)
-        assert_refused(refused, "out.partial is in the way", "move it", "another output")
+        assert_refused(refused, "out.partial already exists", "move it", "another --output")
     assert tree(work) == before
 
 
@@ -252,7 +252,7 @@ def test_foreign_files_beside_the_output_stay(
     before = tree(work)
     for name, where in (("out", "out.partial"), ("copy", "copy.partial")):
         refused = compress(tiny_folder, "--overwrite", "-o", name)
-        assert_refused(refused, f"{where} is in the way", "move it")
+        assert_refused(refused, f"{where} already exists", "move it")
     for name in ("file", "link"):
         refused = grasp_deploy(
             "export", pruned / "plan.safetensors", "--model", tiny_folder, "-o", name

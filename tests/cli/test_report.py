@@ -157,12 +157,15 @@ def test_records_that_cannot_be_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"benchmark": "memory"}, ("record of memory", "cells[0] has no predicted")),
-        ({"cells": made()["memory"]["cells"]}, ("record of throughput", "cells[0] has no engine")),
-        ({"cells": []}, ("cells is no list of at least one",)),
-        ({"models": MODELS[:1]}, ("cells[1]", "'pruned'", "does not have")),
-        ({"models": [{"name": "dense"}]}, ("models[0] has no footprint",)),
-        ({"machine": "mine"}, ("machine is no object",)),
+        ({"benchmark": "memory"}, ("does not fit", "cells[0].samples[0]", "`weight_bytes`")),
+        (
+            {"cells": made()["memory"]["cells"]},
+            ("does not fit", "cells[0].samples[0]", "`seconds`"),
+        ),
+        ({"cells": []}, ("cells: Expected `array` of length >= 1",)),
+        ({"models": MODELS[:1]}, ("cells[1]", "'pruned'", "not in models")),
+        ({"models": [{"name": "dense"}]}, ("models[0]", "`footprint`")),
+        ({"machine": "mine"}, ("machine: Expected `object`, got `str`",)),
     ],
 )
 def test_records_that_are_mixed_up(
@@ -174,9 +177,9 @@ def test_records_that_are_mixed_up(
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("seconds", 0, ("samples[1].seconds is 0",)),
-        ("seconds", None, ("samples[1].seconds is no number",)),
-        ("ttft_seconds", float("nan"), ("samples[1].ttft_seconds is no number",)),
+        ("seconds", 0, ("samples[1].seconds: Expected `float` > 0",)),
+        ("seconds", None, ("samples[1].seconds: Expected `float`, got `null`",)),
+        ("ttft_seconds", float("nan"), ("samples[1].ttft_seconds: Expected `float` > 0",)),
     ],
 )
 def test_samples_that_cannot_be(folder: Path, key: str, value: Any, words: tuple[str, ...]) -> None:
@@ -188,7 +191,7 @@ def test_samples_that_cannot_be(folder: Path, key: str, value: Any, words: tuple
 def test_repetitions_that_do_not_pair_up(folder: Path) -> None:
     cells = made()["throughput"]["cells"]
     cells[1]["samples"].pop()
-    assert_refused(report(written(folder, {"cells": cells})), "number of repetitions")
+    assert_refused(report(written(folder, {"cells": cells})), "has 2 repetitions")
 
 
 def test_places_that_cannot_be_written(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 import grasp_deploy.demo
 from benchmarks.train_demo_model import SEPARATOR, perplexity
@@ -52,7 +52,7 @@ def test_every_string_survives_the_tokenizer(tokenizer: PreTrainedTokenizerBase)
 def test_the_card_tells_the_parameters_and_the_heldout_perplexity(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.bfloat16)
+    model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.bfloat16)
     assert model.num_parameters() == figure(r"model of ([\d,]+) parameters")
 
     _, heldout = split(documents())

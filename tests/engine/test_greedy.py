@@ -1,7 +1,9 @@
 """Greedy tokens and KV capacity of a real vLLM beside transformers and the prediction."""
 
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -26,10 +28,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.vllm
 def test_tokens_are_those_of_transformers_and_the_cache_is_as_predicted(model: Path) -> None:
     result = greedy_tokens(model, PROMPTS, 8, kv_cache_bytes=2**23)
-    dense = save_tiny("llama", model)
+    generate = cast(Callable[..., torch.Tensor], save_tiny("llama", model).generate)
     for prompt, tokens in zip(PROMPTS, result.tokens, strict=True):
         ids = torch.tensor([prompt])
-        expected = dense.generate(ids, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+        expected = generate(ids, max_new_tokens=8, min_new_tokens=8, do_sample=False)
         assert tokens == expected[0, len(prompt) :].tolist()
     per_token = footprint(model_shape(read_config(model))).kv_bytes_per_token
     block = 128

@@ -155,7 +155,7 @@ def reference_tokens(name: str) -> list[list[int]]:
     continued = []
     for prompt in PROMPTS:
         ids = torch.tensor([prompt])
-        output = model.generate(
+        output: torch.Tensor = model.generate(  # type: ignore[operator]
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=NEW_TOKENS,
