@@ -14,10 +14,8 @@ COMPRESSED = INSPECTED | {
 
 
 def test_compress(tiny_folder: Path, work: Path) -> None:
-    ended = grasp_deploy(
-        *("compress", tiny_folder, "-o", "out", "--calibration", "text.txt", *SHORT),
-        *("--set", "scale-epochs=1", "--keep", "0.6", "--json"),
-    )
+    options = ("--calibration", "text.txt", *SHORT, "--set", "scale-epochs=1", "--keep", "0.6")
+    ended = grasp_deploy("compress", tiny_folder, "-o", "out", *options, "--json")
     record = json.loads(ended.stdout)
     assert record.keys() >= COMPRESSED
     assert record["kept_cost"] <= record["budget"] <= 0.6 * record["total_cost"] * (1 + 1e-12)

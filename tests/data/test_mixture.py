@@ -44,7 +44,7 @@ def read(
 
 def letters(blocks: Blocks) -> str:
     """The letter of each block."""
-    texts = [TOKENIZER.decode(row).replace("\n", "") for row in blocks.token_ids]
+    texts = [str(TOKENIZER.decode(row)).replace("\n", "") for row in blocks.token_ids]
     assert all(len(set(text)) == 1 for text in texts), "no block holds text of two sources"
     return "".join(text[0] for text in texts)
 

@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,9 +48,8 @@ def tiny_llama(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
         max_position_embeddings=64,
         initializer_range=0.5,
     )
-    model: LlamaForCausalLM = LlamaForCausalLM(config)
-    model.to(dtype=dtype)
-    return model.eval()
+    model: Any = LlamaForCausalLM(config)
+    return model.to(dtype).eval()
 
 
 def mean_loss(

@@ -223,7 +223,7 @@ def test_gradients_flow_with_checkpointing() -> None:
 
 
 def test_heads_that_cannot_share_evenly_are_refused() -> None:
-    config = pruned_config(tiny_config("llama", num_key_value_heads=4), OTHERS_LAYERS)
+    config: Any = pruned_config(tiny_config("llama", num_key_value_heads=4), OTHERS_LAYERS)
     config.per_layer_config = {"1": {"num_attention_heads": 3, "num_key_value_heads": 2}}
     with pytest.raises(AssertionError, match="layer 1: 3 query heads cannot share 2 KV heads"):
         AutoModelForCausalLM.from_config(config)

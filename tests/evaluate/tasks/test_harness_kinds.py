@@ -33,7 +33,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ]
         more = {"tag": "both_apart", "output_type": "multiple_choice", "doc_to_choice": "choices"}
         write_task(folder, name, rows, **more, doc_to_target="gold", metric_list=[ACCURACY])
-    group = {"group": "both", "task": ["few", "many"]}
+    group: dict[str, Any] = {"group": "both", "task": ["few", "many"]}
     group["aggregate_metric_list"] = [{"metric": "acc", "weight_by_size": True}]
     (folder / "both.yaml").write_text(yaml.safe_dump(group))
     prompts = [f"Spell {i}:" for i in range(4)]
