@@ -203,7 +203,7 @@ def test_places_that_cannot_be_written(folder: Path) -> None:
         ("--html", "notes.html"): ("was not written by `report`",),
         ("--html", "."): ("is a folder",),
         ("--html", "/proc/page.html"): ("cannot write /proc/page.html",),
-        ("--html", "notes.html/page.html"): ("is a file",),
+        ("--html", "notes.html/page.html"): ("cannot be written in",),
         ("--png", "kv.json"): ("is a file",),
         ("--png", "/proc/figures"): ("cannot write /proc/figures",),
         ("--png", "x" * 300): ("name is too long",),
@@ -231,10 +231,9 @@ def test_only_figures_of_ours_are_replaced(folder: Path) -> None:
     assert_refused(report(*options), "--png", *words)
 
 
-def test_figures_of_records_that_have_none(folder: Path) -> None:
+def test_a_record_of_a_study(folder: Path) -> None:
     write_record(folder / "gate.json", record("gate_step", [], ok=True))
-    assert_refused(report("gate.json", "--png", "figures"), "--png", "none of these records")
-    assert report("gate.json", "--html", "page.html").code == 0
+    assert_refused(report("gate.json", "--png", "figures"), "which is a study", "benchmarks.report")
 
 
 def test_without_matplotlib_tables_work_and_figures_say_what_to_install(folder: Path) -> None:
