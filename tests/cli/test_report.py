@@ -202,7 +202,7 @@ def test_places_that_cannot_be_written(folder: Path) -> None:
         ("--html", "notes.html"): ("was not written by `report`",),
         ("--html", "."): ("is a folder",),
         ("--html", "/proc/page.html"): ("cannot write /proc/page.html",),
-        ("--html", "notes.html/page.html"): ("is a file",),
+        ("--html", "notes.html/page.html"): ("cannot be written in",),
         ("--png", "kv.json"): ("is a file",),
         ("--png", "/proc/figures"): ("cannot write /proc/figures",),
         ("--png", "x" * 300): ("name is too long",),
