@@ -51,11 +51,11 @@ lint: setup ## spelling, ruff, mypy and the import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-docs: setup ## build the documentation into site/ (fails on a broken link)
-	@$(BIN)/mkdocs build --strict --quiet
+docs: setup ## build the documentation into build/site (fails on a broken link)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DONE): pyproject.toml

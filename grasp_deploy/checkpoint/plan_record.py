@@ -79,9 +79,19 @@ class Seconds(Struct):
 
 
 class Options(Struct):
-    """The one option of a compression that a plan is used by."""
+    """The options of a compression that an export and a model card read."""
 
     model: str
+    method: str
+    start: str
+    rounds: Count
+    round_criterion: str
+    targets: str
+    allocation: str
+    select: str
+    compensation: bool
+    swap_groups: Count
+    scale_epochs: Count
 
 
 class Versions(Struct):

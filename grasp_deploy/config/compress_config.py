@@ -24,6 +24,8 @@ class CompressConfig(CompressOptions):
 
     def __post_init__(self) -> None:
         texts: Any = self.calibration
+        if isinstance(texts, str):
+            object.__setattr__(self, "calibration", (texts,))
         if isinstance(texts, list):  # as JSON has it
             object.__setattr__(self, "calibration", tuple(texts))
         wrong = field_problems(self)

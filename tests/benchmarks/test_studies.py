@@ -21,6 +21,8 @@ from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
 from tests.benchmarks.study.records import study
 
+pytestmark = pytest.mark.slow  # each runs a study
+
 NO_STUDIES = {"__init__", "report", "train_demo_model", "gate_bounds"}
 STUDIES = sorted(
     path.stem

@@ -11,6 +11,8 @@ from benchmarks import train_demo_model as script
 from grasp_deploy.demo.run import MODEL
 from tests.benchmarks.commands import refused
 
+pytestmark = pytest.mark.slow  # they train
+
 RESULT = script.Result(1, 2, 3.0, 4, 5.0)
 
 

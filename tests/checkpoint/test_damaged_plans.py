@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from grasp_deploy.checkpoint.plan import Plan, load_plan
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 
 BEHIND_GATES = [
@@ -28,7 +29,7 @@ def provenance() -> dict[str, Any]:
         "dense_layers": [[8, 2], [8, 2]],
         "cost_model": "parameters",
         "budget": {"limit": 1.0, "kept_cost": 1.0, "total_cost": 2.0},
-        "config": {"model": "base"},
+        "config": CompressConfig("base", keep=0.6).as_dict(),
         "calibration": {
             **{"source": "mixture", "sequences": 8, "sequence_length": 16},
             **{"heldout_sequences": 0, "parts": [part, part]},

@@ -21,6 +21,7 @@ from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.budget import unit_table
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.gates import gated
 from tests.tiny import VARIANTS, save_tiny
 
@@ -43,7 +44,7 @@ def random_plan(directory: Path, seed: int = 0) -> Plan:
         "dense_layers": list(zip(units.ffn_channels, units.kv_groups, strict=True)),
         "cost_model": "parameters",
         "budget": {"limit": 1.0, "kept_cost": 1.0, "total_cost": 2.0},
-        "config": {"model": str(directory)},
+        "config": CompressConfig(str(directory), keep=0.6).as_dict(),
         "calibration": {
             "source": "text",
             "sequences": 1,
@@ -51,6 +52,7 @@ def random_plan(directory: Path, seed: int = 0) -> Plan:
             "heldout_sequences": 0,
         },
         "losses": {"heldout_dense": None, "heldout_pruned": None},
+        "seconds": {"gates": 0.0, "scales": 0.0},
         "versions": {"grasp_deploy": "0"},
     }
     return Plan(torch.zeros(units.size), mask, scales, provenance)

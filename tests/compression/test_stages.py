@@ -26,6 +26,8 @@ from grasp_deploy.pruning.criteria import criterion_scores
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
+pytestmark = pytest.mark.slow  # each compresses the embedded model
+
 COMPENSATED: dict[str, Any] = {  # more tokens than a layer has columns
     "method": "taylor-element",
     "scale_epochs": 1,

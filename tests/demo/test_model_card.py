@@ -13,6 +13,8 @@ import grasp_deploy.demo
 from benchmarks.train_demo_model import SEPARATOR, perplexity
 from grasp_deploy.demo.text import documents, split
 
+pytestmark = pytest.mark.slow  # it measures the embedded model
+
 FOLDER = Path(grasp_deploy.demo.__file__).parent / "model"
 CARD = (FOLDER / "README.md").read_text()
 

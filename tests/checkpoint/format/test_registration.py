@@ -10,6 +10,8 @@ import pytest
 
 from tests.tiny import random_kept, slice_by_hand, tiny_model
 
+pytestmark = pytest.mark.slow  # each starts an interpreter that imports transformers
+
 
 def run(code: str, *arguments: object) -> None:
     """Run code in a fresh interpreter; it fails if the code does."""
