@@ -73,7 +73,7 @@ needs_vllm = pytest.mark.skipif(not has_vllm(), reason="vLLM is not installed")
 
 def command_line(*arguments: str | Path) -> list[str]:
     """Arguments that start the command as a process of its own."""
-    return [sys.executable, "-c", ENTRY, *map(str, arguments)]
+    return [sys.executable, "-m", "grasp_deploy", *map(str, arguments)]
 
 
 def environment(**changes: str) -> dict[str, str]:
