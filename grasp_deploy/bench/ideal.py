@@ -31,8 +31,8 @@ def ideal_gains(
 ) -> dict[str, float]:
     """Ideal gains of `prefill`, `decode` and `throughput` (prompt to last token).
 
-    `dense_times` are (seconds, TTFT in seconds) of the first model's repetitions. They tell how its
-    time splits into prefill and decode.
+    `dense_times` are (seconds, TTFT in seconds) of the first model's repetitions, which split its
+    time into prefill and decode.
     """
     prefill = prefill_operations(dense, load) / prefill_operations(pruned, load)
     decode = decode_step_bytes(dense, load) / decode_step_bytes(pruned, load)

