@@ -51,10 +51,7 @@ def model_card(
     pruned: ModelShape,
     quality: Mapping[str, Any] | None = None,
 ) -> str:
-    """README.md of the checkpoint: what it is, what was won and lost, how to load it.
-
-    `quality` is the record that `evaluate card` makes; None: nothing was measured yet.
-    """
+    """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made."""
     provenance = plan.provenance
     made = paragraph(
         f"A smaller dense model, cut from `{model_name(provenance)}` by grasp-deploy "
@@ -82,7 +79,6 @@ def model_card(
 
 
 def _quality_tables(quality: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the template's quality section."""
     corpora, tasks = quality["corpora"], quality["tasks"]
     marked = any(row["calibrated_on"] for row in corpora)
     return {
