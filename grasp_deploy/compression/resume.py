@@ -112,10 +112,7 @@ class Workspace:
         self._lock.close()
 
     def restore(self, stage: str, state: LearningState) -> float | None:
-        """Restore a stage to where it was saved; returns the seconds it had taken until then.
-
-        None if the stage was never saved.
-        """
+        """Restore a saved stage; returns the seconds it had taken, None if it was never saved."""
         saved = self.restore_tensors(stage)
         if saved is None:
             return None
@@ -260,7 +257,6 @@ def _holds_others(directory: Path, begun: bool) -> bool:
 
 
 def _changes(begun: dict[str, Any], config: CompressConfig) -> list[str]:
-    """Options that differ from those that the run began with."""
     now = config.as_dict()
     changed = [name for name in now if begun.get(name) != now[name]]
     return [f"{flag(config, name)} {begun.get(name)} -> {now[name]}" for name in changed]
