@@ -110,7 +110,6 @@ def write_text(folder: Path) -> tuple[Path, Path]:
 
 
 def _measure(directory: Path, heldout: Path) -> dict[str, Any]:
-    """Footprint of a model with its held-out perplexity."""
     tokenizer = load_tokenizer(directory)
     blocks = read_blocks(tokenizer, TextSource(str(heldout)), BLOCK_TOKENS, HELDOUT_BLOCKS)
     measured = perplexity(load(directory, device="cpu"), blocks)
