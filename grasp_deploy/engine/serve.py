@@ -47,7 +47,7 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> Mode
     """Check that the installed vLLM can serve a model with these flags; returns the model's shape.
 
     Raises InputError if vLLM is absent, a file is missing or damaged, workers cannot share every
-    layer, there is no attention kernel for the heads, or the port is in use.
+    layer, no attention kernel fits the heads, or the port is in use.
     """
     platform = installed_platform()
     flags = read_flags(vllm_arguments)

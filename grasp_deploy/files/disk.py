@@ -28,9 +28,9 @@ WRITE_ERRORS = {
 
 
 def kind_of(path: str | Path) -> Literal["file", "folder", "special", None]:
-    """The kind of what a path leads to, links followed; "special" is a pipe or a device.
+    """The kind of a path's target, links followed; "special" is a pipe or a device.
 
-    None where there is nothing, which includes names that no file can have.
+    None where nothing exists, which includes names that no file can have.
     """
     try:
         mode = Path(path).stat().st_mode
