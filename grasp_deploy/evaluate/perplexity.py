@@ -1,4 +1,4 @@
-"""Perplexity of a causal language model: on blocks, on sliding windows, on documents alone."""
+"""Perplexity of a causal language model: on sequences, sliding windows or single documents."""
 
 from __future__ import annotations
 
@@ -85,9 +85,8 @@ def perplexity(
 ) -> Perplexity:
     """Perplexity of `model` on the text of `blocks`, in windows as long as a block.
 
-    Without `stride` (1 to the blocks' length) the windows are the blocks. With a tokenizer, bits
-    per byte too. Errors: those of `window_losses`, and InputError for a loss beyond what `exp` can
-    hold.
+    Without `stride` (1 to the sequences' length) the windows are the sequences. With a tokenizer,
+    bits per byte too. Raises InputError as `window_losses` does, and where `exp` overflows.
     """
     sequences, length = blocks.token_ids.shape
     windows = block_windows(blocks.token_ids)

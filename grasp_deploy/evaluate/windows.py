@@ -50,7 +50,7 @@ def sliding_windows(blocks: Tensor, stride: int) -> list[Window]:
 
 
 def document_windows(documents: Sequence[Tensor], length: int, stride: int) -> list[Window]:
-    """Windows of each document alone, as one where it is no longer than `length`."""
+    """Windows of each document alone; a document of at most `length` tokens is one window."""
     return [
         Window(document[start:end], scored, index)
         for index, document in enumerate(documents)

@@ -70,7 +70,6 @@ def evaluate_card(
 
 
 def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[TextSource, Blocks]:
-    """The blocks of each corpus, cut by the tokenizer that both models share."""
     config, tokenizer = read_config(directory), load_tokenizer(directory)
     positions = config.get("max_position_embeddings") or SEQUENCE_LENGTH
     length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)

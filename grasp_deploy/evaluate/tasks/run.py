@@ -40,9 +40,8 @@ def bench_tasks(
 ) -> dict[str, Any]:
     """Run every task on every model, and return a record as in `record.TasksRecord`.
 
-    The first model is the baseline. Beside cells the record has `averages`, one row a model.
-    Raises InputError for tasks, models or settings that cannot be used, and ChildError if vLLM
-    fails.
+    The first model is the baseline. Beside cells the record has `averages`, one row a model. Raises
+    InputError for tasks, models or settings that cannot be used, and ChildError if vLLM fails.
     """
     check_installed()
     check_names(settings.tasks, settings.task_files)
