@@ -69,7 +69,7 @@ def stage_bars(console: Console) -> Iterator[OnProgress]:
 
 @dataclass
 class _Stage:
-    """What a log has heard of a stage."""
+    """Progress of a stage, and the time of its last line in a log."""
 
     began: float  # seconds on the clock at its first row
     first_step: int

@@ -32,11 +32,10 @@ def losses_one_by_one(
 
     `gram` holds the `(n·w, n·w)` float64 mean products of the inputs, `moments` the `(n, w, w)`
     second moments `C` of their gradients. A unit is never cheaper than one removed before it. Units
-    outside the `(n,)` mask `removable` are never removed and get the largest loss.
-
-    `noise_share` of each input's power counts as noise that nothing explains. It is a share of the
-    input's own power, so an input a thousand times as large as the others, as real models have,
-    makes no difference to them. Raises LossError if the Gram matrix is not finite.
+    outside the `(n,)` mask `removable` are never removed and get the largest loss. `noise_share` of
+    each input's power counts as noise that nothing explains. It is a share of the input's own
+    power: real models have inputs a thousand times as large as the others. Raises LossError if the
+    Gram matrix is not finite.
     """
     width = moments.shape[-1]
     power = finite_power(gram)
