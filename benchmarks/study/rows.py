@@ -47,10 +47,7 @@ def earlier_rows(
 
 
 def rows_of_others(paths: Sequence[Path], study: Study) -> dict[Key, Row]:
-    """Rows of other studies by their keys.
-
-    Raises InputError for a record of another model, text or other settings.
-    """
+    """Rows of other studies by their keys; InputError for another model, text or other settings."""
     rows: dict[Key, Row] = {}
     for path in paths:
         other = read_study(path)
@@ -97,7 +94,6 @@ def _other_options(rows: Sequence[Row], options: Mapping[str, dict[str, Any]]) -
 
 
 def _difference(earlier: Study, study: Study) -> str:
-    """The first difference in settings, text or tasks between two studies, in words."""
     if change := _changed(earlier.settings, study.settings):
         return f"was measured with {change}"
     before, now = earlier.dense_perplexity, study.dense_perplexity
