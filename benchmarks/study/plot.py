@@ -131,7 +131,6 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:
-    """Kept shares of each layer in the best variants, under their smallest common budget."""
     shared = _shared_budgets(study, best)
     if not shared:
         return

@@ -85,7 +85,6 @@ def key_of(options: dict[str, Any], keep: float, seed: int) -> Key:
 
 
 def _other_options(rows: Sequence[Row], options: Mapping[str, dict[str, Any]]) -> str:
-    """The first option that a variant was measured with and would not be now, in words."""
     for row in rows:
         now = options.get(row.variant)
         if now is not None and (change := _changed(row.options, now)):

@@ -121,7 +121,6 @@ def seeds_in_words(study: Study) -> str:
 
 
 def _seed_note(study: Study) -> str | None:
-    """Note on the cells of the perplexities; None for a single seed."""
     fewest, most = _seed_counts(study)
     alone = "; without ±: one seed" if fewest == 1 else ""
     return f"means over {most} seeds ± half their range{alone}" if most > 1 else None

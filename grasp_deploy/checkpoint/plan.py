@@ -90,7 +90,6 @@ def calibrated_beside(directory: Path) -> Tensor | None:
 
 
 def _is_whole(plan: Plan) -> bool:
-    """Check that the tensors fit the layers, are finite, and keep something in every layer."""
     for tensor in (plan.scores, plan.scales):
         if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
             return False

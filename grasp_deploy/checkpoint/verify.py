@@ -93,7 +93,6 @@ def verify(
 
 
 def _run(*links: Link) -> Generator[Check, None, bool]:
-    """Check links up to the first that breaks; return whether none did."""
     for name, check in links:
         try:
             yield Check(name, True, check())

@@ -247,7 +247,6 @@ def _directory(output: Path) -> Path:
 
 
 def _holds_others(directory: Path, begun: bool) -> bool:
-    """True if the folder holds anything else than the files of a compression."""
     ours = {LOCK_FILE, INPUTS_FILE, *((CONFIG_FILE, METRICS_FILE) if begun else ())}
     suffixes = (".incomplete", ".safetensors") if begun else (".incomplete",)
     return any(

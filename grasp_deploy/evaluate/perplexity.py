@@ -165,7 +165,6 @@ def _measure(
 def _by_cluster(
     windows: Sequence[Window], losses: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """Summed loss and scored tokens of each block or document."""
     summed: dict[int, float] = {}
     tokens: dict[int, int] = {}
     for window, loss in zip(windows, losses, strict=True):

@@ -191,7 +191,6 @@ def _recover(output: Path) -> None:
 
 
 def _put_back(output: Path) -> None:
-    """Give the old folder its name again, if the run that replaced it was stopped halfway."""
     old = _replaced(output)
     if not output.exists() and (old / MANIFEST_FILE).is_file():
         old.rename(output)

@@ -62,7 +62,6 @@ def _by_model(section: Section) -> dict[str, list[dict[str, Any]]]:
 
 
 def _rows(table: Table) -> dict[str, Any]:
-    """A rich table as plain values: title, notes, and rows of cells with their side."""
     sides = ["right" if column.justify == "right" else "left" for column in table.columns]
     cells = zip(*(column.cells for column in table.columns), strict=True)
     return {

@@ -167,7 +167,6 @@ def _headline(record: ThroughputRecord, rows: Sequence[Verdict]) -> dict[str, An
 
 
 def _case(record: ThroughputRecord, row: Verdict, rows: Sequence[Verdict]) -> Case | None:
-    """The case to explain, given all rows of its model and quantity; None if there is none."""
     if not row.falls_short:
         return None
     return Case(

@@ -94,7 +94,6 @@ def _quality_tables(quality: Mapping[str, Any]) -> dict[str, Any]:
 def _figures(
     plan: Plan, dense: ModelShape, pruned: ModelShape
 ) -> list[tuple[str, str, str, float]]:
-    """Rows of the sizes table: name, dense, pruned, and the share that is kept."""
     share, budget = ratios(plan, dense, pruned), plan.provenance["budget"]
     mib = 2**20
     kv_bytes = (dense.kv_bytes_per_token(), pruned.kv_bytes_per_token())

@@ -154,7 +154,6 @@ def _errors(samples: int, comparisons: int = 1) -> float:
 
 
 def _lost_tasks(tasks: Sequence[Row]) -> list[Row]:
-    """The tasks whose accuracy fell by more than noise, where that is known."""
     return [
         row
         for row in tasks

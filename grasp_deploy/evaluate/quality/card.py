@@ -125,7 +125,6 @@ def _row(
 
 
 def _calibrated_share(blocks: Blocks, plan: Plan) -> float | None:
-    """The share of tokens in the plan's fingerprint; None for a plan without one."""
     if plan.calibrated is None:
         return None
     return calibrated_share([blocks.token_ids.flatten()], plan.calibrated)
