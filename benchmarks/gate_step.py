@@ -145,11 +145,7 @@ def run_rounds(subject: Subject, rounds: int) -> tuple[dict[str, list[float]], T
     device = subject.tokens.device
     blocks = CalibrationBlocks(subject.tokens.flatten(0, 1).cpu(), subject.tokens[0, :0].cpu())
     schedule = Schedule(
-        epochs=1,
-        batch_size=subject.tokens.shape[1],
-        learning_rate=0.01,
-        seed=0,
-        select="last",
+        epochs=1, batch_size=subject.tokens.shape[1], learning_rate=0.01, seed=0, select="last"
     )
     state = LearningState(torch.zeros(subject.budget.units.size, device=device), 0.01)
     steps = learn_scores(

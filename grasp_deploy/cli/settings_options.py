@@ -12,13 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from grasp_deploy.config.option import (
-    check_fields,
-    flag,
-    number_list,
-    option_fields,
-    value_type,
-)
+from grasp_deploy.config.option import check_fields, flag, number_list, option_fields, value_type
 
 Command = Callable[..., Any]
 

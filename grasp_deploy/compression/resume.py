@@ -21,11 +21,7 @@ from grasp_deploy.config.option import flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
-from grasp_deploy.files.outputs import (
-    MANIFEST_FILE,
-    locked,
-    refuse_existing,
-)
+from grasp_deploy.files.outputs import MANIFEST_FILE, locked, refuse_existing
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.training import StepRecord

@@ -99,10 +99,7 @@ def kept_columns(kept: Tensor, width: int) -> Tensor:
 
 
 def _refit(
-    linear: nn.Linear,
-    columns: Tensor,
-    parts: Iterable[tuple[Tensor, Tensor, Tensor]],
-    ridge: float,
+    linear: nn.Linear, columns: Tensor, parts: Iterable[tuple[Tensor, Tensor, Tensor]], ridge: float
 ) -> tuple[float, float, float]:
     """Solve some columns of a weight; errors before and after, and the targets' energy.
 

@@ -110,11 +110,7 @@ def measure_on_cpu(model: PreTrainedModel, token_ids: torch.Tensor) -> dict[str,
     output = prefill(model, token_ids)
     growth = _status_bytes("VmHWM") - before
     weights = weight_bytes(model)
-    return {
-        "weight_bytes": weights,
-        "kv_bytes": kv_bytes(output),
-        "peak_bytes": weights + growth,
-    }
+    return {"weight_bytes": weights, "kv_bytes": kv_bytes(output), "peak_bytes": weights + growth}
 
 
 def weight_bytes(model: PreTrainedModel) -> int:

@@ -69,10 +69,7 @@ def bench_serve(
     steps = settings.repetitions * len(models) * len(points)
     advance = step_counter(on_progress, "serving", steps)
     with child(
-        CLIENT,
-        bench_serve_environment(),
-        name="vllm bench serve",
-        timeout_seconds=PATIENCE_SECONDS,
+        CLIENT, bench_serve_environment(), name="vllm bench serve", timeout_seconds=PATIENCE_SECONDS
     ) as ask:
         for repetition, order in enumerate(rounds(len(models), settings.repetitions)):
             seed = settings.seed + repetition * len(points)

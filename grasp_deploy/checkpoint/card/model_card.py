@@ -46,10 +46,7 @@ def ratios(plan: Plan, dense: ModelShape, pruned: ModelShape) -> dict[str, float
 
 
 def model_card(
-    plan: Plan,
-    dense: ModelShape,
-    pruned: ModelShape,
-    quality: Mapping[str, Any] | None = None,
+    plan: Plan, dense: ModelShape, pruned: ModelShape, quality: Mapping[str, Any] | None = None
 ) -> str:
     """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made."""
     provenance = plan.provenance

@@ -15,11 +15,7 @@ from grasp_deploy.engine.checks import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
-from grasp_deploy.evaluate.tasks.harness import (
-    check_installed,
-    run_task,
-    transformers_lm,
-)
+from grasp_deploy.evaluate.tasks.harness import check_installed, run_task, transformers_lm
 from grasp_deploy.evaluate.tasks.loading import Loaded, check_names, load_tasks
 from grasp_deploy.evaluate.tasks.local_items import check_examples, read_task_file
 from grasp_deploy.evaluate.tasks.settings import TaskSettings

@@ -23,10 +23,7 @@ PANEL_COLUMNS = 64
 
 
 def losses_one_by_one(
-    gram: Tensor,
-    moments: Tensor,
-    removable: Tensor | None = None,
-    noise_share: float = NOISE_SHARE,
+    gram: Tensor, moments: Tensor, removable: Tensor | None = None, noise_share: float = NOISE_SHARE
 ) -> Tensor:
     """`(n,)` float64 losses `½ tr(S C)` of units, each given that all cheaper ones are removed.
 
