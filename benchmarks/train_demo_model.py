@@ -165,9 +165,9 @@ def train(
 
 @torch.inference_mode()
 def perplexity(model: LlamaForCausalLM, tokens: Tensor) -> tuple[float, int]:
-    """Perplexity over blocks without overlap, and the number of predicted tokens.
+    """Perplexity over sequences without overlap, and the number of predicted tokens.
 
-    `tokens` is the flat stream; a last, incomplete block is left out. The loss is float32.
+    `tokens` is the flat stream; a last, incomplete sequence is left out. The loss is float32.
     """
     model.eval()
     blocks = tokens[: len(tokens) // SEQUENCE_TOKENS * SEQUENCE_TOKENS].view(-1, SEQUENCE_TOKENS)

@@ -60,7 +60,7 @@ def shares(weights: Sequence[float], total: int) -> list[int]:
     exact = [Fraction(str(weight)) for weight in weights]  # of the decimal number, so that 0.1 ties
     exact = [weight * total / sum(exact) for weight in exact]
     counts = [max(1, math.floor(share)) for share in exact]
-    while left := total - sum(counts):  # below 0 where sources were raised to one block
+    while left := total - sum(counts):  # below 0 where sources were raised to one
         step = 1 if left > 0 else -1
         places = [place for place, count in enumerate(counts) if count + step > 0]
         counts[max(places, key=lambda place: step * (exact[place] - counts[place]))] += step

@@ -30,8 +30,7 @@ def clustered_error(summed: Sequence[float], tokens: Sequence[int]) -> float | N
 def paired_error(before: Sequence[float], after: Sequence[float]) -> float | None:
     """Standard error of the mean of `after - before`, mean losses of the same sequences.
 
-    A hard sequence is hard for both models, so this is far smaller than the error of either. None
-    for one sequence.
+    Sequences hard for one are hard for both, so it is far below the error of either. None for one.
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     return clustered_error(differences, [1] * len(differences))

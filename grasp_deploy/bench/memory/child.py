@@ -70,8 +70,7 @@ def answer(request: dict[str, Any], load: Load = load_model) -> dict[str, Any]:
 def prefill(model: PreTrainedModel, token_ids: torch.Tensor) -> Any:
     """One prefill as for serving: `(B, T)` tokens in, a KV cache and the last logits out.
 
-    Without a mask (all prompts are full), without gradients, and without the logits of positions
-    whose next token is known.
+    Without a mask (all prompts are full), gradients, or the logits of any position but the last.
     """
     with torch.inference_mode():
         return model(input_ids=token_ids.to(model.device), use_cache=True, logits_to_keep=1)

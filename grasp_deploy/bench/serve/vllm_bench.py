@@ -27,8 +27,7 @@ def load_arguments(
 ) -> list[str]:
     """The arguments that send a load to the server of a model's folder.
 
-    Requests are random tokens. They arrive as fast as the concurrency allows, or at a rate on
-    average (a Poisson process).
+    Random tokens arrive as fast as the concurrency allows, or at a mean rate (a Poisson process).
     """
     arguments = [
         *("--backend", "vllm", "--base-url", url, "--tokenizer", str(directory)),

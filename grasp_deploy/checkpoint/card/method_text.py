@@ -116,7 +116,7 @@ def _blocks(text: Texts) -> str:
 
 
 def _corpora(text: Texts) -> str:
-    """The corpus, or each of several with its number of blocks; files without their folders."""
+    """The corpus, or each of several with its sequences counted; files without their folders."""
     parts = [(_corpus(p["source"]), p["sequences"]) for p in text.get("parts", [])]
     if not parts:
         return _corpus(text["source"])

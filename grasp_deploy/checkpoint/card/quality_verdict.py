@@ -25,7 +25,7 @@ DROP_IN_NATS = 0.05
 # more are those of a dense model a twentieth of the size, which would then be the better choice.
 BROKEN_NATS = 0.5
 # A loss or gain beyond noise may be noise at a risk of one in forty, each way: two standard errors
-# of many blocks, more of few (Student's t), and more again of several tasks together (Bonferroni).
+# of many sequences, more of few (Student's t), more again of several tasks together (Bonferroni).
 ERRORS = 2.0
 RISK = 0.05  # both ways
 MANY = 1_000  # samples, of which one more makes no difference
