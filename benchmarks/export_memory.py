@@ -132,7 +132,7 @@ def measure(
     shape = model_shape(read_config(base))
     budget = budget_for(CompressConfig(model=base.name, keep=KEEP), shape, torch.device("cpu"))
     mask = random_mask(budget, seed=0)
-    plan_of(base, shape, budget, mask, random_scales(mask, seed=0)).save(work / "plan.safetensors")
+    plan_of(base, budget, mask, random_scales(mask, seed=0)).save(work / "plan.safetensors")
     exports, copies = [], {"input": [], "output": []}  # type: ignore[var-annotated]
     for _ in range(repeats):
         exports.append(export_once(work, shard_bytes))

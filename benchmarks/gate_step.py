@@ -6,16 +6,16 @@
 A step is what `learn_scores` does between two records: projection, forward pass, backward pass
 through the gates to the scores, AdamW. Held-out checks are left out; they come on top.
 
-Two lower bounds run on a twin of the model that shares its weights and has no hooks, on the same
-tokens and with the same loss, in turns with the step (A B C, B C A, ...):
+Two lower bounds run on a twin of the model that shares its weights and has no hooks. Tokens and
+loss are the same. Bounds and step take turns (A B C, B C A, ...):
 
 - `lower_bound`: forward and backward to activations only. The embeddings ask for a gradient, so it
   runs through the activations of every layer; no weight gets one.
 - `tight_bound`: the same, but the backward pass ends where the first gate stands, before `o_proj`
   of layer 0. A gate step needs no gradient of the attention below it either.
 
-`ratio` is the median, over the rounds, of the step's seconds over the bound's in the same round, so
-that a machine whose speed drifts does not bend it. The weights of `--config` are random.
+`ratio` is the median over the rounds of the step's seconds over the bound's in the same round: the
+machine's drift cancels. The weights of `--config` are random.
 """
 
 from __future__ import annotations
@@ -145,11 +145,7 @@ def run_rounds(subject: Subject, rounds: int) -> tuple[dict[str, list[float]], T
     device = subject.tokens.device
     blocks = CalibrationBlocks(subject.tokens.flatten(0, 1).cpu(), subject.tokens[0, :0].cpu())
     schedule = Schedule(
-        epochs=1,
-        batch_size=subject.tokens.shape[1],
-        learning_rate=0.01,
-        seed=0,
-        select="last",
+        epochs=1, batch_size=subject.tokens.shape[1], learning_rate=0.01, seed=0, select="last"
     )
     state = LearningState(torch.zeros(subject.budget.units.size, device=device), 0.01)
     steps = learn_scores(

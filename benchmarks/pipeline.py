@@ -97,7 +97,7 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return result, time.perf_counter() - began, torch.cuda.max_memory_allocated(device)
-    # A CPU has no counter that can be reset: the peak of the process so far.
+    # A CPU's counter cannot be reset: the peak of the process so far.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return result, time.perf_counter() - began, peak
 

@@ -32,12 +32,7 @@ from benchmarks.common.output import (
     write,
 )
 from benchmarks.study.bench import Bench, Variant
-from benchmarks.study.options import (
-    add_study_options,
-    corpora_of,
-    keeps_and_seeds,
-    settings_of,
-)
+from benchmarks.study.options import add_study_options, corpora_of, keeps_and_seeds, settings_of
 from benchmarks.study.record import new_study
 from benchmarks.study.rows import by_key, check_title, earlier_rows, key_of, rows_of_others
 from benchmarks.study.tables import quality_tables

@@ -34,7 +34,7 @@ from benchmarks.common.output import (
 from benchmarks.common.plans import plan_of, random_mask
 from benchmarks.startup_report import startup_of, startup_table
 from grasp_deploy.checkpoint.footprint import footprint
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
@@ -71,12 +71,12 @@ def write_models(base: Path, work: Path, keep: float) -> dict[str, Path]:
         "uniform": uniform_mask(budget.units, keep),
         "heterogeneous": random_mask(budget, seed=0),
     }
-    paths = {name: _export(base, work / name, shape, budget, m) for name, m in masks.items()}
+    paths = {name: _export(base, work / name, budget, mask) for name, mask in masks.items()}
     return {"dense": base, **paths}
 
 
-def _export(base: Path, output: Path, shape: ModelShape, budget: Budget, mask: Tensor) -> Path:
-    export(plan_of(base, shape, budget, mask, torch.ones(len(mask))), base, output)
+def _export(base: Path, output: Path, budget: Budget, mask: Tensor) -> Path:
+    export(plan_of(base, budget, mask, torch.ones(len(mask))), base, output)
     return output
 
 

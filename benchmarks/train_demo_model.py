@@ -39,7 +39,7 @@ SEPARATOR = "\n\n"  # as everywhere in this package: documents are joined by a b
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast to learn; the model's shape is fixed."""
+    """Duration and rates of learning; the model's shape is fixed."""
 
     minutes: float
     batch_sequences: int
@@ -52,7 +52,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Result:
-    """What the model card tells."""
+    """The figures of the model card."""
 
     training_tokens: int  # distinct tokens in the training documents
     seen_tokens: int  # training tokens times passes
@@ -62,7 +62,7 @@ class Result:
 
 
 def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE: every string can be encoded, nothing is unknown."""
+    """Train byte-level BPE, which can encode every string."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -101,7 +101,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def batches(encoded: list[list[int]], separator: list[int], recipe: Recipe) -> Iterator[Tensor]:
-    """Yield (batch, tokens) blocks; every pass joins the documents in a new random order."""
+    """Yield (batch, tokens) ids; every pass joins the documents in a new random order."""
     order = random.Random(recipe.seed)
     block = recipe.batch_sequences * SEQUENCE_TOKENS
     stream: list[int] = []
@@ -135,10 +135,9 @@ def make_optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Optim
 def train(
     model: LlamaForCausalLM, stream: Iterator[Tensor], total: int, recipe: Recipe
 ) -> tuple[float, int]:
-    """Learn until the passes or the minutes are over, whichever is first.
+    """Learn until the passes or the minutes are over; returns the seconds and the tokens seen.
 
     The schedule follows the larger of both shares, so that it always ends at the bottom.
-    Returns the seconds that it took and the number of tokens that were seen.
     """
     optimizer = make_optimizer(model, recipe)
     model.train()
@@ -166,9 +165,9 @@ def train(
 
 @torch.inference_mode()
 def perplexity(model: LlamaForCausalLM, tokens: Tensor) -> tuple[float, int]:
-    """Perplexity over blocks without overlap, and the number of predicted tokens.
+    """Perplexity over sequences without overlap, and the number of predicted tokens.
 
-    `tokens` is the flat stream; a last, incomplete block is left out. The loss is float32.
+    `tokens` is the flat stream; a last, incomplete sequence is left out. The loss is float32.
     """
     model.eval()
     blocks = tokens[: len(tokens) // SEQUENCE_TOKENS * SEQUENCE_TOKENS].view(-1, SEQUENCE_TOKENS)

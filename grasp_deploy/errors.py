@@ -2,21 +2,18 @@
 
 
 class InputError(ValueError):
-    """Bad input, told in one line: what is wrong, why, and what to do about it.
+    """Bad input: one line that names what is wrong, the reason and the remedy.
 
     The command line prints the message without a traceback and exits with status 2.
     """
 
 
 class ChildError(RuntimeError):
-    """A process that we started, such as vLLM, failed; the message ends with the end of its log."""
+    """Failure of a child process, such as vLLM; the message ends with the end of its log."""
 
 
 def first_line(error: object) -> str:
-    """The first line of an error's text, or the error's type where it says nothing.
-
-    A line that ends in a colon takes the next one with it.
-    """
+    """The first line of an error's text, with the next one after a colon; else the error's type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -1,1 +1,1 @@
-"""What several studies share: options, output, models and plans."""
+"""Options, output, models and plans that studies share."""

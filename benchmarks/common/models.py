@@ -58,17 +58,12 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
         batch_size=BATCH_SIZE,
     )
     if output.exists():
-        check_made_of(output, config)
+        if difference := _difference(output, config):
+            raise InputError(f"{output} {difference}: name another folder as --work, or delete it")
     else:
         print(f"compressing to {output.name}", file=sys.stderr)
         compress(config, output, resume=False, overwrite=False)
     return output
-
-
-def check_made_of(output: Path, config: CompressConfig) -> None:
-    """InputError unless the folder holds what this config makes of its model and text now."""
-    if difference := _difference(output, config):
-        raise InputError(f"{output} {difference}: name another folder as --work, or delete it")
 
 
 def _difference(output: Path, config: CompressConfig) -> str:

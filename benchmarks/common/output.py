@@ -1,4 +1,4 @@
-"""How every study begins and ends: its options, its record, and one line if it is stopped."""
+"""Start and end of every study: its options, its record, and one line if it is stopped."""
 
 from __future__ import annotations
 

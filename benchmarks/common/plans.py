@@ -1,4 +1,4 @@
-"""Plans of masks that nobody has learnt, for studies of shapes, speed and memory."""
+"""Plans of random masks, for studies of shapes, speed and memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.compression.provenance import budget_record
@@ -30,7 +29,7 @@ def random_scales(mask: Tensor, seed: int) -> Tensor:
     return torch.where(mask, 0.5 + torch.rand(len(mask), generator=generator), 1.0)
 
 
-def plan_of(folder: Path, shape: ModelShape, budget: Budget, mask: Tensor, scales: Tensor) -> Plan:
+def plan_of(folder: Path, budget: Budget, mask: Tensor, scales: Tensor) -> Plan:
     """The plan of a mask, for the dense model in a folder."""
     units = budget.units
     provenance = {

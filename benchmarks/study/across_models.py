@@ -48,10 +48,7 @@ class AcrossModels(Struct):
 
 
 def across_models(studies: Mapping[str, Study]) -> list[AcrossModels]:
-    """Combine the studies of one name that several models went through.
-
-    `studies` are keyed by the names of their records.
-    """
+    """Combine studies, keyed by their records' names, that several models went through."""
     by_study: dict[str, dict[str, Study]] = {}
     for name, study in studies.items():
         by_study.setdefault(study.study, {})[name] = study

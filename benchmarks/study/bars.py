@@ -64,7 +64,6 @@ def edge_of(means: Sequence[float]) -> float:
 
 
 def _bar(axes: Axes, place: int, losses: Sequence[float], edge: float, color: str) -> None:
-    """Draw the mean with the range of the seeds, and its value beside the bar."""
     mean = statistics.fmean(losses)
     alpha = 1.0 if mean <= edge else PALE
     axes.barh(place, min(mean, edge), 0.72, color=color, alpha=alpha, linewidth=0)
@@ -91,7 +90,6 @@ def nats_text(nats: float) -> str:
 
 
 def _room(axes: Axes, ends: Sequence[float]) -> None:
-    """Set limits that leave room for the values beside the bars."""
     low, high = min(0.0, *ends), max(0.0, *ends)
     span = (high - low) or 1.0
     axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))  # none that the edge would cut

@@ -116,7 +116,7 @@ class Bench:
             self.set_losses(row, load_float32(made))
             if self.tasks:
                 row.tasks, row.task_average = accuracies(made, self.tasks, on_progress)
-        if _differs_in_scales_only(config):
+        if config.scale_epochs > 0 and not config.compensation:  # the rest is dense weights
             row.without_scales = self.mask_losses(plan)
         return row
 
@@ -163,11 +163,6 @@ class Bench:
             kept_per_layer=units.kept_per_layer(plan.mask),
             seconds={},
         )
-
-
-def _differs_in_scales_only(config: CompressConfig) -> bool:
-    """True if the kept weights are the dense model's but for scales that were learnt."""
-    return config.scale_epochs > 0 and not config.compensation
 
 
 def recorded_options(config: CompressConfig) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def best_variants(study: Study) -> list[str]:
     """All variants, those that lose least first.
 
     Ranked by the mean over corpora, seeds and the budgets that every variant was measured under;
-    over each variant's own budgets if there are no shared ones.
+    over each variant's own budgets without shared ones.
     """
     shared = _shared_budgets(study, study.variants)
 
@@ -78,7 +78,6 @@ def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str], left_out: int
 
 
 def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -> list[float]:
-    """Draw the means of a variant with the ranges of its seeds; returns all losses."""
     losses = {
         keep: [row.excess_nats[corpus] for row in rows]
         for keep in study.budgets
@@ -101,7 +100,6 @@ def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -
 
 
 def _mean_in_words(study: Study) -> str:
-    """The mean that variants are ranked by, with its budgets if they are not all."""
     shared = _shared_budgets(study, study.variants)
     if shared == study.budgets:
         return "in the mean"
@@ -133,10 +131,6 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:
-    """The share of channels and KV groups that each layer keeps in the best variants.
-
-    Under the smallest budget that all of them were measured under.
-    """
     shared = _shared_budgets(study, best)
     if not shared:
         return
@@ -154,7 +148,6 @@ def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> 
 
 
 def _mean_layers(rows: Sequence[Row]) -> list[dict[str, float]]:
-    """Channels and groups of each layer, the mean over seeds."""
     layers = zip(*(row.kept_per_layer for row in rows), strict=True)
     return [_layer(*map(statistics.fmean, zip(*pairs, strict=True))) for pairs in layers]
 

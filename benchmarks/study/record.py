@@ -71,7 +71,7 @@ class Row(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def run(self) -> tuple[str, float, int]:
-        """What identifies a row within its study."""
+        """The identity of a row within its study: variant, budget, seed."""
         return self.variant, self.keep, self.seed
 
 

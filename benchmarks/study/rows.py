@@ -47,10 +47,7 @@ def earlier_rows(
 
 
 def rows_of_others(paths: Sequence[Path], study: Study) -> dict[Key, Row]:
-    """Rows of other studies by their keys.
-
-    Raises InputError for a record of another model, text or other settings.
-    """
+    """Rows of other studies by their keys; InputError for another model, text or other settings."""
     rows: dict[Key, Row] = {}
     for path in paths:
         other = read_study(path)
@@ -88,7 +85,6 @@ def key_of(options: dict[str, Any], keep: float, seed: int) -> Key:
 
 
 def _other_options(rows: Sequence[Row], options: Mapping[str, dict[str, Any]]) -> str:
-    """The first option that a variant was measured with and would not be now, in words."""
     for row in rows:
         now = options.get(row.variant)
         if now is not None and (change := _changed(row.options, now)):
@@ -97,7 +93,6 @@ def _other_options(rows: Sequence[Row], options: Mapping[str, dict[str, Any]]) -
 
 
 def _difference(earlier: Study, study: Study) -> str:
-    """The first difference in settings, text or tasks between two studies, in words."""
     if change := _changed(earlier.settings, study.settings):
         return f"was measured with {change}"
     before, now = earlier.dense_perplexity, study.dense_perplexity

@@ -39,7 +39,7 @@ def _quality_table(study: Study, corpus: str) -> Table:
 
 
 def kept_table(study: Study) -> Table:
-    """What each variant keeps of each kind of unit, and its seconds in all; means over seeds."""
+    """Kept units of each kind by variant, and its seconds in all; means over seeds."""
     table = variant_table(f"What is kept, and how long it takes: study of {study.study}")
     table.caption = (
         "cost: share of the dense model's under the budget's cost model; channels and groups: by "
@@ -62,10 +62,7 @@ def _kept_cells(rows: Sequence[Row]) -> list[str]:
 
 
 def budget_tables(study: Study) -> list[Table]:
-    """What the kept budget is spent on, and the mean score of what is kept; means over seeds.
-
-    Empty if no row says so.
-    """
+    """Shares of the spent budget and mean scores of kept units, over seeds; empty without any."""
     known = [row.ffn_share_of_kept_cost is not UNSET for row in study.rows]
     if not any(known):
         return []
@@ -117,21 +114,19 @@ def study_title(study: Study) -> str:
 
 
 def seeds_in_words(study: Study) -> str:
-    """What a point of a figure is the mean of."""
+    """The samples that a point of a figure is the mean of, in words."""
     fewest, most = _seed_counts(study)
     count = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
     return f"mean and range of {count}" if most > 1 else "one seed"
 
 
 def _seed_note(study: Study) -> str | None:
-    """What a cell of the perplexities stands for; None if there is one seed."""
     fewest, most = _seed_counts(study)
     alone = "; without ±: one seed" if fewest == 1 else ""
     return f"means over {most} seeds ± half their range{alone}" if most > 1 else None
 
 
 def _seed_counts(study: Study) -> tuple[int, int]:
-    """The fewest and the most seeds of a variant under a budget."""
     counts = Counter((row.variant, row.keep) for row in study.rows)
     return min(counts.values()), max(counts.values())
 
@@ -152,7 +147,6 @@ def perplexity_text(value: float) -> str:
 
 
 def _decimals(value: float) -> int:
-    """As many decimals as leave four digits."""
     return 2 if value < 100 else 1 if value < 1000 else 0
 
 

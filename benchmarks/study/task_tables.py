@@ -20,10 +20,7 @@ TASKS_PER_TABLE = 3
 
 
 def accuracy_tables(study: Study) -> list[Table]:
-    """Accuracies by variant and budget with their standard errors, the dense model's first.
-
-    Empty if no task was run.
-    """
+    """Accuracies by variant and budget with standard errors, dense first; empty without tasks."""
     if study.dense_tasks is UNSET or study.dense_task_average is UNSET:
         return []
     dense = _columns(study.dense_tasks, study.dense_task_average)

@@ -31,8 +31,8 @@ def ideal_gains(
 ) -> dict[str, float]:
     """Ideal gains of `prefill`, `decode` and `throughput` (prompt to last token).
 
-    `dense_times` are (seconds, TTFT in seconds) of the first model's repetitions. They tell how its
-    time splits into prefill and decode.
+    `dense_times` are (seconds, TTFT in seconds) of the first model's repetitions, which split its
+    time into prefill and decode.
     """
     prefill = prefill_operations(dense, load) / prefill_operations(pruned, load)
     decode = decode_step_bytes(dense, load) / decode_step_bytes(pruned, load)
@@ -63,8 +63,7 @@ def decode_step_bytes(footprint: Footprint, load: Load) -> float:
 def prefill_operations(footprint: Footprint, load: Load) -> float:
     """Floating-point operations of a prefill, a multiplication and an addition being two.
 
-    Linear layers at every position, `QK^T` and `PV` under the causal mask, and the logits of the
-    last position only.
+    Linear layers and causal `QK^T` and `PV` at every position; logits of the last position only.
     """
     d, head_dim, tokens = footprint.hidden_size, footprint.head_dim, load.prompt_tokens
     pairs = tokens * (tokens + 1) / 2  # positions that a query sees, summed over the queries
@@ -80,8 +79,7 @@ def prefill_operations(footprint: Footprint, load: Load) -> float:
 def share_of_ideal(ratio: float, ideal: float) -> float | None:
     """Share of the way to the ideal: `log(ratio) / log(ideal)`, 1 if it was reached.
 
-    Logarithms make it the same for speeds and for times. None if the ideal is below 2 %: there is
-    no gain to hope for.
+    Logarithms treat speeds and times alike. None if the ideal is below 2 %: no gain to hope for.
     """
     if ideal < SMALLEST_RATIO:
         return None

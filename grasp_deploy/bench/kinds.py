@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """How records of one benchmark are read and drawn; the functions take the typed record."""
+    """Reading and drawing of one benchmark's records; the functions take the typed record."""
 
     title: str
     record: type[Any]

@@ -11,10 +11,7 @@ from grasp_deploy.evaluate.models import BenchModel
 
 
 def check_positions(models: Sequence[BenchModel], tokens: int, what: str, remedy: str) -> None:
-    """InputError if a sequence is longer than a model has positions.
-
-    `what` names the sequence in the error, `remedy` is what to do.
-    """
+    """InputError, naming the sequence by `what`, if it is longer than a model has positions."""
     for model in models:
         positions = positions_at(model.path)
         if positions is not None and tokens > positions:
@@ -36,7 +33,7 @@ def check_sequence(models: Sequence[BenchModel], prompt_tokens: int, new_tokens:
 def check_room(needed_bytes: int, what: str, remedy: str, free_bytes: int | None = None) -> None:
     """InputError if memory does not suffice; `free_bytes` defaults to that of the machine.
 
-    Without a GPU the kernel would end some process or other once memory is full.
+    Without a GPU the kernel would kill some process once memory is full.
     """
     free_bytes = available_memory_bytes() if free_bytes is None else free_bytes
     if needed_bytes > free_bytes:

@@ -57,7 +57,7 @@ def reason_lines(cases: Iterable[Sequence[Reason]], shared: dict[str, Any]) -> l
 
 
 def on_gpu(machine: dict[str, Any], device: str = "auto") -> bool:
-    """True for a record of a machine with a GPU that was not told to use its CPU."""
+    """True for a record measured on a GPU: the machine has one, and the device is not the CPU."""
     return "gpu" in machine and device != "cpu"
 
 
@@ -86,10 +86,7 @@ def _tensor_parallel(case: Case) -> Reason | None:
 
 
 def _odd_widths(case: Case) -> Reason | None:
-    """A GPU's matrix kernels work in tiles; a width that does not fill them is padded.
-
-    On a CPU widths made no difference (benchmarks/aligned_shapes.py).
-    """
+    """GPU kernels pad widths that do not fill a tile; on a CPU widths made no difference."""
     dense, layers = case.dense.layers, case.pruned.layers
     if not case.on_gpu or len(dense) != len(layers):
         return None

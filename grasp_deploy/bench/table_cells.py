@@ -15,7 +15,7 @@ def with_spread(values: Sequence[float]) -> str:
 
 
 def paired_change(values: Sequence[float], before: Sequence[float]) -> str:
-    """The geometric mean of the paired ratios, as a change; empty where there are no pairs."""
+    """The geometric mean of the paired ratios, as a change; empty without pairs."""
     if not values or len(values) != len(before) or not all([*values, *before]):
         return ""
     ratios = (after / first for after, first in zip(values, before, strict=True))

@@ -1,4 +1,4 @@
-"""What a model will take, predicted from its config.json alone: weights, KV cache, shapes."""
+"""Footprint of a model, predicted from its config.json alone: weights, KV cache, shapes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
 def footprint(
     shape: ModelShape, memory_bytes: int | None = None, kv_dtype_bytes: int | None = None
 ) -> Footprint:
-    """The footprint of a model, as exported and served.
-
-    `kv_dtype_bytes` is the width of a cached value, by default that of a weight.
-    """
+    """The footprint as served; `kv_dtype_bytes` is a cached value's width, else a weight's."""
     kv_bytes_per_token = shape.kv_bytes_per_token(kv_dtype_bytes)
     tokens = None
     if memory_bytes is not None:

@@ -1,4 +1,4 @@
-"""Who can serve a model of this shape: how many tensor-parallel workers, which platform."""
+"""Limits on serving a model of this shape: tensor-parallel workers and platform."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_head_size(shape: ModelShape, platform: Platform) -> None:
 
 
 def _undivided(shape: ModelShape, size: int) -> dict[tuple[int, ...], str]:
-    """What `size` does not divide, by the layers in which it does not."""
+    """Kinds of units whose number `size` does not divide, by the layers in which it does not."""
     counts = {
         "query heads": [layer.num_attention_heads for layer in shape.layers],
         "KV groups": [layer.num_key_value_heads for layer in shape.layers],

@@ -1,9 +1,8 @@
 """The plan: everything that a compression decided, without any weight of the model.
 
-A plan is a safetensors file with `scores` `(N,)` float32, `mask` `(N,)` bool and `scales` `(N,)`
-float32 on the flat axis of units, and a JSON record of where they come from. It may hold
-`calibrated` `(w,)` int64 too, a fingerprint of the text of calibration and of healing
-(`data.overlap`).
+A plan is a safetensors file of tensors on the flat axis of units with a JSON record of provenance:
+`scores` `(N,)` float32, `mask` `(N,)` bool and `scales` `(N,)` float32. It may hold `calibrated`
+`(w,)` int64 too, a fingerprint of the text of calibration and of healing (`data.overlap`).
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ class Plan:
 
     @property
     def fitted(self) -> list[str]:
-        """Names of tensors that were fitted to the calibration text: no plan can make them again.
-
-        They lie in the checkpoint alone, with the scales folded in.
-        """
+        """Names of fitted tensors, scales folded in, which the checkpoint alone holds."""
         return self.provenance.get("fitted", [])
 
     @property
@@ -86,10 +82,7 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def calibrated_beside(directory: Path) -> Tensor | None:
-    """The fingerprint of the text that the checkpoint in a folder was calibrated on.
-
-    None for a folder without a readable plan: that keeps nobody from using the model.
-    """
+    """Fingerprint of a checkpoint's calibration text; None without a readable plan."""
     try:
         return load_plan(directory / PLAN_FILE).calibrated
     except InputError:
@@ -97,7 +90,6 @@ def calibrated_beside(directory: Path) -> Tensor | None:
 
 
 def _is_whole(plan: Plan) -> bool:
-    """Check that the tensors fit the layers, are finite, and keep something in every layer."""
     for tensor in (plan.scores, plan.scales):
         if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
             return False

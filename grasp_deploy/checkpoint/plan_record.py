@@ -1,6 +1,6 @@
 """Types of a plan's record, checked once where a plan is loaded.
 
-A stranger's checkpoint may hold a damaged plan. Keys that nobody reads are left unchecked.
+A downloaded checkpoint may hold a damaged plan. Keys that are never read are left unchecked.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Versions(Struct):
 
 
 class Provenance(Struct, kw_only=True):
-    """Where a plan comes from."""
+    """The origin of a plan."""
 
     model: str
     revision: str | None

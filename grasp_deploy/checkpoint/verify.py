@@ -65,10 +65,8 @@ def verify(
 
     `model` names the base model, by default the one that the plan names; `without_base` leaves out
     the links that need it. `served(directory, prompts, new_tokens)` gives the greedy tokens of a
-    server; without it that link is left out.
-
-    Raises InputError if `directory` holds no pruned checkpoint, or the base model is out of reach
-    or not the one that the plan was made for.
+    server; without it that link is left out. Raises InputError if `directory` holds no pruned
+    checkpoint, or the base model is out of reach or not the one that the plan was made for.
     """
     if not any((directory / name).is_file() for name in (PLAN_FILE, MANIFEST_FILE)):
         raise InputError(
@@ -95,7 +93,6 @@ def verify(
 
 
 def _run(*links: Link) -> Generator[Check, None, bool]:
-    """Check links up to the first that breaks; return whether none did."""
     for name, check in links:
         try:
             yield Check(name, True, check())
@@ -107,7 +104,7 @@ def _run(*links: Link) -> Generator[Check, None, bool]:
 
 @dataclass(frozen=True)
 class _Proof:
-    """What the links from base to checkpoint compare; a model is loaded for its link only."""
+    """The links from base to checkpoint; a model is loaded for its link only."""
 
     plan: Plan
     base: StoredModel
@@ -115,7 +112,6 @@ class _Proof:
     device: torch.device
 
     def weights(self) -> str:
-        """Compare every tensor of the checkpoint with the plan's cut of the base weights."""
         fitted = self.plan.fitted
         names = [name for name in self.pruned.entries if name not in fitted]
         for name, expected in cut_tensors(self.plan, self.base, names, {}):
@@ -176,7 +172,6 @@ class _Proof:
 
 
 def _check_served(pruned: StoredModel, device: torch.device, served: Served) -> str:
-    """Compare the server's greedy tokens with the reloaded model's."""
     prompts = _prompts(pruned)
     tokens = served(pruned.directory, prompts.tolist(), NEW_TOKENS)
     model = load_checked(pruned.directory, device, "float32", "sdpa")

@@ -1,4 +1,4 @@
-"""What `verify` tells of a checkpoint's files without loading a model."""
+"""Checks of a checkpoint's files by `verify`, without loading a model."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 def _is_bare(name: str) -> bool:
-    """Whether a name is that of a file in the folder itself, and one that a disk can hold."""
+    """True for a name of a file in the folder itself that a disk can hold."""
     if not name.isprintable() or len(name.encode()) > LONGEST_NAME_BYTES:
         return False
     return name == Path(name).name and name not in ("", "..")

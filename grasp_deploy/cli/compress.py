@@ -32,12 +32,7 @@ def compress_command(
 
 
 def run_compress(
-    config: CompressConfig,
-    output: Path,
-    shard_size: str,
-    resume: bool,
-    overwrite: bool,
-    go_on: str,
+    config: CompressConfig, output: Path, shard_size: str, resume: bool, overwrite: bool, go_on: str
 ) -> dict[str, Any]:
     """Compress with progress bars; return the record that `compress --json` prints.
 

@@ -82,7 +82,6 @@ def _advice(name: str) -> str:
 
 
 def _show_all(context: typer.Context, asked: bool | None) -> None:
-    """Print the whole help, with hidden options and the names for `--set`, and end."""
     if not asked:
         return
     for parameter in context.command.params:

@@ -96,7 +96,6 @@ def tidy_process() -> Iterator[None]:
 
 
 def _end_of_system_error(error: OSError) -> None:
-    """Print what the operating system refused, such as space on a disk."""
     where = f"{error.filename}: " if error.filename else ""
     print_error(
         "error",

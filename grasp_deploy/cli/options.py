@@ -33,8 +33,7 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a h
 VllmFlags = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[-- VLLM FLAGS]",
-        help="Flags for `vllm serve`, after --, such as -- --port 8001.",
+        metavar="[-- VLLM FLAGS]", help="Flags for `vllm serve`, after --, such as -- --port 8001."
     ),
 ]
 MODEL_HELP = "Hub id or folder of a model, dense or pruned."

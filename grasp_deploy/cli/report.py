@@ -59,11 +59,7 @@ def write_report(
     if not (html or png):
         return []
     from grasp_deploy.files.disk import write_files
-    from grasp_deploy.report.files import (
-        check_figure_folder,
-        check_figures,
-        check_page_place,
-    )
+    from grasp_deploy.report.files import check_figure_folder, check_figures, check_page_place
 
     try:
         from grasp_deploy.report.figure_style import PNG_MARK

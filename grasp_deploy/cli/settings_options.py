@@ -12,13 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from grasp_deploy.config.option import (
-    check_fields,
-    flag,
-    number_list,
-    option_fields,
-    value_type,
-)
+from grasp_deploy.config.option import check_fields, flag, number_list, option_fields, value_type
 
 Command = Callable[..., Any]
 
@@ -68,9 +62,9 @@ def with_parameters(
 def field_parameters(
     settings_type: type, names: Iterable[str] | None = None
 ) -> list[inspect.Parameter]:
-    """A keyword parameter for Typer for each option field, or for those in `names`.
+    """A keyword parameter for Typer, None if not given, for each option field or those in `names`.
 
-    Fields for `--set` are left out unless named. A parameter is None if its option is not given.
+    Fields for `--set` are left out unless named.
     """
     options = option_fields(settings_type)
     if names is None:

@@ -54,7 +54,6 @@ def up_command(
 
 
 def _compress(config: CompressConfig, output: Path, shard_size: str, overwrite: bool) -> None:
-    """Compress, or resume an unfinished run of the same options."""
     from grasp_deploy.checkpoint.plan import PLAN_FILE
     from grasp_deploy.compression.resume import Workspace
 

@@ -24,10 +24,7 @@ def unit_table(shape: ModelShape) -> UnitTable:
 
 
 def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
-    """Checked budget of a config for a model's shape.
-
-    Raises InputError that names the smallest or the largest budget that the model allows.
-    """
+    """Checked budget for a model's shape; InputError names the smallest or largest one possible."""
     units = unit_table(shape)
     costs = unit_costs(config, shape, units)
     ffn_multiple, kv_multiple = config.effective_multiples

@@ -49,9 +49,8 @@ def compress(
     """Compress a model into the folder `output`, which appears whole or not at all.
 
     `on_progress` receives a row of metrics after every step. A killed run continues from
-    `OUTPUT.partial` with `resume`; on a CPU it ends in the same mask and scales bit for bit.
-
-    Raises InputError for any input that cannot be used.
+    `OUTPUT.partial` with `resume`; on a CPU it ends in the same mask and scales bit for bit. Raises
+    InputError for any input that cannot be used.
     """
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)

@@ -31,7 +31,7 @@ OnStep = Callable[[int, Tensor], None]
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a finished stage hands on, as the workspace keeps it."""
+    """The result of a finished stage, as the workspace keeps it."""
 
     vectors: dict[str, Tensor]  # (N,) by name
     columns: dict[str, Tensor] = field(default_factory=dict)  # refitted for `vectors["mask"]`

@@ -43,7 +43,6 @@ def initial_scores(frozen: FrozenModel) -> InitialScores:
 
 
 def _one_shot(frozen: FrozenModel, criterion: str) -> InitialScores:
-    """Scores of one criterion on the dense model, shared out over the layers as asked."""
     run, config = frozen.run, frozen.run.config
 
     def compute() -> StageResult:

@@ -53,7 +53,7 @@ class PreparedRun:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a resumed run must share with the run that it continues: inputs and software."""
+        """Inputs and software, which a resumed run must share with the run that it continues."""
         releases = versions()
         names = ("grasp_deploy", "torch", "transformers")
         software = {name: releases[name] for name in names}
@@ -130,10 +130,7 @@ class PreparedRun:
 
 
 def prepare(config: CompressConfig) -> PreparedRun:
-    """Check everything that can be checked before weights load.
-
-    Raises InputError for a model, budget or text that cannot be used.
-    """
+    """Check everything before weights load; InputError for an unusable model, budget or text."""
     device = resolve_device(config.device)
     sources = calibration_sources(
         config.calibration, config.calibration_split, config.calibration_column

@@ -1,4 +1,4 @@
-"""Where a plan comes from: enough to make it again, and to recognise a wrong base model."""
+"""Provenance of a plan: enough to make it again, and to recognise a wrong base model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def provenance_of(run: PreparedRun, mask: Tensor) -> dict[str, Any]:
 
 
 def budget_record(budget: Budget, mask: Tensor) -> dict[str, Any]:
-    """What a `(N,)` mask spends of its budget, in the unit of the costs."""
+    """The part of the budget that a `(N,)` mask spends, in the unit of the costs."""
     kept = budget.cost_of(mask)
     assert kept <= budget.limit, f"the mask costs {kept}, over the budget {budget.limit}"
     return {"limit": budget.limit, "kept_cost": kept, "total_cost": budget.total_cost}

@@ -26,9 +26,9 @@ class Candidate:
 def refit_best(frozen: FrozenModel, masks: list[Tensor]) -> tuple[Tensor, list[Fit]]:
     """The `(N,)` mask with the lowest held-out loss, its columns put into the model; its fits.
 
-    Little text cannot tell many columns apart: where refitting raises the held-out loss of a mask,
-    its columns stay the dense model's and there are no fits. Without held-out sequences the first
-    mask is refitted.
+    Little text cannot tell many columns apart. Where refitting raises the held-out loss of a mask,
+    its columns stay the dense model's, without fits. Without held-out sequences the first mask is
+    refitted.
     """
     if not len(frozen.run.blocks.heldout):
         masks = masks[:1]

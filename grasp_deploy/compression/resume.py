@@ -21,11 +21,7 @@ from grasp_deploy.config.option import flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
-from grasp_deploy.files.outputs import (
-    MANIFEST_FILE,
-    locked,
-    refuse_existing,
-)
+from grasp_deploy.files.outputs import MANIFEST_FILE, locked, refuse_existing
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.training import StepRecord
@@ -112,10 +108,7 @@ class Workspace:
         self._lock.close()
 
     def restore(self, stage: str, state: LearningState) -> float | None:
-        """Restore a stage to where it was saved; returns the seconds it had taken until then.
-
-        None if the stage was never saved.
-        """
+        """Restore a saved stage; returns the seconds it had taken, None if it was never saved."""
         saved = self.restore_tensors(stage)
         if saved is None:
             return None
@@ -250,7 +243,6 @@ def _directory(output: Path) -> Path:
 
 
 def _holds_others(directory: Path, begun: bool) -> bool:
-    """True if the folder holds anything else than the files of a compression."""
     ours = {LOCK_FILE, INPUTS_FILE, *((CONFIG_FILE, METRICS_FILE) if begun else ())}
     suffixes = (".incomplete", ".safetensors") if begun else (".incomplete",)
     return any(
@@ -260,7 +252,6 @@ def _holds_others(directory: Path, begun: bool) -> bool:
 
 
 def _changes(begun: dict[str, Any], config: CompressConfig) -> list[str]:
-    """Options that differ from those that the run began with."""
     now = config.as_dict()
     changed = [name for name in now if begun.get(name) != now[name]]
     return [f"{flag(config, name)} {begun.get(name)} -> {now[name]}" for name in changed]

@@ -31,10 +31,9 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
 
     `config.model` is a config.json, a model folder or a hub id. Only budget, shapes and seed of
     `config` matter; the same ones give the same bytes. `kv_keep` is the share of all KV groups to
-    keep, by count; FFN channels then take the rest of the budget. The folder `output` appears
-    whole or not at all.
-
-    Raises InputError for any input that cannot be used, such as an output that exists.
+    keep, by count; FFN channels then take the rest of the budget. The folder `output` appears whole
+    or not at all. Raises InputError for any input that cannot be used, such as an output that
+    exists.
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder")

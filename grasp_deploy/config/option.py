@@ -108,7 +108,7 @@ def check_fields(settings: Any) -> None:
 
 
 def describe(hint: Any) -> str:
-    """What a type allows, in words: "a whole number from 1 to 10^12", "one of both, ffn, kv"."""
+    """The values of a type in words: "a whole number from 1 to 10^12", "one of both, ffn, kv"."""
     if typing.get_origin(value_type(hint)) is Literal:
         return "one of " + ", ".join(typing.get_args(value_type(hint)))
     kind = inspect.type_info(value_type(hint))

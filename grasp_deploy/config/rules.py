@@ -77,7 +77,6 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
 
 
 def _unused_problems(config: CompressOptions) -> Iterator[str]:
-    """Options that were set and have no effect."""
     fields = option_fields(config)
     for names, reason in _without_effect(config):
         for name in names:
@@ -86,8 +85,7 @@ def _unused_problems(config: CompressOptions) -> Iterator[str]:
 
 
 def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yields (option names, reason): options without effect under this config, why, and how to
-    enable them."""
+    """Yield names of options without effect under this config, with the reason and the remedy."""
     first = assigned(config, "start" if config.learns else "method")
     if not config.learns:
         yield GATE_OPTIONS, f"{first} learns no gates; choose --method grasp"

@@ -1,4 +1,4 @@
-"""Text to token blocks: named corpora, datasets of the hub and local files."""
+"""Text to sequences of tokens: named corpora, datasets of the hub and local files."""
 
 from grasp_deploy.data.blocks import Blocks, Part, read_blocks, read_documents, token_blocks
 from grasp_deploy.data.documents import Documents, read_token_documents

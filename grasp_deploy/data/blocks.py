@@ -1,4 +1,4 @@
-"""Cut a text into the token blocks that learning and evaluation see."""
+"""Cut a text into the sequences of tokens that learning and evaluation see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHARACTERS_PER_TOKEN = 6  # a first guess on the high side; too low only costs a
 
 @dataclass(frozen=True)
 class Part:
-    """The share of one source in blocks of several."""
+    """The share of one source in sequences of several."""
 
     source: str
     weight: float
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Token blocks `token_ids` (sequences, sequence_length) int64, and where they come from."""
+    """Sequences `token_ids` (sequences, sequence_length) int64, and their source."""
 
     token_ids: torch.Tensor
     source: TextSource
@@ -63,7 +63,7 @@ def read_blocks(
     sequence_length: int,
     sequences: int | None,
 ) -> Blocks:
-    """Read a source and cut it into blocks: `read_documents`, then `token_blocks`."""
+    """Read a source and cut it into sequences: `read_documents`, then `token_blocks`."""
     documents = read_documents(source, tokenizer)
     token_ids = token_blocks(tokenizer, documents, sequence_length, sequences)
     return Blocks(token_ids, source, len(documents))
@@ -101,7 +101,7 @@ def token_blocks(
     sequences: int | None = None,
     mixed: str | None = None,
 ) -> torch.Tensor:
-    """The first `sequences` (None: all) blocks of the joined text, (n, sequence_length) int64.
+    """The first `sequences` (None: all) of the joined text, (n, sequence_length) int64.
 
     Documents are joined by a blank line, tokenised without special tokens and cut without
     overlap; the rest is dropped. `mixed` names the source where it is one of several. Raises
@@ -132,10 +132,9 @@ def _first_tokens(
 ) -> list[int]:
     """Token ids of the joined text: all of them, or at least its first `needed`.
 
-    Tokenizers of these families split at blank lines (no merge crosses one, or a pattern cuts
-    there after a look at one more character), so a last document with visible text shields all
-    before it from whatever follows: those tokens are the whole text's. With enough of them the
-    rest is not tokenised; 100 MB of text would cost minutes and many GiB.
+    Tokenizers of these families split at blank lines: no merge crosses one, or a pattern cuts there
+    after one more character. So a last document with visible text shields all before it from
+    whatever follows. With enough tokens the rest is not tokenised; 100 MB would cost minutes.
     """
     end = len(documents)
     if needed is not None:

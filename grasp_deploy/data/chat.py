@@ -25,8 +25,8 @@ MENDED = "mend that row or name another column"
 def chat_text(tokenizer: PreTrainedTokenizerBase, conversation: list[object], where: str) -> str:
     """A conversation as the tokenizer's template writes it, special tokens included.
 
-    Messages are `{"role", "content"}` or ShareGPT's `{"from", "value"}`. Errors: InputError, which
-    begins with `where`, for a tokenizer without a template, for what are no messages, and for
+    Messages are `{"role", "content"}` or ShareGPT's `{"from", "value"}`. Raises InputError, which
+    begins with `where`, for a tokenizer without a template, for anything but messages, and for
     messages that the template refuses.
     """
     if tokenizer.chat_template is None:

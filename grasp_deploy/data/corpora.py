@@ -82,10 +82,7 @@ def remote_documents(
     column: str | None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> list[str]:
-    """The documents of a corpus, fetched or from the cache of `datasets`.
-
-    Raises InputError if it is out of reach, unknown, or has no such split or column.
-    """
+    """The documents of a corpus; InputError if it, its split or its column is missing."""
     import datasets
     from huggingface_hub import constants
 

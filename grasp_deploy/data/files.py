@@ -99,7 +99,7 @@ def _table(path: Path, column: str | None) -> Iterator[Any]:
 
 @contextmanager
 def _quiet_datasets() -> Iterator[None]:
-    """Draw no progress bars and log nothing: errors are told once, by the caller."""
+    """Draw no progress bars and log nothing: the caller reports errors once."""
     import datasets
 
     bars, verbosity = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()

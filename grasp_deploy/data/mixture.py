@@ -1,4 +1,4 @@
-"""Calibration text: the blocks of one source, or those of several, interleaved by their weights."""
+"""Calibration text: sequences of one source, or of several, interleaved by their weights."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def read_calibration(
     sequence_length: int,
     sequences: int,
 ) -> Blocks:
-    """Read `sequences` blocks of the sources, each giving its share, spread evenly over all.
-
-    Raises InputError as `shares` and `read_blocks` do.
-    """
+    """Read each source's share of `sequences`, spread evenly; raises as `shares` does."""
     if len(sources) == 1:
         return read_blocks(tokenizer, sources[0], sequence_length, sequences)
     counts = shares([source.weight for source in sources], sequences)
@@ -50,10 +47,10 @@ def read_calibration(
 
 
 def shares(weights: Sequence[float], total: int) -> list[int]:
-    """Share out `total` blocks: at least one to each source, else by weight.
+    """Share out `total` sequences: at least one to each source, else by weight.
 
-    Blocks left over by whole shares go to the largest remainders, the first of equal ones. Raises
-    InputError if there are fewer blocks than sources.
+    Those left over by whole shares go to the largest remainders, the first of equal ones. Raises
+    InputError for fewer sequences than sources.
     """
     if total < len(weights):
         raise InputError(
@@ -63,7 +60,7 @@ def shares(weights: Sequence[float], total: int) -> list[int]:
     exact = [Fraction(str(weight)) for weight in weights]  # of the decimal number, so that 0.1 ties
     exact = [weight * total / sum(exact) for weight in exact]
     counts = [max(1, math.floor(share)) for share in exact]
-    while left := total - sum(counts):  # below 0 where sources were raised to one block
+    while left := total - sum(counts):  # below 0 where sources were raised to one
         step = 1 if left > 0 else -1
         places = [place for place, count in enumerate(counts) if count + step > 0]
         counts[max(places, key=lambda place: step * (exact[place] - counts[place]))] += step
@@ -71,10 +68,10 @@ def shares(weights: Sequence[float], total: int) -> list[int]:
 
 
 def places_of(counts: Sequence[int]) -> list[Tensor]:
-    """Positions of the blocks of each source among all: `(count,)` int64 each, ascending.
+    """Positions of each source's sequences among all: `(count,)` int64 each, ascending.
 
-    The `k`-th of `n` blocks belongs `k/n` of the way, the first named source first: every source
-    has a block near the start, and any run of blocks has its share of each.
+    The `k`-th of `n` belongs `k/n` of the way, the first named source first. So every source has a
+    sequence near the start, and any run of sequences has its share of each.
     """
     wanted = [
         (Fraction(place, count), source)

@@ -27,10 +27,10 @@ Array = numpy.ndarray[Any, Any]
 
 
 def fingerprint(blocks: Tensor) -> Tensor | None:
-    """`(w,)` int64, ascending: hashes of the windows in `(n, T)` blocks of calibration tokens.
+    """`(w,)` int64, ascending: hashes of the windows in `(n, T)` sequences of calibration tokens.
 
-    Windows lie side by side in a block, one more at its end where they do not fill it; of more than
-    MOST_WINDOWS evenly spread ones are kept. None for blocks shorter than a window.
+    Windows lie side by side in a sequence, one more at its end where they do not fill it. Of more
+    than MOST_WINDOWS evenly spread ones are kept. None for sequences shorter than a window.
     """
     length = blocks.shape[1]
     if length < WINDOW_TOKENS:
@@ -46,8 +46,8 @@ def fingerprint(blocks: Tensor) -> Tensor | None:
 def calibrated_share(texts: Iterable[Tensor], calibrated: Tensor) -> float:
     """The share of the tokens of `(T,)` texts that lie in a window of the calibration text.
 
-    `calibrated` is that text's `fingerprint`. Windows that lie across the ends of its blocks, or
-    were left out, are not known: the true share may be larger.
+    `calibrated` is that text's `fingerprint`. Windows across the ends of its sequences, or left
+    out, are not known: the true share may be larger.
     """
     known = calibrated.numpy()
     covered, tokens = 0, 0

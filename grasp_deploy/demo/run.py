@@ -44,8 +44,7 @@ class DemoResult:
 def run_demo(on_progress: OnProgress, say: Callable[[str], None]) -> DemoResult:
     """Compress the embedded model, verify it, serve it, ask it something, and shut it down.
 
-    `on_progress` takes rows of metrics, `say` a line before each part. Raises InputError if vLLM is
-    not installed or a part fails.
+    `say` takes a line before each part. Raises InputError if vLLM is missing or a part fails.
     """
     installed_platform()  # raises before minutes of work
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-demo-") as folder:
@@ -110,7 +109,6 @@ def write_text(folder: Path) -> tuple[Path, Path]:
 
 
 def _measure(directory: Path, heldout: Path) -> dict[str, Any]:
-    """Footprint of a model with its held-out perplexity."""
     tokenizer = load_tokenizer(directory)
     blocks = read_blocks(tokenizer, TextSource(str(heldout)), BLOCK_TOKENS, HELDOUT_BLOCKS)
     measured = perplexity(load(directory, device="cpu"), blocks)

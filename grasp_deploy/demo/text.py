@@ -32,8 +32,7 @@ def documents() -> list[str]:
 def split(documents: list[str]) -> tuple[list[str], list[str]]:
     """Part documents into (training, held-out), about one in twenty held out.
 
-    The side depends on the document's first line alone, so that documents keep their sides when
-    another Python version adds or edits some.
+    The document's first line alone decides, so sides stay the same across Python versions.
     """
     train = [text for text in documents if not _is_heldout(text)]
     heldout = [text for text in documents if _is_heldout(text)]

@@ -14,7 +14,7 @@ def vllm_platform(device: str, enforce_eager: bool) -> Platform:
     """Platform of the installed vLLM.
 
     Raises InputError if none is installed, if it cannot use `device`, or if it would compile the
-    model (on a CPU without `enforce_eager`) and there is no compiler.
+    model (on a CPU without `enforce_eager`) without a compiler.
     """
     try:
         platform = installed_platform()

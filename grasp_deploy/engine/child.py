@@ -83,7 +83,6 @@ def _send(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
 def _receive(
     process: subprocess.Popen[bytes], answers: int, timeout_seconds: float
 ) -> dict[str, Any] | str:
-    """The next answer, or the reason why there is none."""
     line, deadline = b"", time.monotonic() + timeout_seconds
     while not line.endswith(b"\n"):
         if time.monotonic() > deadline:

@@ -20,11 +20,7 @@ from grasp_deploy.checkpoint.limits import Platform, check_head_size, check_tens
 from grasp_deploy.checkpoint.read.validate import check_checkpoint, check_tokenizer
 from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.process import log_tail, start, stop
-from grasp_deploy.engine.vllm_process import (
-    engine_environment,
-    installed_platform,
-    server_module,
-)
+from grasp_deploy.engine.vllm_process import engine_environment, installed_platform, server_module
 from grasp_deploy.errors import ChildError, InputError
 
 HOST = "127.0.0.1"
@@ -47,7 +43,7 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> Mode
     """Check that the installed vLLM can serve a model with these flags; returns the model's shape.
 
     Raises InputError if vLLM is absent, a file is missing or damaged, workers cannot share every
-    layer, there is no attention kernel for the heads, or the port is in use.
+    layer, no attention kernel fits the heads, or the port is in use.
     """
     platform = installed_platform()
     flags = read_flags(vllm_arguments)
@@ -86,10 +82,7 @@ def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Plat
 
 @contextmanager
 def running_server(
-    directory: Path,
-    vllm_arguments: Sequence[str],
-    log_path: Path,
-    timeout_seconds: float = 600.0,
+    directory: Path, vllm_arguments: Sequence[str], log_path: Path, timeout_seconds: float = 600.0
 ) -> Iterator[str]:
     """Serve a folder in a child process for the length of a `with` block; yields the base URL.
 

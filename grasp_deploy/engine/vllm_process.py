@@ -1,4 +1,4 @@
-"""Which vLLM is installed, and what it needs told to start."""
+"""The installed vLLM, and the environment and modules to start it with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINDING_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 def installed_platform() -> Platform:
-    """What the installed vLLM was built for; InputError if there is none."""
+    """Platform of the installed vLLM; InputError if none is installed."""
     try:
         return "cpu" if "cpu" in version("vllm") else "cuda"
     except PackageNotFoundError:
@@ -31,7 +31,7 @@ def installed_platform() -> Platform:
 
 
 def server_module() -> list[str]:
-    """The module that serves over HTTP, and what comes before the model in its arguments."""
+    """The module that serves over HTTP, with the arguments before the model."""
     try:
         version("vllm")
     except PackageNotFoundError:
@@ -44,8 +44,8 @@ def server_module() -> list[str]:
 def answer_to_its_name(folder: Path) -> None:
     """Let this process find the installed vLLM's release under "vllm", if it is called vllm-cpu.
 
-    Libraries that drive vLLM ask for it and die like the command above. An empty `folder` gets the
-    metadata that they look for, and is put on the path.
+    Libraries that drive vLLM ask for that release and fail without it. An empty `folder` gets the
+    metadata that they look for, and goes onto the path.
     """
     try:
         version("vllm")
@@ -74,7 +74,7 @@ def vllm_child_environment() -> dict[str, str]:
 
 
 def thread_binding(workers: int, cores: Sequence[int], numa_nodes: int) -> str:
-    """Which cores each worker's threads run on, as VLLM_CPU_OMP_THREADS_BIND spells it.
+    """Cores of each worker's threads, as VLLM_CPU_OMP_THREADS_BIND spells them.
 
     "auto" gives each worker a NUMA node and dies if there are fewer nodes than workers; then the
     cores are dealt out evenly here, or left to the kernel if there are fewer cores than workers.

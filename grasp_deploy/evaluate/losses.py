@@ -30,7 +30,7 @@ def window_losses(
     """Summed negative log-likelihood in nats of the scored tokens of each window.
 
     `model` is in eval mode. Losses are computed in float32 and summed in float64. After each batch
-    `on_batch` is called. Errors: InputError for windows that do not fit the model, and for a loss
+    `on_batch` is called. Raises InputError for windows that do not fit the model, and for a loss
     that is not finite.
     """
     assert not model.training, "perplexity is measured in eval mode"
@@ -85,7 +85,7 @@ def _check_fit(model: PreTrainedModel, windows: Sequence[Window]) -> None:
 
 
 def not_finite(loss: float, where: str) -> InputError:
-    """The error for a loss whose exponential does not exist."""
+    """The error for a loss without a finite exponential."""
     return InputError(
         f"the loss is {loss:.3g} on {where}, so there is no perplexity: the weights are broken or "
         "overflow their dtype; try --dtype float32, and check the model with `grasp-deploy verify`"

@@ -39,10 +39,9 @@ def bench_models(
 ) -> list[BenchModel]:
     """The models of these hub ids, folders or, with random weights, config files, in their order.
 
-    `dtype` "auto" is that of the weights, or of config.json where weights are random.
-
-    Raises InputError for no model, an unknown dtype, a missing or unsupported config.json, and for
-    weights that are missing or damaged where real ones are asked for.
+    `dtype` "auto" is that of the weights, or of config.json where weights are random. Raises
+    InputError for no model, an unknown dtype, a missing or unsupported config.json, and for weights
+    that are missing or damaged where real ones are asked for.
     """
     if not names:
         raise InputError("no model is named: give at least one folder or hub id")

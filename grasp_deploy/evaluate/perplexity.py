@@ -1,4 +1,4 @@
-"""Perplexity of a causal language model: on blocks, on sliding windows, on documents alone."""
+"""Perplexity of a causal language model: on sequences, sliding windows or single documents."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Perplexity:
     """exp of the mean negative log-likelihood per predicted token, and the text it is of."""
 
     loss_nats_per_token: float
-    standard_error: float | None  # of that loss; None where there is one block or document alone
+    standard_error: float | None  # of that loss; None for a single sequence or document
     tokens: int
     tokens_counted: str
     bytes: int | None  # of the scored tokens; None where no tokenizer was given
-    cluster_losses: list[float]  # mean of each block or document
+    cluster_losses: list[float]  # mean of each sequence or document
     document_losses: list[float] | None  # the same, where documents were taken alone
     data: dict[str, Any]
     dtype: str
@@ -83,11 +83,10 @@ def perplexity(
     stride: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Perplexity:
-    """Perplexity of `model` on the text of `blocks`, in windows as long as a block.
+    """Perplexity of `model` on the text of `blocks`, in windows as long as a sequence.
 
-    Without `stride` (1 to the blocks' length) the windows are the blocks. With a tokenizer, bits
-    per byte too. Errors: those of `window_losses`, and InputError for a loss beyond what `exp` can
-    hold.
+    Without `stride` (1 to the sequences' length) the windows are the sequences. With a tokenizer,
+    bits per byte too. Raises InputError as `window_losses` does, and where `exp` overflows.
     """
     sequences, length = blocks.token_ids.shape
     windows = block_windows(blocks.token_ids)
@@ -166,7 +165,6 @@ def _measure(
 def _by_cluster(
     windows: Sequence[Window], losses: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """Summed loss and scored tokens of each block or document."""
     summed: dict[int, float] = {}
     tokens: dict[int, int] = {}
     for window, loss in zip(windows, losses, strict=True):

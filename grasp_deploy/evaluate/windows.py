@@ -20,7 +20,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens `(T,)` int64, the number scored at the end, and their block or document.
+    """Tokens `(T,)` int64, the number scored at the end, and their sequence or document.
 
     Losses of one cluster are pooled in the standard error, since neighbouring tokens are alike.
     """
@@ -31,15 +31,15 @@ class Window:
 
 
 def block_windows(blocks: Tensor) -> list[Window]:
-    """A window for each row of `(n, T)` blocks; all but its first token is scored."""
+    """A window for each of `(n, T)` sequences; all but its first token is scored."""
     return [Window(block, len(block) - 1, index) for index, block in enumerate(blocks)]
 
 
 def sliding_windows(blocks: Tensor, stride: int) -> list[Window]:
-    """Windows of `T` tokens over the text of `(n, T)` blocks, `stride` tokens apart.
+    """Windows of `T` tokens over the text of `(n, T)` sequences, `stride` tokens apart.
 
-    Every token but the text's first is scored once; a stride of `T` gives the blocks themselves.
-    A window belongs to the block in which it ends.
+    Every token but the text's first is scored once; a stride of `T` gives the sequences
+    themselves. A window belongs to the sequence in which it ends.
     """
     length = blocks.shape[1]
     text = blocks.flatten()
@@ -50,7 +50,7 @@ def sliding_windows(blocks: Tensor, stride: int) -> list[Window]:
 
 
 def document_windows(documents: Sequence[Tensor], length: int, stride: int) -> list[Window]:
-    """Windows of each document alone, as one where it is no longer than `length`."""
+    """Windows of each document alone; a document of at most `length` tokens is one window."""
     return [
         Window(document[start:end], scored, index)
         for index, document in enumerate(documents)

@@ -28,9 +28,9 @@ WRITE_ERRORS = {
 
 
 def kind_of(path: str | Path) -> Literal["file", "folder", "special", None]:
-    """The kind of what a path leads to, links followed; "special" is a pipe or a device.
+    """The kind of a path's target, links followed; "special" is a pipe or a device.
 
-    None where there is nothing, which includes names that no file can have.
+    None where nothing exists, which includes names that no file can have.
     """
     try:
         mode = Path(path).stat().st_mode
@@ -64,8 +64,7 @@ def write_text(path: Path, text: str) -> None:
 def write_files(files: Mapping[Path, bytes]) -> None:
     """Replace files, in folders made if need be, after all of them are complete on the disk.
 
-    They take their names in the order given. Raises InputError if the disk refuses; nothing has
-    changed then.
+    They take their names in order. Raises InputError, with nothing changed, if the disk refuses.
     """
     staged = {path: path.with_name(f".{path.name}.incomplete") for path in files}
     try:

@@ -15,10 +15,7 @@ T = TypeVar("T")
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Parse a file that holds one JSON object.
-
-    Raises InputError with the path, the reason and `remedy`, such as "fetch the model again".
-    """
+    """Parse a file of one JSON object; InputError with the path, the reason and `remedy`."""
     try:
         value = json.loads(read_text(path))
     except FileNotFoundError:
@@ -32,10 +29,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def typed(value: Any, kind: type[T], source: str | Path, remedy: str) -> T:
-    """Convert parsed JSON to a type, such as a `msgspec.Struct`.
-
-    Raises InputError with the source, the key, the reason and `remedy`.
-    """
+    """Convert parsed JSON to a type; InputError with source, key, reason and `remedy`."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -28,9 +28,8 @@ def staged_directory(output: Path, *, overwrite: bool = False) -> Iterator[Path]
 
     Everything in it is flushed to the disk first. If the block fails, nothing is left behind; what
     a killed process left behind is cleared by the next run. With `overwrite` the old folder goes
-    only after the new one is complete.
-
-    Raises InputError if the output exists, or another process is writing it.
+    only after the new one is complete. Raises InputError if the output exists, or another process
+    is writing it.
     """
     refuse_existing(output, overwrite=overwrite)
     staging = output.with_name(f".{output.name}.incomplete")
@@ -58,10 +57,7 @@ def check_writable(output: Path) -> None:
 
 
 def check_file_place(path: Path, option: str) -> bool:
-    """Raise InputError if no file can be written at `path`; return whether a file exists there.
-
-    `option` names the path in the error, such as "--output".
-    """
+    """InputError, naming `option`, if no file can be written there; True if one exists."""
     with readable_disk_errors(path):
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()  # raises for a name that is too long
@@ -97,7 +93,7 @@ def locked(lock_path: Path, output: Path) -> Iterator[None]:
     """Hold a lock file, which goes with the process.
 
     Raises InputError if another process holds it. Lock files are empty: a link, or a file of that
-    name with content, belongs to somebody else and stays.
+    name with content, is not a lock and stays.
     """
     lock_path.parent.mkdir(parents=True, exist_ok=True)
     if lock_path.is_symlink() or (lock_path.exists() and lock_path.stat().st_size):
@@ -151,7 +147,7 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
 
 
 def manifest_of(directory: Path) -> dict[str, Any]:
-    """SHA-256 by file name from a checkpoint's manifest; empty if there is no readable one."""
+    """SHA-256 by file name from a checkpoint's manifest; empty without a readable one."""
     try:
         stated = read_json(directory / MANIFEST_FILE, "")["sha256"]
     except (InputError, KeyError):
@@ -183,7 +179,7 @@ def _replace(staging: Path, output: Path) -> None:
 
 
 def _replaced(output: Path) -> Path:
-    """Where the old folder waits until the new one has taken its place."""
+    """The name under which the old folder waits until the new one has taken its place."""
     return output.with_name(f".{output.name}.replaced")
 
 
@@ -195,7 +191,6 @@ def _recover(output: Path) -> None:
 
 
 def _put_back(output: Path) -> None:
-    """Give the old folder its name again, if the run that replaced it was stopped halfway."""
     old = _replaced(output)
     if not output.exists() and (old / MANIFEST_FILE).is_file():
         old.rename(output)

@@ -89,7 +89,6 @@ def is_number(value: Any) -> bool:
 
 
 def _gpus() -> dict[str, Any]:
-    """Names of the NVIDIA GPUs and their driver's version; empty without a GPU."""
     import pynvml
 
     try:

@@ -25,10 +25,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]
 def read_tensors(
     path: Path, remedy: str = "fetch it again"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and record that `write_tensors` wrote; the record is empty if the file has none.
-
-    Raises InputError with `remedy` if the file is missing or damaged.
-    """
+    """Tensors and record (empty if absent) of a file; InputError with `remedy` if damaged."""
     try:
         with safe_open(path, "pt") as file:
             record = json.loads((file.metadata() or {}).get(RECORD_KEY, "{}"))

@@ -82,7 +82,7 @@ def heal(
 
     `model` names the dense model to learn from, by default the one that the plan names.
     `on_progress` gets a row after every step. Raises InputError for anything wrong with the input,
-    and NothingWon where the held-out loss is no lower than before.
+    and NothingWon where the held-out loss did not fall.
     """
     refuse_existing(output, overwrite=overwrite)
     if not (directory / PLAN_FILE).is_file():
@@ -114,7 +114,6 @@ def heal(
 
 
 def _read_text(directory: Path, config: HealConfig) -> tuple[Blocks, CalibrationBlocks]:
-    """The text to learn from, and its split into sequences to learn on and held-out ones."""
     (source,) = calibration_sources(
         [config.calibration], config.calibration_split, config.calibration_column
     )
@@ -129,7 +128,6 @@ def _read_text(directory: Path, config: HealConfig) -> tuple[Blocks, Calibration
 def _healed_plan(
     plan: Plan, config: HealConfig, healed: Healed, text: Blocks, weights: dict[str, Tensor]
 ) -> Plan:
-    """The plan with the healing in its record, and the text in its fingerprint."""
     record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
     del record["output"]
     fingerprints = [

@@ -61,9 +61,8 @@ def make_budget(
 
     Scores start equal, so that order makes the first masks. A permutation drawn on the CPU is the
     same on every device and, unlike the order of a stable sort, favours no layer. Costs are rounded
-    to the fine grid of `exactly_summable`.
-
-    Raises BudgetError if no mask fits: a limit under the floor, or multiples no layer can meet.
+    to the fine grid of `exactly_summable`. Raises BudgetError if no mask fits: a limit under the
+    floor, or multiples no layer can meet.
     """
     if not bool((costs > 0).any()):
         raise BudgetError("no unit costs anything under this cost model: there is nothing to prune")

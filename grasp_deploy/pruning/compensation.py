@@ -61,9 +61,8 @@ def compensate(
     `mask` is `(N,)`, `sequences` are `(n, T)` calibration ids, `ridge` is the pull towards the
     weights as they are, as a share of an input's power. Layers are fitted in order, each behind
     those that are fitted already. A fit is yielded as soon as its weights are in the model. Columns
-    of removed units stay as they are: the gates, or the cut, remove them.
-
-    Raises LossError if hidden states are not finite.
+    of removed units stay as they are: the gates, or the cut, remove them. Raises LossError if
+    hidden states are not finite.
     """
     device = next(model.parameters()).device
     gate_values = mask.to(device).float()
@@ -100,17 +99,13 @@ def kept_columns(kept: Tensor, width: int) -> Tensor:
 
 
 def _refit(
-    linear: nn.Linear,
-    columns: Tensor,
-    parts: Iterable[tuple[Tensor, Tensor, Tensor]],
-    ridge: float,
+    linear: nn.Linear, columns: Tensor, parts: Iterable[tuple[Tensor, Tensor, Tensor]], ridge: float
 ) -> tuple[float, float, float]:
     """Solve some columns of a weight; errors before and after, and the targets' energy.
 
     `parts` are, batch by batch, `(B, T, d)` hidden states before the layer is added, its
-    `(B, T, width)` inputs, and the `(B, T, d)` hidden states that should come of them.
-
-    Rounded to the model's dtype, a solution that gains next to nothing may lose: then all stays.
+    `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. Rounded to the model's dtype,
+    a solution that gains next to nothing may lose: then all stays.
     """
     sums = NormalEquations(linear.out_features, len(columns), linear.weight.device)
     for start, inputs, goal in parts:
@@ -124,9 +119,6 @@ def _refit(
 
 
 def _targets(goal: Tensor, start: Tensor, linear: nn.Linear) -> Tensor:
-    """`(B, T, d)` products of weight and inputs that lead from one hidden state to another.
-
-    In float32: rounded to the model's dtype, small differences of large states would be lost.
-    """
+    """`(B, T, d)` outputs that lead from one state to another; float32 keeps small differences."""
     targets = goal.float() - start.float()
     return targets if linear.bias is None else targets - linear.bias

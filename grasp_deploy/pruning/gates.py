@@ -52,10 +52,7 @@ class Gates:
 def gated(
     model: nn.Module, units: UnitTable, group_width: int, site: GateSite = "outputs"
 ) -> Iterator[Gates]:
-    """Gate the model within the `with` block; all gates are open until values are assigned.
-
-    `group_width` is `G·D`, at either site of the KV groups' gates.
-    """
+    """Gate the model in the `with` block, open until assigned; `group_width` is `G·D`."""
     at_outputs = site == "outputs"
     gates = Gates(units, group_width if at_outputs else _head_dim(model, units))
     gates.assign(torch.ones(units.size, device=next(model.parameters()).device))

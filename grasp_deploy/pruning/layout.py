@@ -4,7 +4,7 @@
     KV group      D rows of k_proj and of v_proj, G·D rows of q_proj, G·D columns of o_proj
 
 LLM-Pruner calls them coupled structures (Ma et al. 2023, section 3.1). A row takes its bias along.
-The biases of down_proj and o_proj and the q/k norms stay, whichever units are removed.
+The biases of down_proj and o_proj and the q/k norms always stay.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Coupled:
         return [self.linear.weight, self.linear.bias] if takes_bias else [self.linear.weight]
 
     def vector_sums(self, parameter: Tensor, values: Tensor) -> Tensor:
-        """Sums of a parameter's `values` over each row or column, whichever goes with units."""
+        """Sums of a parameter's `values` over each row or column that goes with units."""
         if parameter is not self.linear.weight:
             return values  # a bias has one value a row
         return values.sum(1 if self.by_rows else 0)

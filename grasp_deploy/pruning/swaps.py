@@ -1,10 +1,9 @@
 """Swaps at the cut: KV groups that were just kept, or just removed, tried on the other side.
 
-KV groups are few and dear, and the scores of many end close to the cut, on either side of it by
-the noise of the last steps. So the nearest are tried on the other side, one by one. The group is
-forced there, and the other units are projected onto the rest of the budget: FFN channels make room
-for it or fill its place. The loss decides: that of the model as gates were learnt on it, with its
-output columns as they are.
+KV groups are few and expensive, and noise of the last steps decides the side of many at the cut. So
+the nearest are tried on the other side, one by one. The group is forced there, and the other units
+are projected onto the rest of the budget: FFN channels make room for it or fill its place. The loss
+decides: that of the model as gates were learnt on it, with its output columns as they are.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ def try_swaps(
 
 
 def _forcing_value(ranking: Ranking) -> float:
-    """A value so large that a chunk of it and the best other units ranks behind all other chunks
-    when it is negative, and before them when it is positive."""
+    """A value so large that its sign alone puts a unit's chunk before or behind all others."""
     return len(ranking.values) * (1 + float(ranking.values.abs().max()))
 
 

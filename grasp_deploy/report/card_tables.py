@@ -32,7 +32,6 @@ def card_tables(quality: Mapping[str, Any]) -> list[Table]:
 
 
 def _narrow_cells(row: Mapping[str, Any]) -> list[str]:
-    """A row of the table under `CORPUS_HEAD`."""
     name, _, *figures = corpus_cells(row)
     return [name, f"{row['tokens']:,} ({row['sequence_length']:,} each)", *figures]
 

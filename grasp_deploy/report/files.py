@@ -13,10 +13,7 @@ MARK_BYTES = 4096  # within which a page or a figure carries its mark
 
 
 def check_page_place(path: Path, records: Collection[Path], mark: str) -> None:
-    """InputError if a page may not be written there.
-
-    `records` are the files that the page is drawn from; `mark` identifies an earlier page.
-    """
+    """InputError if a page would replace one of `records` or a file without `mark`."""
     with readable_disk_errors(path):
         if path.resolve() in {record.resolve() for record in records}:
             raise InputError(f"--html {path} is a record that the page is made of: name another")

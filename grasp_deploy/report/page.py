@@ -55,7 +55,6 @@ def page(sections: Sequence[Section]) -> str:
 
 
 def _by_model(section: Section) -> dict[str, list[dict[str, Any]]]:
-    """The headlines of a section by their models."""
     models: dict[str, list[dict[str, Any]]] = {}
     for line in section.headlines:
         models.setdefault(line["model"], []).append(line)
@@ -63,7 +62,6 @@ def _by_model(section: Section) -> dict[str, list[dict[str, Any]]]:
 
 
 def _rows(table: Table) -> dict[str, Any]:
-    """A rich table as plain values: title, notes, and rows of cells with their side."""
     sides = ["right" if column.justify == "right" else "left" for column in table.columns]
     cells = zip(*(column.cells for column in table.columns), strict=True)
     return {
@@ -85,7 +83,6 @@ def _rows(table: Table) -> dict[str, Any]:
 
 
 def _plain(content: Any) -> str:
-    """The text of a cell of a rich table, without markup."""
     return content.plain if isinstance(content, Text) else Text.from_markup(str(content)).plain
 
 
@@ -95,12 +92,10 @@ def _code(sentence: str) -> Markup:
 
 
 def _tone(outcome: str) -> str:
-    """The CSS class of an outcome's badge."""
     if outcome in GOOD:
         return "good"
     return "bad" if outcome.endswith(BAD_ENDINGS) else "neutral"
 
 
 def _uri(drawing: Drawing) -> str:
-    """A drawing as the source of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg(drawing)).decode()}"

@@ -69,8 +69,6 @@ def stage_bars(console: Console) -> Iterator[OnProgress]:
 
 @dataclass
 class _Stage:
-    """What a log has heard of a stage."""
-
     began: float  # seconds on the clock at its first row
     first_step: int
     said: float  # seconds on the clock at its last line

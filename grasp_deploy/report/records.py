@@ -32,7 +32,7 @@ class NamedRecord:
 
 
 def read_records(paths: Sequence[Path]) -> list[NamedRecord]:
-    """Read the records in these files; their figures are checked by whoever knows the kind.
+    """Read the records in these files; figures are checked where their kind is known.
 
     Names are those of the files, with a number where two are the same. Raises InputError for a file
     that is not a record, or that is named twice.

@@ -16,7 +16,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Section:
-    """A record with what draws it; whoever knows the record's kind fills this in.
+    """A record with what draws it, filled in where the record's kind is known.
 
     `headlines` and `verdicts` are JSON objects with `model`, `outcome` and `sentence`; a headline
     with `reason` explains the one before it. Tables and figures are made only where they are

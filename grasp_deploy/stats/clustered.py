@@ -1,7 +1,7 @@
-"""How far a mean loss may be off, because another text of the same kind would have given another.
+"""Sampling error of a mean loss: another text of the same kind would have given another.
 
-Losses of neighbouring tokens are alike, so tokens are no independent samples; blocks (or documents)
-nearly are. The error is that of a mean over clusters.
+Losses of neighbouring tokens are alike, so tokens are not independent samples; sequences (or
+documents) nearly are. The error is that of a mean over clusters.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ def clustered_error(summed: Sequence[float], tokens: Sequence[int]) -> float | N
 
 
 def paired_error(before: Sequence[float], after: Sequence[float]) -> float | None:
-    """Standard error of the mean of `after - before`, mean losses of the same blocks of one size.
+    """Standard error of the mean of `after - before`, mean losses of the same sequences.
 
-    What makes a block hard makes it hard for both models, so this is far smaller than the error of
-    either. None for one block.
+    Sequences hard for one are hard for both, so it is far below the error of either. None for one.
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     return clustered_error(differences, [1] * len(differences))

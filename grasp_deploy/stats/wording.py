@@ -1,4 +1,4 @@
-"""How verdicts put figures into words."""
+"""Figures of verdicts in words."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ def listed(values: Iterable[Any]) -> str:
 
 
 def points_by_outcome(outcomes: Sequence[tuple[str, Any]]) -> str:
-    """Each outcome with its points: `faster at each`, or `faster at 4 and 8, slower at 1`.
-
-    `outcomes` are pairs of an outcome and the point where it was found.
-    """
+    """(outcome, point) pairs in words: `faster at each`, or `faster at 4 and 8, slower at 1`."""
     names = list(dict.fromkeys(outcome for outcome, _ in outcomes))
     if len(names) == 1:
         return f"{names[0]}{' at each' if len(outcomes) > 1 else ''}"

@@ -53,7 +53,6 @@ def _note(record: KvRecord, measured: bool) -> str:
 
 
 def _bar(axes: Axes, index: int, cell: Cell) -> None:
-    """One model's bar, with its number and, if vLLM was asked, a line at the prediction."""
     sequences, predicted = cell.held.sequences, cell.predicted.sequences
     axes.barh(index, sequences, BAR_WIDTH, color=color_of(index), linewidth=0)
     if cell.measured:

@@ -32,7 +32,7 @@ class Cell(BenchCell):
 
     @property
     def held(self) -> KvCapacity:
-        """What fits: measured, or else predicted."""
+        """The capacity: measured, or else predicted."""
         return self.measured or self.predicted
 
 

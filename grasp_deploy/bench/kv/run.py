@@ -31,10 +31,9 @@ def bench_kv(
 
     `models` start with the one that the others are compared with. `command` is recorded. A model's
     KV cache gets what its weights leave of the memory, so that smaller weights count too. A real
-    engine is started on each model with a cache of that size, unless `predict_only` is set.
-
-    Raises InputError for a context that a model was not made for and for a memory that does not
-    hold one sequence beside the weights, ChildError if vLLM fails.
+    engine is started on each model with a cache of that size, unless `predict_only` is set. Raises
+    InputError for a context that a model was not made for and for a memory that does not hold one
+    sequence beside the weights, ChildError if vLLM fails.
     """
     context_tokens = _context_tokens(models, settings.context_tokens)
     platform = _vllm_platform()
@@ -104,7 +103,6 @@ def _context_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
 
 
 def _vllm_platform() -> Platform | None:
-    """The platform of the installed vLLM; None if there is none."""
     try:
         return installed_platform()
     except InputError:

@@ -64,6 +64,5 @@ def _held(capacity: KvCapacity) -> tuple[str, str]:
 
 
 def _range(sizes: Sequence[int]) -> str:
-    """The bytes of a layer, or of the narrowest and the widest."""
     least, most = min(sizes), max(sizes)
     return f"{least:,}" if least == most else f"{least:,}-{most:,}"

@@ -1,11 +1,11 @@
 """The child that measures the memory of a prefill: loads one model, then runs nothing else.
 
 On a GPU the figures are the caching allocator's own. On the CPU the peak is that of the process's
-resident memory, above the model as it is after loading: the kernel keeps that mark, and forgets it
-when told to. For the growth to be the prefill's alone, beforehand all weights are read once (they
-may be pages of a file that nobody has touched yet) and one tiny prefill starts the thread pools and
-libraries of kernels; what it freed is given back. Small tensors must come from the kernel and go
-back to it too: see `memory.ALLOCATOR_SETTINGS`.
+resident memory, above the loaded model: the kernel keeps that mark and resets it on request. The
+growth must be the prefill's alone. So all weights are read once beforehand, since they may be pages
+of a file that nobody has touched. A tiny prefill starts thread pools and kernel libraries, and what
+it freed is given back. Small tensors must come from the kernel and return to it too: see
+`memory.ALLOCATOR_SETTINGS`.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ def answer(request: dict[str, Any], load: Load = load_model) -> dict[str, Any]:
 def prefill(model: PreTrainedModel, token_ids: torch.Tensor) -> Any:
     """One prefill as for serving: `(B, T)` tokens in, a KV cache and the last logits out.
 
-    Without a mask (all prompts are full), without gradients, and without the logits of positions
-    whose next token is known.
+    Without a mask (all prompts are full), gradients, or the logits of any position but the last.
     """
     with torch.inference_mode():
         return model(input_ids=token_ids.to(model.device), use_cache=True, logits_to_keep=1)
@@ -110,11 +109,7 @@ def measure_on_cpu(model: PreTrainedModel, token_ids: torch.Tensor) -> dict[str,
     output = prefill(model, token_ids)
     growth = _status_bytes("VmHWM") - before
     weights = weight_bytes(model)
-    return {
-        "weight_bytes": weights,
-        "kv_bytes": kv_bytes(output),
-        "peak_bytes": weights + growth,
-    }
+    return {"weight_bytes": weights, "kv_bytes": kv_bytes(output), "peak_bytes": weights + growth}
 
 
 def weight_bytes(model: PreTrainedModel) -> int:

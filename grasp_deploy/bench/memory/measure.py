@@ -11,9 +11,8 @@ from grasp_deploy.bench.memory.record import Sample
 from grasp_deploy.engine.child import child
 
 CHILD = "grasp_deploy.bench.memory.child"
-# For resident memory to follow the tensors that are alive: the C library takes each of them from
-# the kernel by itself and returns it at once (by default it would raise the threshold by itself and
-# keep what was freed), and all threads share one heap.
+# Resident memory must follow the tensors that are alive. So the C library takes each from the
+# kernel and returns it at once (by default it would keep freed memory), and threads share one heap.
 ALLOCATOR_SETTINGS = {
     "MALLOC_MMAP_THRESHOLD_": str(64 * 2**10),
     "MALLOC_TRIM_THRESHOLD_": "0",

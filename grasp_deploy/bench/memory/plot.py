@@ -48,7 +48,6 @@ def figures(record: MemoryRecord) -> Iterator[Drawing]:
 
 
 def _stack(axes: Axes, center: float, width: float, cell: Cell, color: str) -> None:
-    """A bar of the measured parts, with a line at the height where each was predicted to end."""
     bottom = predicted_top = 0.0
     parts = zip(SHADES.values(), _mib(cell.measured), _mib(cell.predicted), strict=True)
     for alpha, measured, predicted in parts:

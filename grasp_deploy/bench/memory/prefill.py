@@ -1,4 +1,4 @@
-"""What one prefill takes in memory, predicted from config.json alone: weights, KV cache, peak."""
+"""Memory of one prefill, predicted from config.json alone: weights, KV cache, peak."""
 
 from __future__ import annotations
 

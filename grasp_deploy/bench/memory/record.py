@@ -52,7 +52,7 @@ class Cell(BenchCell):
 
     @property
     def error(self) -> float:
-        """Error of weights or KV cache, whichever is further from its prediction."""
+        """The larger error of weights and KV cache against their predictions."""
         measured, predicted = self.measured, self.predicted
         weights = relative_error(measured.weight_bytes, predicted.weight_bytes)
         return max(weights, relative_error(measured.kv_bytes, predicted.kv_bytes), key=abs)

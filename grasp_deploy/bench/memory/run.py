@@ -28,9 +28,8 @@ def bench_memory(
 ) -> MemoryRecord:
     """Measure a prefill of every model at every length, each in a child process of its own.
 
-    `models` start with the one that the others are compared with. `command` is recorded.
-
-    Raises InputError for a device that is not there or too small, ChildError if a child fails.
+    `models` start with the one that the others are compared with. `command` is recorded. Raises
+    InputError for a device that is not there or too small, ChildError if a child fails.
     """
     settings = replace(settings, device=str(resolve_device(settings.device)))
     longest = max(settings.prompt_tokens)
@@ -74,7 +73,6 @@ def _cell(model: BenchModel, prompt_tokens: int, settings: MemorySettings) -> Ce
 
 
 def _medians(samples: Sequence[Sample]) -> Sizes:
-    """The median of each figure that the samples have."""
     known = [key for key, value in structs.asdict(samples[0]).items() if value is not None]
     medians = {key: round(statistics.median(getattr(s, key) for s in samples)) for key in known}
     other = medians["peak_bytes"] - medians["weight_bytes"] - medians["kv_bytes"]

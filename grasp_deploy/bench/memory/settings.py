@@ -17,7 +17,7 @@ from grasp_deploy.config.option import (
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """What is measured: prefills of `batch` prompts at each length."""
+    """The prefills to measure: `batch` prompts at each length."""
 
     prompt_tokens: tuple[Count, ...] = option(
         "Tokens of a prompt, one measurement for each length.", (256, 512, 1024, 2048)

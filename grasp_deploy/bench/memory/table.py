@@ -34,7 +34,6 @@ def memory_table(record: MemoryRecord) -> Table:
 
 
 def _add_rows(table: Table, cell: Cell, dense: Cell | None) -> None:
-    """A cell: its prediction, its measurement, and the change against the first model."""
     predicted, measured = _parts(cell.predicted), _parts(cell.measured)
     tokens = f"{cell.prompt_tokens:,}"
     table.add_row(tokens, Text(cell.model), "predicted", *map(_mib, predicted))

@@ -14,10 +14,9 @@ PEAK_NOT_AS_PREDICTED = "peak not as predicted"
 
 
 def memory_verdicts(record: MemoryRecord) -> list[dict[str, Any]]:
-    """One JSON row for each cell.
+    """One JSON row for each cell; `error` is the larger one of weights and KV cache.
 
-    `change` is that of the peak against the first model, None for the first model itself. `error`
-    is that of weights or KV cache, whichever is further from its prediction.
+    `change` is that of the peak against the first model, None for the first model itself.
     """
     return [
         {
@@ -68,6 +67,5 @@ def _outcome(cell: Cell) -> str:
 
 
 def _change(record: MemoryRecord, cell: Cell) -> float | None:
-    """Change of the peak against the first model's at the same length."""
     dense = record.dense_cell(cell)
     return cell.measured.peak_bytes / dense.measured.peak_bytes - 1 if dense else None

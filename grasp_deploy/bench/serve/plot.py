@@ -65,7 +65,6 @@ def _latency_drawing(record: ServeRecord, name: str, title: str) -> Drawing:
 
 
 def _loads(record: ServeRecord) -> list[LoadPoint]:
-    """The different loads, from the lightest on."""
     return sorted({cell.load for cell in record.cells}, key=lambda load: load.size)
 
 
@@ -74,7 +73,6 @@ def _cells_by_model(record: ServeRecord) -> list[list[Cell]]:
 
 
 def _load_axes(record: ServeRecord, loads: Sequence[LoadPoint], title: str) -> Axes:
-    """Axes with a tick for each load, and a note of how many requests failed."""
     cells = record.cells
     failed = sum(cell.failed for cell in cells)
     repetitions = max(len(cell.samples) for cell in cells)

@@ -50,9 +50,8 @@ def bench_serve(
     """Serve every model and put every load on it.
 
     `models` are folders with weights and a tokenizer, first the one that the others are compared
-    with. `vllm_arguments` go to every server. `command` is recorded.
-
-    Raises InputError for what cannot be served or loaded, and ChildError if vLLM fails.
+    with. `vllm_arguments` go to every server. `command` is recorded. Raises InputError for what
+    cannot be served or loaded, and ChildError if vLLM fails.
     """
     installed_platform()
     check_sequence(models, settings.prompt_tokens, settings.new_tokens)
@@ -70,10 +69,7 @@ def bench_serve(
     steps = settings.repetitions * len(models) * len(points)
     advance = step_counter(on_progress, "serving", steps)
     with child(
-        CLIENT,
-        bench_serve_environment(),
-        name="vllm bench serve",
-        timeout_seconds=PATIENCE_SECONDS,
+        CLIENT, bench_serve_environment(), name="vllm bench serve", timeout_seconds=PATIENCE_SECONDS
     ) as ask:
         for repetition, order in enumerate(rounds(len(models), settings.repetitions)):
             seed = settings.seed + repetition * len(points)
@@ -119,10 +115,7 @@ def _serve_and_load(
     ask: Ask,
     advance: Callable[[], None],
 ) -> None:
-    """Start a server, put the loads on it one by one, add a sample to each one's cell.
-
-    Load i gets requests of its own, from seed + i.
-    """
+    """Start a server and add a sample to each cell; load i draws its requests from seed + i."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running_server(directory, flags, Path(folder) / "server.log", START_SECONDS) as url,

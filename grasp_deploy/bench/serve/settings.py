@@ -23,10 +23,7 @@ Rate = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """The loads, one for each concurrency and for each rate, and what they are made of.
-
-    Without any, the loads are those of `CONCURRENCIES`.
-    """
+    """The requests, and a load for each concurrency and rate; by default `CONCURRENCIES`."""
 
     concurrencies: tuple[Count, ...] = option(
         "Requests at once, one load for each number. Default: 1,8,32.", (), flag="--concurrency"

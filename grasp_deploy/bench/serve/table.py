@@ -37,7 +37,8 @@ def serve_table(record: ServeRecord) -> Table:
         for cell in cells:
             good = [_goodput(cell)] if has_goodput else []
             figures = _figures(cell, record.dense_cell(cell))
-            table.add_row(Text(cell.model), *figures, *good, _failed(cell))
+            failed = f"[red]{cell.failed:,} of {cell.asked:,}[/]" if cell.failed else "none"
+            table.add_row(Text(cell.model), *figures, *good, failed)
         table.add_section()
     return table
 
@@ -60,7 +61,3 @@ def _percentiles(cell: Cell, name: str) -> str:
 
 def _goodput(cell: Cell) -> str:
     return f"{statistics.median(s.goodput_requests_per_second or 0.0 for s in cell.samples):,.2f}"
-
-
-def _failed(cell: Cell) -> str:
-    return f"[red]{cell.failed:,} of {cell.asked:,}[/]" if cell.failed else "none"

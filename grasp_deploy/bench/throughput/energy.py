@@ -13,14 +13,14 @@ MILLI = 1e-3
 
 
 def cuda_uuid(device_index: int) -> str:
-    """The name by which the driver knows a GPU that PyTorch numbers, whatever is hidden from it."""
+    """UUID of a GPU by PyTorch's number, which changes with the GPUs hidden from the process."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(device_index).uuid}"
 
 
 def read_joules(gpu_uuid: str | None) -> float | None:
-    """Joules that this GPU has used since its driver was loaded; None where there is no counter."""
+    """Joules that this GPU has used since its driver was loaded; None without a counter."""
     handle = _handle(gpu_uuid) if gpu_uuid else None
     if handle is None:
         return None
@@ -33,7 +33,7 @@ def read_joules(gpu_uuid: str | None) -> float | None:
 
 
 def joules_between(before: float | None, after: float | None) -> float | None:
-    """What was used between two readings of the counter; None if there is none."""
+    """Joules between two readings of the counter; None without a counter."""
     return None if before is None or after is None else after - before
 
 

@@ -1,4 +1,4 @@
-"""Throughput against batch size, and its ratio to the first model with the ideal beside it."""
+"""Throughput by batch size, and its ratio to the first model beside the ideal."""
 
 from __future__ import annotations
 
@@ -109,7 +109,6 @@ def _line(
     middles: Sequence[float],
     ends: Sequence[tuple[float, float]],
 ) -> None:
-    """A model's curve with a bar from end to end at each point."""
     below = [middle - low for middle, (low, _) in zip(middles, ends, strict=True)]
     above = [high - middle for middle, (_, high) in zip(middles, ends, strict=True)]
     axes.errorbar(

@@ -47,7 +47,7 @@ class Sample(Struct, frozen=True):
 
 
 class Cell(BenchCell, kw_only=True, omit_defaults=True):
-    """One model at one batch size; `refused` says why there are no samples."""
+    """One model at one batch size; `refused` is the reason for a lack of samples."""
 
     engine: str
     batch: PositiveCount

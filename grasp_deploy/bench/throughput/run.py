@@ -1,8 +1,7 @@
 """Throughput and latency against batch size, of models side by side.
 
 Each model has an engine in a child process of its own, and all stay alive. Every point is measured
-in rounds, and in each round every model has its turn (A B, B A, A B, ...), so that what slows the
-machine for a while slows all of them alike.
+in rounds, with a turn for every model (A B, B A, A B, ...): drifts of the machine slow all alike.
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ def bench_throughput(
     """Measure every model at every batch size.
 
     `models` start with the one that the others are compared with. `command` is recorded. A cell
-    without samples says in `refused` why: that batch did not fit in the GPU's memory.
-
-    Raises InputError for what cannot be measured, and ChildError if an engine fails.
+    without samples says in `refused` why: that batch did not fit in the GPU's memory. Raises
+    InputError for what cannot be measured, and ChildError if an engine fails.
     """
     settings = checked(models, settings)
     with ExitStack() as stack:
@@ -77,7 +75,6 @@ def _start(
     settings: ThroughputSettings,
     on_progress: OnProgress,
 ) -> list[Ask]:
-    """A child for each model, with the model loaded; they live as long as the stack."""
     environment = environment_of(settings.engine)
     asks = [
         stack.enter_context(
@@ -105,7 +102,7 @@ def _cells_of_batch(
     settings: ThroughputSettings,
     advance: Callable[[], None],
 ) -> list[Cell]:
-    """Warm every model up with a batch like those to come, then measure them in rounds."""
+    """Warm up every model with a batch of the same shape, then measure in rounds."""
     prompt_tokens, new_tokens = settings.prompt_tokens, settings.new_tokens
     cells = [
         Cell(
@@ -133,7 +130,6 @@ def _cells_of_batch(
 
 
 def _measure(ask: Ask, request: dict[str, Any], cell: Cell) -> None:
-    """Add a sample to a cell, or the reason why it has none."""
     if cell.refused:
         return
     try:

@@ -19,7 +19,7 @@ from grasp_deploy.files.sizes import parse_bytes
 
 @dataclass(frozen=True)
 class ThroughputSettings:
-    """What is measured, and how; the same for all models."""
+    """The engine, the batches and their lengths; the same for all models."""
 
     engine: str = option("vllm; or transformers, for machines without vLLM.", "vllm")
     batches: tuple[Count, ...] = option(

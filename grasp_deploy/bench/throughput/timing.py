@@ -1,7 +1,7 @@
-"""What a throughput child answers, whichever engine it holds: load a model, then time batches.
+"""Answers of a throughput child, whichever engine it holds: load a model, then time batches.
 
-A batch is requests alike: random prompts of one length, each continued by a fixed number of tokens.
-All are handed over before the engine's first step, and the clock starts with the first of them.
+A batch holds random prompts of one length, each continued by a fixed number of tokens. All are
+handed over before the engine's first step, and the clock starts with the first of them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def throughput_answers(
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """The answers of a child: to "free_memory", then once to "load", then to any "measure".
 
-    What stands beside `do` in a request goes to the function that answers it. Free memory is that
-    of the GPU; None says that the engine will use a CPU.
+    The other keys of a request, beside `do`, are the arguments of the function that answers it.
+    Free memory is that of the GPU; None says that the engine will use a CPU.
     """
     loaded: list[LoadedModel] = []
 
@@ -91,8 +91,8 @@ def random_prompts(batch: int, prompt_tokens: int, vocab_size: int, seed: int) -
 def quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without what would keep the threads of an idle child spinning.
 
-    GNU's OpenMP stops after a few milliseconds unless told to stay active; Intel's takes 200, of
-    the next child's time. 5 is what vLLM gives its own workers.
+    GNU's OpenMP stops after a few milliseconds by default. Intel's takes 200, at the next child's
+    expense; vLLM gives its own workers 5.
     """
     quiet = {"KMP_BLOCKTIME": "5", **environment}
     if quiet.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE":

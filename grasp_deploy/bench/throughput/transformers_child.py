@@ -45,10 +45,7 @@ def load(model: str, dtype: str, device: str, random_weights: bool, seed: int) -
 
 
 def generate(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timing:
-    """Continue each prompt greedily by exactly `new_tokens` tokens; all requests go in step.
-
-    Raises InputError if memory runs out.
-    """
+    """Continue prompts by exactly `new_tokens` greedy tokens; InputError if memory runs out."""
     timing: Timing | None = None
     try:
         timing = _prefill_and_decode(model, prompts, new_tokens)
@@ -66,7 +63,6 @@ def generate(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timin
 
 @torch.inference_mode()
 def _prefill_and_decode(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timing:
-    """The timing of a batch whose requests go in step."""
     tokens = torch.tensor(prompts, device=model.device)  # (B, T), then (B, 1)
     cache = empty_cache(model, len(prompts), len(prompts[0]) + new_tokens)
     began = _now(model.device)
@@ -113,10 +109,7 @@ class PreallocatedLayer(DynamicLayer):
 
 
 def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
-    """A cache with room for `tokens` of each sequence.
-
-    Models with sliding windows get transformers' own, which forgets what has left the window.
-    """
+    """A cache with room for `tokens` of each sequence; transformers' own for sliding windows."""
     dynamic = DynamicCache(config=model.config)
     if any(dynamic.is_sliding):
         return dynamic

@@ -119,7 +119,6 @@ def throughput_headlines(record: ThroughputRecord) -> list[dict[str, Any]]:
 
 
 def _shared(record: ThroughputRecord, model: str) -> dict[str, Any]:
-    """The keys that all headlines of one model have."""
     cell = record.cells[0]
     return {
         "benchmark": "throughput",
@@ -132,7 +131,6 @@ def _shared(record: ThroughputRecord, model: str) -> dict[str, Any]:
 
 
 def _refusals(record: ThroughputRecord) -> list[dict[str, Any]]:
-    """A line for each model of which some batches were not measured."""
     refused = [cell for cell in record.cells if not cell.samples]
     return [
         {
@@ -146,7 +144,6 @@ def _refusals(record: ThroughputRecord) -> list[dict[str, Any]]:
 
 
 def _headline(record: ThroughputRecord, rows: Sequence[Verdict]) -> dict[str, Any]:
-    """One sentence over the batches of one model and quantity."""
     first = rows[0]
     ratios, batches = [row.ratio for row in rows], [row.batch for row in rows]
     sentence = (
@@ -170,7 +167,6 @@ def _headline(record: ThroughputRecord, rows: Sequence[Verdict]) -> dict[str, An
 
 
 def _case(record: ThroughputRecord, row: Verdict, rows: Sequence[Verdict]) -> Case | None:
-    """The case to explain, given all rows of its model and quantity; None if there is none."""
     if not row.falls_short:
         return None
     return Case(

@@ -1,7 +1,7 @@
 """One vLLM engine in a child, and the time that batches take it.
 
-The engine is in the child's own process and is driven step by step, so that what is timed is
-vLLM's scheduler and model without anything between processes.
+The engine runs in the child's own process, step by step: scheduler and model are timed, without any
+traffic between processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def generate(engine: Any, prompts: Prompts, new_tokens: int) -> Timing:
         max_tokens=new_tokens,
         ignore_eos=True,
         detokenize=False,
-        # A request is heard of twice: at its first token and at its last.
+        # The engine reports a request twice: at its first token and at its last.
         output_kind=RequestOutputKind.DELTA,
         stream_interval=max(2, new_tokens),
     )

@@ -54,7 +54,6 @@ def what_it_learnt_from(provenance: Texts) -> str:
 
 
 def _how_it_was_calibrated(provenance: Texts) -> str:
-    """Calibration text, and the held-out loss before and after."""
     calibration, losses = provenance["calibration"], provenance["losses"]
     text = f"Calibrated on {_blocks(calibration)}"
     if losses["heldout_pruned"] is None:
@@ -68,7 +67,6 @@ def _how_it_was_calibrated(provenance: Texts) -> str:
 
 
 def _how_it_was_healed(healing: Texts) -> str:
-    """Text, steps and held-out loss of one healing."""
     return (
         f"Healed on {_blocks(healing['text'])}: {healing['steps']:,} steps of LoRA of rank "
         f"{healing['rank']}, merged into the linear layers. On blocks of them held out to choose "
@@ -79,7 +77,7 @@ def _how_it_was_healed(healing: Texts) -> str:
 
 
 def how_it_is_made_again(plan: Plan) -> str:
-    """What an export of the plan needs to give the same weights."""
+    """The sentence that leads to the command of an export of the plan."""
     again = "these weights can be made again, byte for byte"
     if not plan.fitted:
         return f"From the plan and the base model {again}, and checked:"
@@ -91,7 +89,6 @@ def how_it_is_made_again(plan: Plan) -> str:
 
 
 def _compensation(plan: Plan) -> str:
-    """A sentence on the solved columns, if there are any; healing fits tensors too."""
     provenance = plan.provenance
     fitted = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
     if not fitted:
@@ -103,7 +100,6 @@ def _compensation(plan: Plan) -> str:
 
 
 def _purpose_of_heldout(config: Texts) -> str:
-    """What the held-out text decided."""
     best, solved = config["select"] == "best", bool(config["compensation"])
     learnt = config["method"] in LEARNT_METHODS
     decided = {
@@ -120,7 +116,7 @@ def _blocks(text: Texts) -> str:
 
 
 def _corpora(text: Texts) -> str:
-    """The corpus, or each of several with its number of blocks; files without their folders."""
+    """The corpus, or each of several with its sequences counted; files without their folders."""
     parts = [(_corpus(p["source"]), p["sequences"]) for p in text.get("parts", [])]
     if not parts:
         return _corpus(text["source"])

@@ -46,15 +46,9 @@ def ratios(plan: Plan, dense: ModelShape, pruned: ModelShape) -> dict[str, float
 
 
 def model_card(
-    plan: Plan,
-    dense: ModelShape,
-    pruned: ModelShape,
-    quality: Mapping[str, Any] | None = None,
+    plan: Plan, dense: ModelShape, pruned: ModelShape, quality: Mapping[str, Any] | None = None
 ) -> str:
-    """README.md of the checkpoint: what it is, what was won and lost, how to load it.
-
-    `quality` is the record that `evaluate card` makes; None: nothing was measured yet.
-    """
+    """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made."""
     provenance = plan.provenance
     made = paragraph(
         f"A smaller dense model, cut from `{model_name(provenance)}` by grasp-deploy "
@@ -82,7 +76,6 @@ def model_card(
 
 
 def _quality_tables(quality: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the template's quality section."""
     corpora, tasks = quality["corpora"], quality["tasks"]
     marked = any(row["calibrated_on"] for row in corpora)
     return {
@@ -98,7 +91,6 @@ def _quality_tables(quality: Mapping[str, Any]) -> dict[str, Any]:
 def _figures(
     plan: Plan, dense: ModelShape, pruned: ModelShape
 ) -> list[tuple[str, str, str, float]]:
-    """Rows of the sizes table: name, dense, pruned, and the share that is kept."""
     share, budget = ratios(plan, dense, pruned), plan.provenance["budget"]
     mib = 2**20
     kv_bytes = (dense.kv_bytes_per_token(), pruned.kv_bytes_per_token())

@@ -1,4 +1,4 @@
-"""Is a pruned model still good: usable as it is, worth healing, or broken?
+"""The verdict on a pruned model: usable as it is, worth healing, or broken.
 
 Corpora that the model was not calibrated on and tasks decide, the worst of them. What the model was
 calibrated on says little: there it does better than anywhere else.
@@ -21,12 +21,11 @@ UNDECIDED = "undecided"
 # Less than what lies between neighbouring sizes of one family: LLaMA 7B has 0.07 nats more than 13B
 # on C4 and 0.11 on WikiText-2 (perplexities 7.05 and 6.58, 5.67 and 5.08).
 DROP_IN_NATS = 0.05
-# By Kaplan et al. (2020), loss goes with the parameters to the power -0.076. From the 2 nats of a
-# usual model, 0.5 more are those of a dense model a twentieth of its size: whoever kept more than
-# that of the weights would do better with the small model.
+# By Kaplan et al. (2020), loss goes with the parameters to the power -0.076. On top of 2 nats, 0.5
+# more are those of a dense model a twentieth of the size, which would then be the better choice.
 BROKEN_NATS = 0.5
 # A loss or gain beyond noise may be noise at a risk of one in forty, each way: two standard errors
-# of many blocks, more of few (Student's t), and more again of several tasks together (Bonferroni).
+# of many sequences, more of few (Student's t), more again of several tasks together (Bonferroni).
 ERRORS = 2.0
 RISK = 0.05  # both ways
 MANY = 1_000  # samples, of which one more makes no difference
@@ -40,7 +39,7 @@ def excess_loss(dense_perplexity: float, pruned_perplexity: float) -> float:
 
 
 def seen(healed: bool) -> str:
-    """What was done on a text that no longer tells how good the model is."""
+    """The use that disqualifies a text as evidence of quality, in words."""
     return "calibrated or healed on" if healed else "calibrated on"
 
 
@@ -52,8 +51,8 @@ def quality_verdict(
     A corpus has `name`, `calibrated_on`, `sequences`, `dense` and `pruned` with their `perplexity`,
     and `excess_error` of the difference (null: unknown). A task has `task`, `chance`, `change` and
     `change_error` (null: unknown), and `dense` and `pruned` with their `accuracy` and
-    `standard_error`. `healed`: whether the model was healed, which `calibrated_on` then tells too.
-    Tasks alone can condemn a model and not acquit it.
+    `standard_error`. For a `healed` model `calibrated_on` covers that text too. Tasks alone can
+    condemn a model and not acquit it.
     """
     losses = [_Loss.of(row) for row in corpora if not row["calibrated_on"]]
     worst = max(losses, key=lambda loss: loss.at_least, default=None)
@@ -77,8 +76,7 @@ def quality_verdict(
 
 
 def _not_condemned(losses: Sequence[_Loss], tasks: Sequence[Row], text: _Text) -> dict[str, str]:
-    """A drop-in is a promise, so its loss must be small with noise added, as it must be large with
-    noise taken off to condemn a model."""
+    """Judge a model that is not broken: a drop-in is a promise, so noise counts against it."""
     worst = max(losses, key=lambda loss: loss.at_most, default=None)
     if worst is None:
         return _verdict(UNDECIDED, f"no text was measured that the model was not {text.seen}")
@@ -96,7 +94,7 @@ def _not_condemned(losses: Sequence[_Loss], tasks: Sequence[Row], text: _Text) -
 
 @dataclass(frozen=True)
 class _Loss:
-    """What a corpus says was lost."""
+    """The loss on one corpus above the dense model's, with its noise."""
 
     name: str
     nats: float
@@ -110,17 +108,15 @@ class _Loss:
 
     @property
     def noise(self) -> float:
-        """How far the loss may be from what more text would show; 0 where that is unknown."""
+        """Distance of the loss from that on more text, at most; 0 where it is unknown."""
         return _errors(self.blocks) * self.error if self.error else 0.0
 
     @property
     def at_least(self) -> float:
-        """With noise at its best."""
         return self.nats - self.noise
 
     @property
     def at_most(self) -> float:
-        """With noise at its worst."""
         return math.inf if self.error is None else self.nats + self.noise
 
     def said(self) -> str:
@@ -128,7 +124,7 @@ class _Loss:
         return f"{lost} {plus_minus(abs(self.nats), self.error, '.3f')} nats a token"
 
     def bounded(self) -> str:
-        """How a loss is small: what it is at most, unless it is a gain for certain."""
+        """A small loss in words: its upper bound, unless it is a gain for certain."""
         if self.at_most < 0:
             return f"{self.said()}, where a drop-in may lose {DROP_IN_NATS}"
         lost = "shows no loss beyond noise:" if self.nats <= self.noise else "loses"
@@ -140,7 +136,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class _Text:
-    """The corpora that count: how many there are, and what was not done on them."""
+    """The corpora that count: their number, and the use that was not made of them."""
 
     corpora: int
     seen: str
@@ -151,14 +147,13 @@ class _Text:
 
 
 def _errors(samples: int, comparisons: int = 1) -> float:
-    """How many standard errors are no noise, of a mean over so many samples."""
+    """Standard errors beyond which a mean over so many samples is not noise."""
     if samples < 2:
         return math.inf
     return max(ERRORS, t_quantile(RISK, min(samples, MANY) - 1, comparisons))
 
 
 def _lost_tasks(tasks: Sequence[Row]) -> list[Row]:
-    """The tasks whose accuracy fell by more than noise; where that is unknown, it tells nothing."""
     return [
         row
         for row in tasks

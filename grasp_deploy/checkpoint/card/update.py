@@ -21,8 +21,8 @@ QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 def intact_plan(directory: Path) -> Plan:
     """The plan of a checkpoint whose files are those that its manifest states.
 
-    The files that `renew_card` writes are left out: it makes them anew. Raises InputError if
-    `directory` is no checkpoint of ours, or a file is missing or changed.
+    The files that `renew_card` rewrites are left out. Raises InputError if `directory` is not a
+    pruned checkpoint, or a file is missing or changed.
     """
     stated = manifest_of(directory)
     if PLAN_FILE not in stated:
@@ -50,7 +50,6 @@ def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     Every other file keeps the hash that the manifest stated. A folder in use cannot be replaced in
     one move, so the manifest comes last: it never names a file that does not exist. A process
     killed between two files leaves a model that loads, and the same command finishes the update.
-
     Raises InputError if the disk refuses or another process writes the folder; the folder is then
     as it was.
     """

@@ -10,7 +10,7 @@ from grasp_deploy.errors import InputError
 
 @dataclass(frozen=True)
 class Family:
-    """What a config.json of this family leaves unsaid, and which biases and norms it has.
+    """Defaults of a family where its config.json is silent, and its biases and norms.
 
     `qkv_bias` and `o_bias` are a constant, or the name of the config key that decides.
     """
@@ -47,10 +47,7 @@ FAMILIES = (
 
 
 def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
-    """The family of a parsed config.json, and whether it is already pruned.
-
-    Raises InputError for an unsupported architecture (named) or a quantised model.
-    """
+    """The family of a parsed config.json, and whether it is pruned; InputError if unsupported."""
     model_type = config.get("model_type", "")
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list):
@@ -89,7 +86,7 @@ def _refuse_quantised(config: dict[str, Any]) -> None:
 
 
 def _refuse_what_is_not_served(family: Family, config: dict[str, Any]) -> None:
-    """What transformers loads, or ignores, and vLLM refuses: better now than after the work."""
+    """Refuse, before the work, what transformers loads or ignores and vLLM refuses."""
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
         raise InputError(
@@ -106,7 +103,7 @@ def _refuse_what_is_not_served(family: Family, config: dict[str, Any]) -> None:
 
 
 def _refuse_ministral(family: Family, pruned: bool, config: dict[str, Any]) -> None:
-    """transformers builds another model where a Mistral's config says which layers slide."""
+    """Refuse a Mistral whose config names its sliding layers: transformers builds another model."""
     if family.model_type == "mistral" and not pruned and config.get("layer_types"):
         raise InputError(
             "the architecture Ministral (a Mistral whose config.json has layer_types) is not "

@@ -1,10 +1,10 @@
-"""Makes transformers' Auto classes know pruned checkpoints, without importing transformers.
+"""Registration of pruned checkpoints with transformers' Auto classes, without importing them.
 
 Auto classes hold classes, not names, so registering means importing the model code, which means
-importing torch. `import grasp_deploy` may do neither. So the registration waits: a finder in
-front of `sys.meta_path` watches imports of transformers (and of the two files here that import
-it) and registers when an import that loaded an Auto module has ended, all of it: transformers
-imports its Auto modules in the middle of loading others, when ours could not be loaded yet.
+importing torch. `import grasp_deploy` may do neither, so the registration waits. A finder in front
+of `sys.meta_path` watches imports of transformers and of the two files here that import it. It
+registers once an import that loaded an Auto module has ended as a whole: transformers imports its
+Auto modules in the middle of loading others, when ours could not be loaded yet.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def register_in(auto_module: str) -> None:
 
 
 class ImportProgress(threading.local):
-    """What this thread is importing right now."""
+    """Imports in progress on this thread."""
 
     def __init__(self) -> None:
         self.depth = 0  # watched modules whose execution has begun and not ended
@@ -114,7 +114,7 @@ class WatchedLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        # From here on the module looks as if we had never been there (inspect, reload, resources).
+        # inspect, reload and resources must find the real loader.
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader

@@ -1,4 +1,4 @@
-"""What shape a model has, read from its config.json alone, dense or pruned."""
+"""The shape of a model, dense or pruned, from its config.json alone."""
 
 from __future__ import annotations
 
@@ -110,10 +110,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def model_shape(config: dict[str, Any]) -> ModelShape:
-    """The shape that a parsed config.json describes.
-
-    Raises InputError for an unsupported architecture, a missing size, or sizes that do not fit.
-    """
+    """The shape in a parsed config.json; InputError for an unsupported or inconsistent one."""
     family, pruned = family_of(config)
     heads, hidden_size = _size(config, "num_attention_heads"), _size(config, "hidden_size")
     kv_heads = _size(config, "num_key_value_heads", family.default_key_value_heads or heads)
@@ -163,7 +160,6 @@ def _layers(config: dict[str, Any], dense_layer: LayerShape) -> tuple[LayerShape
 
 
 def _size(config: dict[str, Any], key: str, default: int | None = None) -> int:
-    """A positive integer of a config; without a default it must be there."""
     value = default if config.get(key) is None else config[key]
     if type(value) is not int or not 1 <= value <= LARGEST_SIZE:
         raise InputError(

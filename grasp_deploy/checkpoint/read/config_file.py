@@ -13,10 +13,7 @@ from grasp_deploy.files.json_files import read_json
 
 
 def resolve_config(name: str, revision: str | None = None) -> Path:
-    """A config file, or the folder of a model that is named by its path or its hub id.
-
-    Raises InputError if there is no such file, folder or model.
-    """
+    """A config file, or a model's folder by its path or hub id; InputError for an unknown one."""
     path = path_of(name)
     if kind_of(path) == "file":
         return path
@@ -33,7 +30,7 @@ def read_config_at(path: Path) -> dict[str, Any]:
 
 
 def positions_at(path: Path) -> int | None:
-    """How many positions the model of a file or folder was made for; None if it does not say.
+    """Positions that the model of a file or folder was made for; None where it is silent.
 
     Raises InputError as `read_config_at` does, and where the config has no whole number there.
     """

@@ -50,7 +50,7 @@ def load_checked(
                 dtype=wanted if wanted == "auto" else getattr(torch, wanted),
                 attn_implementation=attention,
                 local_files_only=True,
-                trust_remote_code=False,  # and never asked for: stdin is nobody's consent
+                trust_remote_code=False,  # and never asked for on stdin
             )
     except torch.OutOfMemoryError:
         raise
@@ -112,7 +112,7 @@ def _check_config(directory: Path) -> None:
 
 
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
-    """InputError if `(n, T)` blocks do not fit the model of a parsed config.json."""
+    """InputError if `(n, T)` sequences do not fit the model of a parsed config.json."""
     longest, length = config.get("max_position_embeddings"), token_ids.shape[1]
     if longest is not None and length > longest:
         raise InputError(

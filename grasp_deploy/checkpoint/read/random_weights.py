@@ -25,9 +25,8 @@ def random_model(
 ) -> PreTrainedModel:
     """Build the model of a config.json (the file or its folder) with random weights, in eval mode.
 
-    Weights are drawn on the device in their dtype ("auto": that of config.json); there is no copy
+    Weights are drawn on the device in their dtype ("auto": that of config.json), without a copy
     elsewhere or in another dtype. The same seed gives the same weights on the same kind of device.
-
     Raises InputError for a config.json that is missing, broken or not supported.
     """
     stated = read_config_at(path)

@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder, or the Hugging Face hub."""
+"""Sources of models: a folder, or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def resolve_model(name: str, revision: str | None = None, weights: bool = True) 
     """The folder of a model that is named by its path or its hub id, fetched if need be.
 
     With `weights=False` only config.json is fetched. Without a network the hub's cache serves.
-    Raises InputError if there is no such folder or model, or the hub cannot give it.
+    Raises InputError for an unknown folder or model, or if the hub is out of reach.
     """
     directory = path_of(name)
     kind = kind_of(directory)

@@ -1,4 +1,4 @@
-"""Is a model folder whole: its files, and its tensors against its config.json."""
+"""Checks that a model folder is whole: its files, and its tensors against its config.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where a tensor lies and what its file's header says of it; dtype as "BF16", "F32", "F16"."""
+    """File, dtype ("BF16", "F32" or "F16") and shape of a stored tensor, from the file's header."""
 
     path: Path
     dtype: str
@@ -31,7 +31,7 @@ class TensorEntry:
 
 
 class ShardIndex(msgspec.Struct):
-    """What an index of shards must hold."""
+    """The required keys of an index of shards."""
 
     weight_map: dict[str, str]  # file by tensor name
     metadata: dict[str, Any] | None = None
@@ -51,10 +51,7 @@ class StoredModel:
 
 
 def read_stored_model(directory: Path) -> StoredModel:
-    """Read the config.json and all weight headers of a folder, and compare them.
-
-    Raises InputError for whatever is missing, damaged or contradictory.
-    """
+    """Read and compare a folder's config.json and weight headers; InputError for what is wrong."""
     config = read_config(directory)
     shape = model_shape(config)
     entries = check_weights(directory, shape)
@@ -62,10 +59,7 @@ def read_stored_model(directory: Path) -> StoredModel:
 
 
 def check_checkpoint(directory: Path) -> ModelShape:
-    """The shape that the config.json of a folder states, if its weights agree with it.
-
-    Reads headers only. Raises InputError for whatever is missing, damaged or contradictory.
-    """
+    """The shape of a folder whose config.json and weight headers agree; else InputError."""
     model = read_stored_model(directory)
     stated = model_shape(model.config)
     if stated.pruned and model.shape.dtype != stated.dtype:
@@ -90,9 +84,8 @@ def check_weights(directory: Path, shape: ModelShape) -> dict[str, TensorEntry]:
 
     Reads headers only. Buffers that older checkpoints carry along, and a second copy of tied
     embeddings, are left out. The dtype is the tensors' own, whatever config.json says; see
-    `stored_dtype`.
-
-    Raises InputError for damaged files, and for missing, unexpected or contradicting tensors.
+    `stored_dtype`. Raises InputError for damaged files, and for missing, unexpected or
+    contradicting tensors.
     """
     found = _stored_tensors(directory)
     expected = shape.tensor_shapes()
@@ -122,9 +115,8 @@ def check_weights(directory: Path, shape: ModelShape) -> dict[str, TensorEntry]:
 def stored_dtype(entries: Mapping[str, TensorEntry]) -> str:
     """The one dtype that all tensors have, such as "bfloat16".
 
-    config.json may name another one (hub models do), and the tensors are right.
-
-    Raises InputError for tensors that are no plain floats, or that differ in dtype.
+    config.json may name another one (hub models do), and the tensors are right. Raises InputError
+    for tensors other than plain floats, or that differ in dtype.
     """
     first_name, first = next(iter(entries.items()))
     for name, entry in entries.items():
@@ -143,10 +135,7 @@ def stored_dtype(entries: Mapping[str, TensorEntry]) -> str:
 
 
 def weight_files(directory: Path) -> dict[str, Path]:
-    """The safetensors file of each tensor, from the index or from the only file's header.
-
-    Raises InputError if there are no weights, only pickled ones, or the index is wrong.
-    """
+    """The safetensors file of each tensor; InputError for no or pickled weights or a bad index."""
     if (directory / WEIGHTS_FILE).is_file():
         return dict.fromkeys(_header(directory / WEIGHTS_FILE), directory / WEIGHTS_FILE)
     if (directory / INDEX_FILE).is_file():

@@ -53,9 +53,8 @@ def write_checkpoint(
 
     `fitted` locates the plan's fitted tensors. `check_base` compares the SHA-256 of the base
     weights with the plan's while they are read, for a caller that has not. `beside` maps names of
-    more text files to their contents. The output appears whole or not at all.
-
-    Raises InputError if the base weights are not the plan's, or the output exists.
+    more text files to their contents. The output appears whole or not at all. Raises InputError if
+    the base weights are not the plan's, or the output exists.
     """
     assert sorted(fitted) == sorted(plan.fitted), "the plan names other fitted tensors"
     if output.exists() and output.resolve() == base.directory.resolve():
@@ -144,7 +143,6 @@ class _Hashing:
             yield name, tensor
 
     def of_all(self, directory: Path) -> dict[str, str]:
-        """Hashes of all weight files of a folder, by name."""
         paths = sorted(directory.glob("*.safetensors"))
         for path in paths:
             self._begin(path)

@@ -31,9 +31,8 @@ def export(
     `model` is the base model's folder or hub id, by default at the plan's revision. Fitted tensors
     come from the checkpoint that the plan was loaded from. `on_progress` receives the tensors
     written and the tensors in all. Memory stays near the largest tensor (section 3.5). The output
-    appears whole or not at all.
-
-    Raises InputError if the plan is another model's, weights are damaged, or the output exists.
+    appears whole or not at all. Raises InputError if the plan is another model's, weights are
+    damaged, or the output exists.
     """
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
@@ -80,7 +79,7 @@ def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Store
 
 
 def _fitted_beside(plan: Plan) -> dict[str, TensorEntry]:
-    """Where a loaded plan's fitted tensors lie: in the checkpoint that it belongs to.
+    """The fitted tensors of a loaded plan, in the checkpoint that it belongs to.
 
     Raises InputError if there are any, and the plan's file lies in no whole checkpoint.
     """

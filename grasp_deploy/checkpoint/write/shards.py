@@ -27,7 +27,7 @@ CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """What the header says of a tensor."""
+    """The entry of a tensor in a file's header."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -123,7 +123,7 @@ def _header(layouts: Mapping[str, TensorLayout]) -> bytes:
 
 
 def index_of(files: Mapping[str, str], layouts: Mapping[str, TensorLayout]) -> dict[str, Any]:
-    """What the index says of tensors in these files."""
+    """The index of tensors in these files."""
     return {
         "metadata": {"total_size": sum(layout.size_bytes for layout in layouts.values())},
         "weight_map": dict(files),

@@ -26,12 +26,10 @@ ModelsAndFlags = Annotated[
 ]
 Milliseconds = float | None
 TtftLimit = Annotated[
-    Milliseconds,
-    typer.Option(min=0.0, help="Longest time to the first token of a good request."),
+    Milliseconds, typer.Option(min=0.0, help="Longest time to the first token of a good request.")
 ]
 TpotLimit = Annotated[
-    Milliseconds,
-    typer.Option(min=0.0, help="Longest time per further token of a good request."),
+    Milliseconds, typer.Option(min=0.0, help="Longest time per further token of a good request.")
 ]
 EndLimit = Annotated[
     Milliseconds, typer.Option(min=0.0, help="Longest time to the end of a good request.")

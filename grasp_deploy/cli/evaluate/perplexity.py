@@ -99,10 +99,7 @@ def _sequence_length(directory: Path, settings: PerplexitySettings) -> int:
 
 
 def _calibrated_share(directory: Path, texts: list[Tensor]) -> float | None:
-    """The share of texts in a checkpoint's calibration set; a warning if it is large.
-
-    None if that is unknown: for dense models, and for plans without a fingerprint.
-    """
+    """The share of texts in the calibration set, with a warning if large; None if unknown."""
     from grasp_deploy.checkpoint.plan import calibrated_beside
     from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 

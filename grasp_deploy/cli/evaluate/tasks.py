@@ -60,7 +60,6 @@ def tasks_command(
 
 
 def _names(tasks: str | None, preset: str | None) -> tuple[str, ...]:
-    """The tasks of both options, each once."""
     from grasp_deploy.evaluate.tasks.accuracy import PRESETS
 
     if preset is not None and preset not in PRESETS:

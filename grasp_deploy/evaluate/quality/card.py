@@ -70,7 +70,6 @@ def evaluate_card(
 
 
 def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[TextSource, Blocks]:
-    """The blocks of each corpus, cut by the tokenizer that both models share."""
     config, tokenizer = read_config(directory), load_tokenizer(directory)
     positions = config.get("max_position_embeddings") or SEQUENCE_LENGTH
     length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
@@ -126,7 +125,6 @@ def _row(
 
 
 def _calibrated_share(blocks: Blocks, plan: Plan) -> float | None:
-    """The share of tokens in the plan's fingerprint; None for a plan without one."""
     if plan.calibrated is None:
         return None
     return calibrated_share([blocks.token_ids.flatten()], plan.calibrated)

@@ -54,12 +54,11 @@ def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
 
 
 def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
-    """True if a corpus is one of these texts, whichever split of it, or has the name of one."""
+    """True if a corpus is one of these texts, in any split, or has the name of one."""
     return any(
         corpus.label == display_name(source) or corpus.is_same_text(source) for source in sources
     )
 
 
 def _sources(text: Mapping[str, Any]) -> list[str]:
-    """The one source of a text, or its several."""
     return [part["source"] for part in text.get("parts") or [text]]

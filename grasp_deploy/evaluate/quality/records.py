@@ -30,7 +30,6 @@ def task_rows(paths: Sequence[Path], base: Path, directory: Path) -> list[dict[s
 
 
 def _cells(record: dict[str, Any], path: Path, folder: Path, what: str) -> list[dict[str, Any]]:
-    """The cells of the record's model whose weights lie in a folder."""
     hashes = file_hashes(folder)
     names = [model["name"] for model in record["models"]]
     same = [model["name"] for model in record["models"] if model["weight_hashes"] == hashes]

@@ -17,7 +17,7 @@ from grasp_deploy.config.option import (
 
 @dataclass(frozen=True)
 class CardSettings:
-    """What is measured, and how; the same for both models."""
+    """The text and tasks that are measured, the same for both models."""
 
     data: tuple[str, ...] = option(
         "Text outside the calibration set: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]. "

@@ -125,7 +125,6 @@ def _cell(
 
 
 def _item(task: str | None, sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer's log-likelihoods, or the answer, of an item, and its metrics."""
     answers = sample["filtered_resps"]
     scored = isinstance(answers[0], tuple | list)
     return {

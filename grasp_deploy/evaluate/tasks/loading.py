@@ -21,8 +21,8 @@ Loaded = Mapping[str, Any]  # lm-eval's: "tasks" and "groups" by name
 def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]:
     """Load tasks for `harness.run_task`: those of lm-eval's names, then those of the files.
 
-    Raises InputError if there is none, for one that is named twice, unknown, out of reach or
-    without an accuracy, for a file that holds no items, and if lm-eval is not installed.
+    Raises InputError without any, for a task that is named twice, unknown, out of reach or without
+    an accuracy, for a file without items, and if lm-eval is not installed.
     """
     check_installed()
     check_names(names, files)

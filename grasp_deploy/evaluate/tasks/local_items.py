@@ -24,14 +24,14 @@ Index = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Query(msgspec.Struct):
-    """Which choice continues the query best; `Answer:` is added to one that begins `Question:`."""
+    """A query and its continuations; `Answer:` is added to a query that begins `Question:`."""
 
     query: Text
     choices: Choices
     gold: Index
 
     def prompt(self) -> tuple[str, list[str], int]:
-        """What comes before the choices (or after them), the choices, and the right one's index."""
+        """The text beside the choices, the choices, and the right one's index."""
         query = self.query
         if query.startswith("Question:") and "Answer:" not in query:
             query = f"{query.rstrip()}\nAnswer:"
@@ -39,7 +39,7 @@ class Query(msgspec.Struct):
 
 
 class Contexts(msgspec.Struct):
-    """After which context the continuation fits best, as in WinoGrande."""
+    """A continuation and the contexts that it may follow, as in WinoGrande."""
 
     context_options: Choices
     continuation: Text

@@ -19,7 +19,7 @@ REMEDY = "run `grasp-deploy evaluate tasks` again, or name another record"
 
 
 class TaskModel(Struct):
-    """A measured model; the hashes of its weight files tell which one it is."""
+    """A measured model, identified by the hashes of its weight files."""
 
     name: str
     footprint: Footprint

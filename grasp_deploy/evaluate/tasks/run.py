@@ -15,11 +15,7 @@ from grasp_deploy.engine.checks import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
-from grasp_deploy.evaluate.tasks.harness import (
-    check_installed,
-    run_task,
-    transformers_lm,
-)
+from grasp_deploy.evaluate.tasks.harness import check_installed, run_task, transformers_lm
 from grasp_deploy.evaluate.tasks.loading import Loaded, check_names, load_tasks
 from grasp_deploy.evaluate.tasks.local_items import check_examples, read_task_file
 from grasp_deploy.evaluate.tasks.settings import TaskSettings
@@ -40,9 +36,8 @@ def bench_tasks(
 ) -> dict[str, Any]:
     """Run every task on every model, and return a record as in `record.TasksRecord`.
 
-    The first model is the baseline. Beside cells the record has `averages`, one row a model.
-    Raises InputError for tasks, models or settings that cannot be used, and ChildError if vLLM
-    fails.
+    The first model is the baseline. Beside cells the record has `averages`, one row a model. Raises
+    InputError for tasks, models or settings that cannot be used, and ChildError if vLLM fails.
     """
     check_installed()
     check_names(settings.tasks, settings.task_files)

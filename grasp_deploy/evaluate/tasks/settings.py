@@ -18,7 +18,7 @@ from grasp_deploy.config.option import (
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a task is run; `num_fewshot` None leaves it to the task."""
+    """Settings of one task's run; `num_fewshot` None leaves it to the task."""
 
     limit: int | None = None
     num_fewshot: int | None = None
@@ -27,7 +27,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What is run, and how; the same for all models."""
+    """The tasks and how they run; the same for all models."""
 
     tasks: tuple[str, ...] = ()
     task_files: tuple[Path, ...] = option(

@@ -44,7 +44,6 @@ def task_table(record: Mapping[str, Any]) -> Table:
 
 
 def _figures(models: Sequence[Cells]) -> list[str]:
-    """The average of each model on the same tasks, followed by its change where it has one."""
     texts = []
     for index, cells in enumerate(models):
         mean = average(cells)

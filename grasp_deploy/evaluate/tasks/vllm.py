@@ -69,7 +69,7 @@ def vllm_cells(
 def engine_arguments(
     model: BenchModel, max_tokens: int, batch_size: int | None, enforce_eager: bool
 ) -> dict[str, Any]:
-    """What lm-eval's class passes on to vLLM's `LLM`."""
+    """Arguments that lm-eval's class passes on to vLLM's `LLM`."""
     platform = installed_platform()
     arguments: dict[str, Any] = {
         "pretrained": str(model.path),

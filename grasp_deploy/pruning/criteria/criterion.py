@@ -43,9 +43,8 @@ def criterion_scores(
     `name` is one of CRITERIA. `sequences` are `(n, T)` calibration ids, which `random` and
     `magnitude` do not read; `on_batch(done, total)` is called as they are read. `obs` alone removes
     no unit outside the `(N,)` mask `removable`; None: all may go. Scores lie on the model's device.
-    The model is left as it was.
-
-    Raises LossError if the loss or scores are not finite, and ValueError for another name.
+    The model is left as it was. Raises LossError if the loss or scores are not finite, and
+    ValueError for another name.
     """
     text = CalibrationText(sequences, batch_size, on_batch)
     match name:

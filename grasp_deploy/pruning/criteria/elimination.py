@@ -23,20 +23,16 @@ PANEL_COLUMNS = 64
 
 
 def losses_one_by_one(
-    gram: Tensor,
-    moments: Tensor,
-    removable: Tensor | None = None,
-    noise_share: float = NOISE_SHARE,
+    gram: Tensor, moments: Tensor, removable: Tensor | None = None, noise_share: float = NOISE_SHARE
 ) -> Tensor:
     """`(n,)` float64 losses `½ tr(S C)` of units, each given that all cheaper ones are removed.
 
     `gram` holds the `(n·w, n·w)` float64 mean products of the inputs, `moments` the `(n, w, w)`
     second moments `C` of their gradients. A unit is never cheaper than one removed before it. Units
-    outside the `(n,)` mask `removable` are never removed and get the largest loss.
-
-    `noise_share` of each input's power counts as noise that nothing explains. It is a share of the
-    input's own power, so an input a thousand times as large as the others, as real models have,
-    makes no difference to them. Raises LossError if the Gram matrix is not finite.
+    outside the `(n,)` mask `removable` are never removed and get the largest loss. `noise_share` of
+    each input's power counts as noise that nothing explains. It is a share of the input's own
+    power: real models have inputs a thousand times as large as the others. Raises LossError if the
+    Gram matrix is not finite.
     """
     width = moments.shape[-1]
     power = finite_power(gram)

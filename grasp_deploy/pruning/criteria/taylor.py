@@ -1,6 +1,6 @@
 """First-order Taylor importance from weight gradients (LLM-Pruner, Ma et al. 2023, section 3.2).
 
-Removing a unit sets its weights `w` to zero and moves the loss by `-g·w` to first order, where `g`
+Removing a unit sets its weights `w` to zero and moves the loss by `-g·w` to first order. Here `g`
 is the gradient of the mean loss over all calibration sequences. The paper adds `|g·w|` up in two
 ways, here without the terms of second order:
 
@@ -31,8 +31,7 @@ OnGradient = Callable[[int, Tensor], None]
 def taylor_vector_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Tensor:
     """`(N,)` float64 vector-wise importance in nats; LossError if the loss is not finite.
 
-    Sums of `g·w` over a row or column are linear in `g`, so each batch's gradients are summed and
-    dropped at once.
+    Sums of `g·w` are linear in `g`: each batch's gradients are summed and dropped at once.
     """
     owners = _parameters_with_owners(model)
     sums = {coupled.linear: _vector_zeros(coupled) for coupled, _ in owners}
@@ -49,8 +48,7 @@ def taylor_vector_scores(model: nn.Module, units: UnitTable, text: CalibrationTe
 def taylor_element_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Tensor:
     """`(N,)` float64 element-wise importance in nats; LossError if the loss is not finite.
 
-    The absolute value waits for the sum over all batches, so one float32 gradient of each prunable
-    weight is held: 4 bytes a parameter.
+    The absolute value waits for all batches: one float32 gradient a weight, 4 bytes a parameter.
     """
     parameters = [parameter for _, parameter in _parameters_with_owners(model)]
     totals = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
@@ -88,8 +86,7 @@ def _differentiate(
 ) -> None:
     """Pass `on_gradient` the gradients of each batch's sum of its sequences' mean losses.
 
-    Dividing by the number of sequences is left for the end: small gradients vanish in half
-    precision.
+    Dividing by the number of sequences waits for the end: small gradients vanish in half precision.
     """
     with _gradients_of(parameters, on_gradient):
         for step, batch in enumerate(text.batches(device_of(model))):
