@@ -13,8 +13,13 @@ BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
 GATE_OPTIONS = (
-    *("start", "epochs", "gate_sequences", "objective"),
-    *("gate_site", "temperature", "swap_groups"),
+    "start",
+    "epochs",
+    "gate_sequences",
+    "objective",
+    "gate_site",
+    "temperature",
+    "swap_groups",
 )
 LEARNING_OPTIONS = ("learning_rate", "learning_rate_schedule", "select")
 ROUND_OPTIONS = ("rounds", "round_criterion")
@@ -62,7 +67,7 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
             f"{assigned(config, 'kv_cost_factor')} with {only} changes nothing, since only one "
             "kind of unit has a cost: drop one of them"
         )
-    if not config.allocates_layers:
+    if not config.allocation_is_possible:
         yield (
             f"{assigned(config, 'allocation')} needs the scores of one criterion: choose one with "
             f"--method, such as obs (or with {flag(config, 'start')} for --method grasp)"
@@ -86,8 +91,7 @@ def _unused_problems(config: CompressOptions) -> Iterator[str]:
 
 
 def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yields (option names, reason): options without effect under this config, why, and how to
-    enable them."""
+    """Options without effect under this config, by name, with the reason and the way out."""
     first = assigned(config, "start" if config.learns else "method")
     if not config.learns:
         yield GATE_OPTIONS, f"{first} learns no gates; choose --method grasp"
