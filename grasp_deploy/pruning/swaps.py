@@ -1,10 +1,10 @@
 """Swaps at the cut: KV groups that were just kept, or just removed, tried on the other side.
 
-KV groups are few and dear, and the scores of many end close to the cut, on either side of it by
-the noise of the last steps. So the nearest are tried on the other side, one by one. The group is
-forced there, and the other units are projected onto the rest of the budget: FFN channels make room
-for it or fill its place. The loss decides: that of the model as gates were learnt on it, with its
-output columns as they are.
+KV groups are few and dear, and the scores of many end close to the cut. The noise of the last steps
+decides on which side. So the nearest are tried on the other one, one by one. The group is forced
+there, and the other units are projected onto the rest of the budget: FFN channels make room for it
+or fill its place. The loss decides: that of the model as gates were learnt on it, with its output
+columns as they are.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def groups_near_the_cut(ranking: Ranking, count: int) -> list[int]:
     last group, and units that cost nothing are always kept.
     """
     budget, order = ranking.budget, ranking.order.tolist()
-    distance = _forcing_value(ranking)
+    forcing_value = _forcing_value(ranking)
     movable = (budget.units.is_kv.to(ranking.mask.device) & (budget.costs > 0)).tolist()
     is_kept = ranking.mask.tolist()
 
     def nearest(units: Sequence[int], kept: bool) -> list[int]:
         candidates = (unit for unit in units if movable[unit] and is_kept[unit] == kept)
-        can_move = (unit for unit in candidates if _moved(ranking, unit, not kept, distance))
+        can_move = (unit for unit in candidates if _moved(ranking, unit, not kept, forcing_value))
         return list(islice(can_move, count))
 
     pairs = zip_longest(nearest(order[::-1], True), nearest(order, False))
@@ -59,12 +59,11 @@ def try_swaps(
     with the ranking's own mask first. Every mask meets the budget, since the projection makes it.
     """
     best, best_loss = ranking, loss_of(ranking.mask)
-    distance = _forcing_value(
-        ranking
-    )  # the same for all swaps: growing with each, it would overflow
+    # The same for all swaps: growing with each, it would overflow.
+    forcing_value = _forcing_value(ranking)
     for unit in groups:
         keeps = not bool(ranking.mask[unit])
-        moved = _moved(best, unit, keeps, distance)
+        moved = _moved(best, unit, keeps, forcing_value)
         if moved is None or torch.equal(moved.mask, best.mask):
             yield Swap(unit, keeps, None, False, best.mask)
             continue
@@ -76,14 +75,16 @@ def try_swaps(
 
 
 def _forcing_value(ranking: Ranking) -> float:
-    """A value so large that a chunk of it and the best other units ranks behind all other chunks
-    when it is negative, and before them when it is positive."""
+    """A value so large that any chunk with its unit goes to one end of the ranking.
+
+    Negative, it outweighs the best other units of the chunk; positive, the worst.
+    """
     return len(ranking.values) * (1 + float(ranking.values.abs().max()))
 
 
-def _moved(ranking: Ranking, unit: int, keeps: bool, distance: float) -> Ranking | None:
+def _moved(ranking: Ranking, unit: int, keeps: bool, forcing_value: float) -> Ranking | None:
     """The ranking with a unit at its very end; None if the unit does not cross the cut."""
     values = ranking.values.clone()
-    values[unit] = distance if keeps else -distance
+    values[unit] = forcing_value if keeps else -forcing_value
     forced = Ranking.of_values(values, ranking.budget)
     return forced if bool(forced.mask[unit]) == keeps else None
