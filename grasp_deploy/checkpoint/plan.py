@@ -1,7 +1,7 @@
 """The plan: everything that a compression decided, without any weight of the model.
 
-A plan is a safetensors file with `scores` `(N,)` float32, `mask` `(N,)` bool and `scales` `(N,)`
-float32 on the flat axis of units, and a JSON record of where they come from. It may hold
+A plan is a safetensors file. On the flat axis of units it holds `scores` `(N,)` float32, `mask`
+`(N,)` bool and `scales` `(N,)` float32. A JSON record says where they come from. It may hold
 `calibrated` `(w,)` int64 too, a fingerprint of the text of calibration and of healing
 (`data.overlap`).
 """
@@ -144,5 +144,5 @@ def pruned_shape(plan: Plan, dense: ModelShape) -> ModelShape:
 
 
 def unit_scales(mask: Tensor) -> Tensor:
-    """`(N,)` scales of 1: nothing is rescaled."""
+    """`(N,)` scales of 1 for a `(N,)` mask: nothing is rescaled."""
     return torch.ones(len(mask), dtype=torch.float32)

@@ -107,8 +107,8 @@ def _refit(
 ) -> tuple[float, float, float]:
     """Solve some columns of a weight; errors before and after, and the targets' energy.
 
-    `parts` are, batch by batch, `(B, T, d)` hidden states before the layer is added, its
-    `(B, T, width)` inputs, and the `(B, T, d)` hidden states that should come of them.
+    `parts` come batch by batch: `(B, T, d)` hidden states before the layer is added, its
+    `(B, T, width)` inputs, and `(B, T, d)` goals, the hidden states that should come of them.
 
     Rounded to the model's dtype, a solution that gains next to nothing may lose: then all stays.
     """

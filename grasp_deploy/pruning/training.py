@@ -63,6 +63,7 @@ def learn_scores(
     With `noisy` each step ranks the scores with new Gumbel noise added to `score / temperature`
     (the paper's Gumbel-TopK gating); masks are measured and chosen without it. `site` is where the
     gates of KV groups stand.
+
     Raises LossError if the loss is not finite.
     """
 

@@ -77,8 +77,11 @@ def quality_verdict(
 
 
 def _not_condemned(losses: Sequence[_Loss], tasks: Sequence[Row], text: _Text) -> dict[str, str]:
-    """A drop-in is a promise, so its loss must be small with noise added, as it must be large with
-    noise taken off to condemn a model."""
+    """The verdict on a model that is not condemned: a drop-in, or undecided.
+
+    A drop-in is a promise, so its loss must be small with noise added. To condemn a model, it must
+    be large with noise taken off.
+    """
     worst = max(losses, key=lambda loss: loss.at_most, default=None)
     if worst is None:
         return _verdict(UNDECIDED, f"no text was measured that the model was not {text.seen}")

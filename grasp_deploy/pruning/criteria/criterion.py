@@ -41,9 +41,9 @@ def criterion_scores(
     """`(N,)` float32 scores of a frozen causal language model, higher for units to keep.
 
     `name` is one of CRITERIA. `sequences` are `(n, T)` calibration ids, which `random` and
-    `magnitude` do not read; `on_batch(done, total)` is called as they are read. `obs` alone removes
-    no unit outside the `(N,)` mask `removable`; None: all may go. Scores lie on the model's device.
-    The model is left as it was.
+    `magnitude` do not read; `on_batch(done, total)` is called as they are read. `removable` is the
+    `(N,)` mask of units that may go, which `obs` alone asks for; None: all may go. Scores lie on
+    the model's device. The model is left as it was.
 
     Raises LossError if the loss or scores are not finite, and ValueError for another name.
     """

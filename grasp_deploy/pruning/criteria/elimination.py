@@ -1,8 +1,8 @@
 """Removing a layer's units one by one, the cheapest next, each given those already removed.
 
-Of the inverse `P` of the inputs' second moments, the block of a unit is the inverse of the part of
-it that all others leave unexplained. Removing the unit is a step of block Cholesky with that block
-as the pivot:
+`P` is the inverse of the inputs' second moments. A unit's block of it is the inverse of the part of
+the unit that all others leave unexplained. Removing the unit is a step of block Cholesky with that
+block as the pivot:
 
     S_j = (P_jj)⁻¹,     P ← P - P_:j (P_jj)⁻¹ P_j:
 
@@ -35,8 +35,8 @@ def losses_one_by_one(
     outside the `(n,)` mask `removable` are never removed and get the largest loss.
 
     `noise_share` of each input's power counts as noise that nothing explains. It is a share of the
-    input's own power, so an input a thousand times as large as the others, as real models have,
-    makes no difference to them. Raises LossError if the Gram matrix is not finite.
+    input's own power. So an input a thousand times as large as the others makes no difference to
+    them; real models have such inputs. Raises LossError if the Gram matrix is not finite.
     """
     width = moments.shape[-1]
     power = finite_power(gram)

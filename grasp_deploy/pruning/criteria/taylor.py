@@ -1,7 +1,7 @@
 """First-order Taylor importance from weight gradients (LLM-Pruner, Ma et al. 2023, section 3.2).
 
-Removing a unit sets its weights `w` to zero and moves the loss by `-g·w` to first order, where `g`
-is the gradient of the mean loss over all calibration sequences. The paper adds `|g·w|` up in two
+Removing a unit sets its weights `w` to zero and moves the loss by `-g·w` to first order. `g` is the
+gradient of the mean loss over all calibration sequences. The paper adds `|g·w|` up in two
 ways, here without the terms of second order:
 
     vector-wise    |Σ g·w| of each row and column, then the sum over those of the unit (equation 3)
