@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grasp_deploy.checkpoint.footprint import compare, footprint
-from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.limits import check_tensor_parallel
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.errors import InputError
@@ -31,7 +31,7 @@ def inspect_model(
     return record
 
 
-def _tensor_parallel(shape: Any, size: int) -> dict[str, Any]:
+def _tensor_parallel(shape: ModelShape, size: int) -> dict[str, Any]:
     try:
         check_tensor_parallel(shape, size)
     except InputError as error:

@@ -136,5 +136,5 @@ def pruned_shape(plan: Plan, dense: ModelShape) -> ModelShape:
 
 
 def unit_scales(mask: Tensor) -> Tensor:
-    """`(N,)` scales of 1: nothing is rescaled."""
+    """`(N,)` scales of 1 for a `(N,)` mask: nothing is rescaled."""
     return torch.ones(len(mask), dtype=torch.float32)

@@ -9,14 +9,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
+
 Count = Annotated[int, Meta(ge=0)]
 Cost = Annotated[float, Meta(gt=0)]
-BEHIND_GATES = ("self_attn.o_proj", "mlp.down_proj")  # what compensation fits
-LINEARS = (
-    *BEHIND_GATES,
-    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    *("mlp.gate_proj", "mlp.up_proj"),
-)
+LINEARS = tuple(linear.name for linear in PRUNABLE_LINEARS)  # what healing fits
 
 
 class TextPart(Struct):
@@ -120,7 +117,7 @@ class Provenance(Struct, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse fitted tensors that no release fits: `verify` cannot prove those."""
         names = set(self.fitted)
-        expected = self._weights(LINEARS if self.healing else BEHIND_GATES)
+        expected = self._weights(LINEARS if self.healing else OUTPUT_PROJECTIONS)
         complete = names <= expected if self.healing else names in (set(), expected)
         if len(names) < len(self.fitted) or not complete:
             raise ValueError("fitted names other tensors than those that are fitted or healed")

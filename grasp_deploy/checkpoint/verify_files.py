@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_layers, pruned_shape
-from grasp_deploy.checkpoint.read.validate import StoredModel, check_checkpoint, listed
-from grasp_deploy.checkpoint.write.shards import INDEX_FILE, TensorLayout, index_of, torch_dtype
+from grasp_deploy.checkpoint.read.validate import (
+    INDEX_FILE,
+    StoredModel,
+    check_checkpoint,
+    listed,
+)
+from grasp_deploy.checkpoint.write.shards import TensorLayout, index_of, torch_dtype
 from grasp_deploy.checkpoint.write.sidecar_files import (
     carried_over,
     configs,

@@ -23,7 +23,7 @@ from grasp_deploy.compression.resume import METRICS_FILE, Workspace
 from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.outputs import refuse_existing
-from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.progress import OnProgress, ignore_progress
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def compress(
     shard_bytes: int = SHARD_BYTES,
     resume: bool = False,
     overwrite: bool = False,
-    on_progress: OnProgress = lambda row: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> Compressed:
     """Compress a model into the folder `output`, which appears whole or not at all.
 

@@ -29,14 +29,14 @@ class InitialScores:
 
 def initial_scores(frozen: FrozenModel) -> InitialScores:
     """Scores as the config asks for; made once, since they take minutes."""
-    run = frozen.run
-    if run.criterion is None:
+    run, config = frozen.run, frozen.run.config
+    if config.first_scores == "equal":
         return InitialScores(torch.zeros(run.budget.units.size, device=run.device))
-    if run.criterion == "progressive":
+    if config.cuts_in_rounds:
         initial = prune_in_rounds(frozen)
     else:
-        initial = _one_shot(frozen, run.criterion)
-    if not run.config.learns:
+        initial = _one_shot(frozen, config.first_scores)
+    if not config.learns:
         return initial
     # Learning needs scores of a fixed range, whatever the criterion's unit.
     return replace(initial, scores=by_rank(initial.scores, run.budget))

@@ -94,12 +94,6 @@ class PreparedRun:
         return self.shape.query_heads_per_group * self.shape.head_dim
 
     @property
-    def criterion(self) -> str | None:
-        """Criterion that gates start from or units are chosen by; None for equal scores."""
-        name = self.config.start if self.config.learns else self.config.method
-        return None if name == "equal" else name
-
-    @property
     def ranks_per_cost(self) -> bool:
         """True if units are ranked by score per cost, False by score."""
         config = self.config

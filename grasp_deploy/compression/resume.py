@@ -1,7 +1,8 @@
 """The folder beside the output that keeps an unfinished compression, so that it can be resumed.
 
-`OUTPUT.partial` holds the resolved config, hashes of what it works on, the metrics of every step so
-far and the learning state of each stage. It is removed once the checkpoint is complete.
+`OUTPUT.partial` holds the resolved config, hashes of what it works on, and what each stage came to
+so far. Of gates and scales it holds the metrics of every step. It goes once the checkpoint is
+complete.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Workspace:
         """Open the workspace of an output: a new one, or with `resume` the one already begun.
 
         `inputs` identify the run, hashes among them. Raises InputError if the output or an
-        unfinished run is in the way, if config or inputs differ from those that the run began
-        with, or if another run holds the workspace.
+        unfinished run is in the way, or if another run holds the workspace. With `resume` it does
+        so too if config or inputs differ from those that the run began with.
         """
         refuse_existing(output, overwrite=overwrite)
         directory = _directory(output)
@@ -145,6 +146,7 @@ class Workspace:
         return path
 
     def save(self, stage: str, state: LearningState, seconds: float) -> None:
+        """Save the state of a stage that learns, and the seconds that it has taken."""
         self.save_tensors(stage, state.tensors(), {"seconds": seconds})
 
     def follow(
@@ -184,6 +186,7 @@ class Workspace:
                 path.unlink()
 
     def remove(self) -> None:
+        """Remove the folder of a run that is complete."""
         shutil.rmtree(self.directory)
 
     def remove_unless_learnt(self) -> None:

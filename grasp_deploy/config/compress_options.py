@@ -157,8 +157,8 @@ class CompressOptions:
         "best",
     )
     swap_groups: CountOrZero = study(
-        "Kept and removed KV groups nearest to the cut that are swapped, one pair at a time, if "
-        "that lowers the held-out loss.",
+        "KV groups nearest to the cut, so many kept and so many removed ones, that change sides "
+        "one by one where that lowers the held-out loss.",
         0,
     )
     seed: Seed = option("Seed of the order of sequences and of ties.", 0, "Running")
@@ -196,6 +196,6 @@ class CompressOptions:
         return self.first_scores == "progressive"
 
     @property
-    def allocates_layers(self) -> bool:
-        """True if the allocation has a criterion's scores to work on, or nothing to do."""
+    def allocation_is_possible(self) -> bool:
+        """True if the allocation can be made: any but the global one needs a criterion's scores."""
         return self.allocation == "global" or self.first_scores in CRITERIA

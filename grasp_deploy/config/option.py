@@ -49,8 +49,12 @@ def option(
     command line; it gets the flag for errors.
     """
     metadata = {
-        **{"help": help_text, "panel": panel, "flag": flag, "metavar": metavar},
-        **{"shown": shown, "parse": parse},
+        "help": help_text,
+        "panel": panel,
+        "flag": flag,
+        "metavar": metavar,
+        "shown": shown,
+        "parse": parse,
     }
     return dataclasses.field(default=default, metadata=metadata)
 

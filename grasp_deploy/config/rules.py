@@ -13,8 +13,13 @@ BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
 GATE_OPTIONS = (
-    *("start", "epochs", "gate_sequences", "objective"),
-    *("gate_site", "temperature", "swap_groups"),
+    "start",
+    "epochs",
+    "gate_sequences",
+    "objective",
+    "gate_site",
+    "temperature",
+    "swap_groups",
 )
 LEARNING_OPTIONS = ("learning_rate", "learning_rate_schedule", "select")
 ROUND_OPTIONS = ("rounds", "round_criterion")
@@ -62,7 +67,7 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
             f"{assigned(config, 'kv_cost_factor')} with {only} changes nothing, since only one "
             "kind of unit has a cost: drop one of them"
         )
-    if not config.allocates_layers:
+    if not config.allocation_is_possible:
         yield (
             f"{assigned(config, 'allocation')} needs the scores of one criterion: choose one with "
             f"--method, such as obs (or with {flag(config, 'start')} for --method grasp)"

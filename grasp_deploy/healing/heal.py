@@ -35,7 +35,7 @@ from grasp_deploy.data import Blocks, calibration_sources, read_blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
-from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.healing.lora import LoraDistiller
 from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
@@ -76,7 +76,7 @@ def heal(
     *,
     model: str | None = None,
     overwrite: bool = False,
-    on_progress: OnProgress = lambda row: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> Healed:
     """Heal a pruned checkpoint into the folder `output`, which appears whole or not at all.
 

@@ -1,8 +1,8 @@
 """Costs of units: `(N,)` float64 tensors of whole numbers, so that sums are exact.
 
 Section 3.2 of the paper counts parameters with an FFN channel as the unit of account, which makes
-a KV group cost `(2G + 2)·D / 3`. The functions here count the same in plain parameters or bytes
-(an FFN channel is `3·d` weights, a KV group `(2G + 2)·D·d`, and biases where there are any).
+a KV group cost `(2G + 2)·D / 3`. The functions here count the same in plain parameters or bytes:
+an FFN channel is `3·d` weights, a KV group `(2G + 2)·D·d`. Biases count where there are any.
 """
 
 from __future__ import annotations

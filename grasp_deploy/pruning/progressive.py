@@ -2,8 +2,8 @@
 
 A one-shot score estimates the loss of removing a unit from the dense model. Once others are gone,
 and the kept columns have made up for them, it is another model. So the budget falls to its target
-in even steps. In each round the units that are left are scored on the present model, and the output
-columns of those that stay are solved for again.
+in even steps. Each round scores the units that are left on the present model. Then it refits the
+output columns of those that stay.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def cut_in_rounds(
     budget: Budget,
     rounds: int,
     score: Callable[[Tensor], Tensor],
-    repair: Callable[[Tensor], None],
+    refit: Callable[[Tensor], None],
     *,
     done: int = 0,
     mask: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The `(N,)` scores and mask of each round; the last mask meets the budget itself.
 
-    It continues behind `done` rounds with the `mask` that they left, which is repaired already.
-    `score(mask)` gives `(N,)` scores of the model that a mask leaves. `repair(mask)` makes up for
+    It continues behind `done` rounds with the `mask` that they left, which is refitted already.
+    `score(mask)` gives `(N,)` scores of the model that a mask leaves. `refit(mask)` makes up for
     the units that the new mask removes. A removed unit never comes back: its score is lower than
     that of any unit that is left.
     """
@@ -42,5 +42,5 @@ def cut_in_rounds(
         scores = torch.where(mask, scores, scores.min() - 1)
         # A unit too large to fit leaves room, which removed units must not fill.
         mask = mask & project(scores, replace(budget, limit=budget.limit + to_remove_later))
-        repair(mask)
+        refit(mask)
         yield scores, mask

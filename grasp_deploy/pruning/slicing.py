@@ -43,8 +43,8 @@ def layer_cut(
 def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
     """One tensor of a layer after the cut, by its name within the layer.
 
-    The scales go into the columns of `down_proj` and `o_proj`, the linear layers that the gates
-    stand before, so biases and q/k norms stay as they are. Folding multiplies in float32 and rounds
+    The scales go into the columns of `down_proj` and `o_proj`, which the gates stand before. So
+    biases and q/k norms stay as they are. Folding multiplies in float32 and rounds
     once to the tensor's dtype. Norms and the biases of the output projections pass through.
     """
     linear = _linear_of(name)

@@ -36,13 +36,13 @@ def groups_near_the_cut(ranking: Ranking, count: int) -> list[int]:
     last group, and units that cost nothing are always kept.
     """
     budget, order = ranking.budget, ranking.order.tolist()
-    distance = _forcing_value(ranking)
+    forcing_value = _forcing_value(ranking)
     movable = (budget.units.is_kv.to(ranking.mask.device) & (budget.costs > 0)).tolist()
     is_kept = ranking.mask.tolist()
 
     def nearest(units: Sequence[int], kept: bool) -> list[int]:
         candidates = (unit for unit in units if movable[unit] and is_kept[unit] == kept)
-        can_move = (unit for unit in candidates if _moved(ranking, unit, not kept, distance))
+        can_move = (unit for unit in candidates if _moved(ranking, unit, not kept, forcing_value))
         return list(islice(can_move, count))
 
     pairs = zip_longest(nearest(order[::-1], True), nearest(order, False))
@@ -58,12 +58,11 @@ def try_swaps(
     with the ranking's own mask first. Every mask meets the budget, since the projection makes it.
     """
     best, best_loss = ranking, loss_of(ranking.mask)
-    distance = _forcing_value(
-        ranking
-    )  # the same for all swaps: growing with each, it would overflow
+    # The same for all swaps: growing with each, it would overflow.
+    forcing_value = _forcing_value(ranking)
     for unit in groups:
         keeps = not bool(ranking.mask[unit])
-        moved = _moved(best, unit, keeps, distance)
+        moved = _moved(best, unit, keeps, forcing_value)
         if moved is None or torch.equal(moved.mask, best.mask):
             yield Swap(unit, keeps, None, False, best.mask)
             continue
@@ -79,9 +78,9 @@ def _forcing_value(ranking: Ranking) -> float:
     return len(ranking.values) * (1 + float(ranking.values.abs().max()))
 
 
-def _moved(ranking: Ranking, unit: int, keeps: bool, distance: float) -> Ranking | None:
+def _moved(ranking: Ranking, unit: int, keeps: bool, forcing_value: float) -> Ranking | None:
     """The ranking with a unit at its very end; None if the unit does not cross the cut."""
     values = ranking.values.clone()
-    values[unit] = distance if keeps else -distance
+    values[unit] = forcing_value if keeps else -forcing_value
     forced = Ranking.of_values(values, ranking.budget)
     return forced if bool(forced.mask[unit]) == keeps else None

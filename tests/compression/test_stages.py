@@ -17,10 +17,8 @@ from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
-from grasp_deploy.config.compress_config import CRITERIA, CompressConfig
-from grasp_deploy.config.rules import PER_COST_MEANS_NOTHING
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning import criteria
 from grasp_deploy.pruning.allocation import by_rank, per_cost
 from grasp_deploy.pruning.criteria import criterion_scores
 from grasp_deploy.pruning.projection import project
@@ -54,11 +52,6 @@ def compressed(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[st
     rows: list[dict[str, Any]] = []
     plan = compress(config, output, on_progress=rows.append).plan
     return plan, rows
-
-
-def test_the_config_knows_every_criterion() -> None:
-    assert CRITERIA == criteria.CRITERIA
-    assert set(PER_COST_MEANS_NOTHING) == set(CRITERIA) - set(criteria.ADDITIVE)
 
 
 @pytest.mark.parametrize("method", ["random", "flap", "obs"])

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_config import CRITERIA, CompressConfig
+from grasp_deploy.config.rules import PER_COST_MEANS_NOTHING
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning import criteria
 
 EQUAL = {"method": "grasp", "start": "equal"}
 
@@ -93,3 +95,8 @@ def test_broken_rules(options: dict[str, Any], words: tuple[str, ...]) -> None:
 )
 def test_sound_combinations(options: dict[str, Any]) -> None:
     CompressConfig(model="m", keep=0.5, **options)
+
+
+def test_the_config_knows_every_criterion() -> None:
+    assert CRITERIA == criteria.CRITERIA
+    assert set(PER_COST_MEANS_NOTHING) == set(CRITERIA) - set(criteria.ADDITIVE)

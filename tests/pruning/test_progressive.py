@@ -1,4 +1,4 @@
-"""Cutting in rounds, with scores and repairs that are written down."""
+"""Cutting in rounds, with scores and refits that are written down."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_the_budget_falls_in_even_steps_and_nothing_comes_back() -> None:
         asked.append(mask)
         return torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8]) * (1 if len(asked) == 1 else -1)
 
-    repaired: list[Tensor] = []
-    rounds = list(cut_in_rounds(BUDGET, 3, score, repaired.append))
+    refitted: list[Tensor] = []
+    rounds = list(cut_in_rounds(BUDGET, 3, score, refitted.append))
     masks = [mask for _, mask in rounds]
     for mask, limit in zip(masks, (8.0, 6.0, 4.0), strict=True):
         assert limit - 2 < BUDGET.cost_of(mask) <= limit  # 2: the dearest unit, which did not fit
-    assert all(torch.equal(mask, fixed) for mask, fixed in zip(masks, repaired, strict=True))
+    assert all(torch.equal(mask, other) for mask, other in zip(masks, refitted, strict=True))
     assert asked[0].all() and torch.equal(asked[1], masks[0]) and torch.equal(asked[2], masks[1])
     assert masks[0].tolist() == [1, 1, 1, 1, 0, 0, 1, 1]
     assert not (masks[2] & ~masks[1]).any() and not (masks[1] & ~masks[0]).any()

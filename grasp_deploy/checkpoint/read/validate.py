@@ -11,11 +11,11 @@ import msgspec
 from safetensors import SafetensorError, safe_open
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.write.shards import INDEX_FILE
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json, typed
 
 WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
 PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}

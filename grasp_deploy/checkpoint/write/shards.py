@@ -20,7 +20,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-INDEX_FILE = "model.safetensors.index.json"
+from grasp_deploy.checkpoint.read.validate import INDEX_FILE, WEIGHTS_FILE
+
 PIECE_BYTES = 2**20  # of a write; hundreds of MiB at once took Linux several times as long
 CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
@@ -48,7 +49,7 @@ def plan_shards(layouts: Mapping[str, TensorLayout], shard_bytes: int) -> dict[s
         groups[-1].append(name)
         filled += layout.size_bytes
     if len(groups) == 1:
-        return {"model.safetensors": groups[0]}
+        return {WEIGHTS_FILE: groups[0]}
     total = len(groups)
     return {f"model-{i:05d}-of-{total:05d}.safetensors": g for i, g in enumerate(groups, start=1)}
 

@@ -25,7 +25,7 @@ from grasp_deploy.evaluate.quality.corpora import (
 )
 from grasp_deploy.evaluate.quality.records import task_rows
 from grasp_deploy.evaluate.quality.settings import CardSettings
-from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import versions
 from grasp_deploy.stats.clustered import paired_error
 
@@ -34,7 +34,7 @@ SEQUENCE_LENGTH = 2048
 
 
 def evaluate_card(
-    directory: Path, settings: CardSettings, on_progress: OnProgress = lambda row: None
+    directory: Path, settings: CardSettings, on_progress: OnProgress = ignore_progress
 ) -> dict[str, Any]:
     """Measure a checkpoint beside its dense model, and write the record into its folder and card.
 

@@ -20,7 +20,7 @@ from grasp_deploy.evaluate.tasks.loading import Loaded, check_names, load_tasks
 from grasp_deploy.evaluate.tasks.local_items import check_examples, read_task_file
 from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.vllm import vllm_cells
-from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
 
 Measure = Callable[..., Iterator[dict[str, Any]]]
@@ -32,7 +32,7 @@ def bench_tasks(
     models: Sequence[BenchModel],
     settings: TaskSettings,
     command: Sequence[str],
-    on_progress: OnProgress = lambda row: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> dict[str, Any]:
     """Run every task on every model, and return a record as in `record.TasksRecord`.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-OnBatch = Callable[[int, int], None]  # sequences done, sequences in all (obs: and layers)
+OnBatch = Callable[[int, int], None]  # steps done, steps in all: sequences, and more for `obs`
 
 
 @dataclass(frozen=True)

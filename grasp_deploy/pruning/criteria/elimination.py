@@ -1,8 +1,8 @@
 """Removing a layer's units one by one, the cheapest next, each given those already removed.
 
-Of the inverse `P` of the inputs' second moments, the block of a unit is the inverse of the part of
-it that all others leave unexplained. Removing the unit is a step of block Cholesky with that block
-as the pivot:
+`P` is the inverse of the inputs' second moments. A unit's block of it is the inverse of the part of
+the unit that all others leave unexplained. Removing the unit is a step of block Cholesky with that
+block as the pivot:
 
     S_j = (P_jj)⁻¹,     P ← P - P_:j (P_jj)⁻¹ P_j:
 

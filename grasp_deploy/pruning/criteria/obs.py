@@ -37,8 +37,9 @@ def obs_scores(
     """`(N,)` float64 losses in nats per token.
 
     Units outside the `(N,)` mask `removable` always stay: a unit that one of them predicts is
-    cheap, and not the other way round. In a layer without removable units scores are 0. `on_batch`
-    is called behind each batch, and then behind each attention or MLP whose units are scored.
+    cheap, and not the other way round. In a layer without removable units scores are 0. The
+    text's `on_batch` is called behind each batch, and then behind each segment that is scored.
+
     Raises LossError if the loss or hidden states are not finite.
     """
     if removable is None:

@@ -1,7 +1,7 @@
 """First-order Taylor importance of the gates: the effect of closing one on each sequence's loss.
 
 With open gates, `z = 1`, closing one moves the loss by `-∂L/∂z` to first order. Over a corpus the
-signs cancel, so a unit scores with the mean over sequences of `|∂L/∂z|`, each sequence's loss being
+signs cancel, so a unit scores with the mean over sequences of `|∂L/∂z|`. Each sequence's loss is
 its own mean over tokens. (Molchanov et al. 2019, who gate filters, average the squares instead.)
 Only activations pass gradients on: a batch costs as much as a step of learning.
 """
