@@ -220,6 +220,7 @@ def test_pipeline(small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "compensation" in capsys.readouterr().out
 
 
+@pytest.mark.all
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_startup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,7 +193,7 @@ def test_the_command_and_its_bad_input(
     odd = {"--minutes": "inf", "--seed": "99999999999", "--rank": "1000000", "--dtype": "x"}
     for option, value in odd.items():
         refused = grasp_deploy("heal", cut, *text, "-o", "out", option, value)
-        assert_refused(refused, f"{option} {value}")
+        assert_refused(refused, option, value)
     refused = grasp_deploy("heal", cut, *text, "-o", "/proc/x/out")
     assert_refused(refused, "/proc/x")
     assert not list(tmp_path.iterdir())
