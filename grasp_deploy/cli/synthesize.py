@@ -12,6 +12,7 @@ from grasp_deploy.cli.console import print_json, print_line, stdout
 from grasp_deploy.cli.options import Json, Output
 from grasp_deploy.cli.settings_options import Command, field_parameters, with_parameters
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
 
 BUDGET_FIELDS = (
     *("keep", "cost", "cached_tokens", "targets", "ffn_multiple", "kv_multiple"),
@@ -41,7 +42,10 @@ def synthesize_command(
     as_json: Json = False,
 ) -> None:
     """Prune a config.json by a random mask under a budget, for benches with --random-weights."""
-    checked = CompressConfig(model=config, **budget)
+    try:
+        checked = CompressConfig(model=config, **budget)
+    except InputError as error:  # --set targets is an option of its own here
+        raise InputError(str(error).replace("--set targets=", "--targets ")) from None
     from grasp_deploy.checkpoint.inspection import inspect_model
     from grasp_deploy.compression.synthesize import synthesize
 

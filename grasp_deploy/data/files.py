@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.data.table import parse_split, slice_bound, texts_of
+from grasp_deploy.data.table import Columns, parse_split, slice_bound, texts_of
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.disk import kind_of
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMATS = "plain text in UTF-8, .jsonl, .json, .csv or .parquet"
+JSON = {
+    ".jsonl": "write one object per line",
+    ".json": "write a list of objects or of strings",
+}
 TABLES = {
-    ".jsonl": ("JSON", "one object per line"),
-    ".json": ("JSON", "a list of objects or of strings"),
     ".csv": ("CSV", "separate by commas, begin with a line of column names, and quote texts"),
     ".parquet": ("Parquet", "write it again"),
 }
@@ -49,10 +51,14 @@ def local_documents(
             f"{path} has no split {name!r}: a local file is one split, 'train'; write "
             "train[START:STOP] to take some of its rows, or pass the file of that split"
         )
-    if path.suffix.lower() in TABLES:
+    suffix, texts = path.suffix.lower(), None
+    if suffix in JSON:
+        texts = texts_of(_json_columns(path), column, path, tokenizer)
+    elif suffix in TABLES:
         with _table(path, column) as table:
             columns = {name: table[name] for name in table.column_names}
             texts = texts_of(columns, column, path, tokenizer)
+    if texts is not None:
         return texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
     if start or stop:
         raise InputError(
@@ -79,6 +85,47 @@ def read_plain_text(path: Path) -> str:
     return text
 
 
+def _json_columns(path: Path) -> Columns:
+    """Columns of JSON lines, of one list of objects or strings, or of one object of lists.
+
+    `datasets` would guess types from the first rows. It refuses a file for a column beside the text
+    that changes its type, and takes texts that look like dates for dates.
+    """
+    rows = _json_rows(path)
+    if isinstance(rows, list):
+        if all(isinstance(row, str) for row in rows):
+            return {"text": rows}
+        if all(isinstance(row, dict) for row in rows):
+            names = dict.fromkeys(name for row in rows for name in row)
+            return {name: [row.get(name) for row in rows] for name in names}
+    elif isinstance(rows, dict) and rows and all(isinstance(v, list) for v in rows.values()):
+        return rows
+    raise InputError(f"{path} holds no list of documents; {JSON[path.suffix.lower()]}")
+
+
+def _json_rows(path: Path) -> Any:
+    """The values of all lines of a .jsonl file, or the one value of a .json file."""
+    text = read_plain_text(path)
+    if path.suffix.lower() == ".json":
+        rows = _parsed(text, path, 1)
+        return rows["data"] if isinstance(rows, dict) and list(rows) == ["data"] else rows
+    # Not splitlines(): JSON strings may hold U+2028, which it takes for the end of a line.
+    lines = enumerate(text.split("\n"), start=1)
+    return [_parsed(line, path, number) for number, line in lines if line.strip()]
+
+
+def _parsed(text: str, path: Path, line: int) -> Any:
+    """The value of a JSON text that begins in this line of the file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line, reason = line + error.lineno - 1, error.msg
+    except (RecursionError, ValueError) as error:  # too deep, or a number of too many digits
+        reason = first_line(error)
+    remedy = JSON[path.suffix.lower()]
+    raise InputError(f"{path} is not valid JSON: line {line}: {reason}; {remedy}")
+
+
 @contextmanager
 def _table(path: Path, column: str | None) -> Iterator[Any]:
     """Read a file with `datasets`, whose cache lasts as long as the context."""
@@ -92,7 +139,7 @@ def _table(path: Path, column: str | None) -> Iterator[Any]:
             with _quiet_datasets():
                 table = _read(kind, str(link), str(Path(folder) / "cache"), column)
         except (OSError, ValueError, Warning, StopIteration, DatasetsError) as error:
-            reason = _broken_line(path) or _reason(error)
+            reason = _reason(error)
             raise InputError(f"{path} is not valid {kind}: {reason}; {remedy}") from error
         yield table
 
@@ -117,8 +164,6 @@ def _read(kind: str, path: str, cache: str, column: str | None) -> Any:
     from datasets import Dataset
     from pandas.errors import ParserWarning
 
-    if kind == "JSON":
-        return Dataset.from_json(path, cache_dir=cache)
     if kind == "Parquet":
         return Dataset.from_parquet(path, cache_dir=cache)
     with warnings.catch_warnings():
@@ -132,22 +177,11 @@ def _read(kind: str, path: str, cache: str, column: str | None) -> Any:
         )
 
 
-def _broken_line(path: Path) -> str | None:
-    """Number (from 1) and error of the first line of a .jsonl file that is not JSON."""
-    if path.suffix.lower() != ".jsonl":
-        return None
-    for number, line in enumerate(read_plain_text(path).split("\n"), start=1):
-        try:
-            json.loads(line or "null")
-        except ValueError as error:
-            return f"line {number}: {error}"
-    return None
-
-
 def _reason(error: BaseException) -> str:
     """The first line of the first error: `datasets` wraps it, and may try a second reader."""
     while cause := error.__cause__ or error.__context__:
         error = cause
         if type(error).__name__ == "ArrowInvalid":
             break
-    return first_line(error)
+    reason = first_line(error)
+    return "it has no rows" if reason.endswith("corresponds to no data!") else reason

@@ -63,8 +63,17 @@ def texts_of(
                 f"column {column!r} of {source} must hold strings, but row {row} (counted from 0) "
                 f"holds {value!r:.40}; mend that row or name another column with {COLUMN_OPTION}"
             )
-        texts.append(value)
+        texts.append(_encodable(value))
     return texts
+
+
+def _encodable(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can spell and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _default_column(columns: Columns, source: object) -> str:

@@ -151,6 +151,8 @@ def test_bad_models_and_outputs_are_refused(dense: Path, tmp_path: Path) -> None
         grasp_deploy("synthesize", dense, "-o", output, *keep), "exists", "name another folder"
     )
     new = ("-o", tmp_path / "new", *keep)
+    refused = grasp_deploy("synthesize", dense, *new, "--targets", "all")
+    assert_refused(refused, "error: --targets 'all' is not one of both, ffn, kv")
     assert_refused(grasp_deploy("synthesize", output, *new), "is already pruned")
     assert_refused(grasp_deploy("synthesize", tmp_path / "x.json", *new), "there is no file")
     assert_refused(grasp_deploy("synthesize", tmp_path / "x", *new), "no such folder")

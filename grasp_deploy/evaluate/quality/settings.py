@@ -30,6 +30,7 @@ class CardSettings:
         "checkpoint. May be repeated.",
         (),
         flag="--record",
+        metavar="FILE",
     )
     model: str | None = option(
         "Hub id or folder of the dense model. Default: the base model in the plan.", None

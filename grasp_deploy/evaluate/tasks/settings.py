@@ -35,6 +35,7 @@ class TaskSettings:
         "or HellaSwag's own. May be repeated.",
         (),
         flag="--task-file",
+        metavar="FILE",
     )
     engine: str = option("transformers or vllm.", "transformers")
     limit: Count | None = option("Run only the first items of each task.", None)
