@@ -6,16 +6,16 @@
 A step is what `learn_scores` does between two records: projection, forward pass, backward pass
 through the gates to the scores, AdamW. Held-out checks are left out; they come on top.
 
-Two lower bounds run on a twin of the model that shares its weights and has no hooks, on the same
-tokens and with the same loss, in turns with the step (A B C, B C A, ...):
+Two lower bounds run on a twin of the model that shares its weights and has no hooks. Tokens and
+loss are the same, and they take turns with the step (A B C, B C A, ...):
 
 - `lower_bound`: forward and backward to activations only. The embeddings ask for a gradient, so it
   runs through the activations of every layer; no weight gets one.
 - `tight_bound`: the same, but the backward pass ends where the first gate stands, before `o_proj`
   of layer 0. A gate step needs no gradient of the attention below it either.
 
-`ratio` is the median, over the rounds, of the step's seconds over the bound's in the same round, so
-that a machine whose speed drifts does not bend it. The weights of `--config` are random.
+`ratio` is the step's seconds over the bound's in the same round, and of all rounds the median. So a
+machine whose speed drifts does not bend it. The weights of `--config` are random.
 """
 
 from __future__ import annotations

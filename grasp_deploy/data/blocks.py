@@ -132,8 +132,8 @@ def _first_tokens(
 ) -> list[int]:
     """Token ids of the joined text: all of them, or at least its first `needed`.
 
-    Tokenizers of these families split at blank lines (no merge crosses one, or a pattern cuts
-    there after a look at one more character), so a last document with visible text shields all
+    Tokenizers of these families split at blank lines: no merge crosses one, or a pattern cuts
+    there after a look at one more character. So a last document with visible text shields all
     before it from whatever follows: those tokens are the whole text's. With enough of them the
     rest is not tokenised; 100 MB of text would cost minutes and many GiB.
     """

@@ -1,13 +1,13 @@
 """Telling a difference from noise, with few repetitions and many comparisons.
 
-Repetition i of every model ran side by side, so the repetitions pair up and what slows the machine
+Repetition i of every model ran side by side. So the repetitions pair up, and what slows the machine
 for a while cancels. The interval of a ratio is mean ± half width of its log ratios, and the half
 width is the wider of two:
 
 - Student's t at 95 % on the comparison's own repetitions, which is wide where a point is noisy;
 - Student's t on the noise pooled over all comparisons of that quantity, at 95 % for *all*
-  comparisons of the record together (Bonferroni), so that neither three samples that happen to lie
-  close nor the sheer number of comparisons makes a false claim.
+  comparisons of the record together (Bonferroni). So neither three samples that happen to lie close
+  nor the sheer number of comparisons makes a false claim.
 
 A difference is claimed if its interval excludes 1 and it is no smaller than 2 %.
 """

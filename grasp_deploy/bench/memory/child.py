@@ -2,10 +2,10 @@
 
 On a GPU the figures are the caching allocator's own. On the CPU the peak is that of the process's
 resident memory, above the model as it is after loading: the kernel keeps that mark, and forgets it
-when told to. For the growth to be the prefill's alone, beforehand all weights are read once (they
-may be pages of a file that nobody has touched yet) and one tiny prefill starts the thread pools and
-libraries of kernels; what it freed is given back. Small tensors must come from the kernel and go
-back to it too: see `memory.ALLOCATOR_SETTINGS`.
+when told to. The growth has to be the prefill's alone. So all weights are read once beforehand,
+since they may be pages of a file that nobody has touched yet. One tiny prefill starts the thread
+pools and libraries of kernels, and what it freed is given back. Small tensors must come from the
+kernel and go back to it too: see `measure.ALLOCATOR_SETTINGS`.
 """
 
 from __future__ import annotations

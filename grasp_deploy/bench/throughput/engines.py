@@ -101,8 +101,8 @@ def _vllm_arguments(
     """Arguments of vLLM's LLM, with room for whole batches.
 
     One step may prefill the whole of the largest batch. With vLLM's own limit the first requests
-    would decode while the last ones wait for their prefill, and neither TTFT nor TPOT would be of
-    one phase alone.
+    would decode while the last ones wait for their prefill. Neither TTFT nor TPOT would be of one
+    phase alone.
     """
     return {
         "model": str(folder),

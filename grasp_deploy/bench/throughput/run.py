@@ -1,7 +1,7 @@
 """Throughput and latency against batch size, of models side by side.
 
 Each model has an engine in a child process of its own, and all stay alive. Every point is measured
-in rounds, and in each round every model has its turn (A B, B A, A B, ...), so that what slows the
+in rounds, and in each round every model has its turn (A B, B A, A B, ...). So what slows the
 machine for a while slows all of them alike.
 """
 

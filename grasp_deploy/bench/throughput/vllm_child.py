@@ -1,7 +1,7 @@
 """One vLLM engine in a child, and the time that batches take it.
 
-The engine is in the child's own process and is driven step by step, so that what is timed is
-vLLM's scheduler and model without anything between processes.
+The engine is in the child's own process and is driven step by step. So what is timed is vLLM's
+scheduler and model, without anything between processes.
 """
 
 from __future__ import annotations

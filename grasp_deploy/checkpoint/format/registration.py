@@ -1,9 +1,9 @@
-"""Makes transformers' Auto classes know pruned checkpoints, without importing transformers.
+"""Registration of pruned checkpoints with transformers' Auto classes, without importing them.
 
 Auto classes hold classes, not names, so registering means importing the model code, which means
-importing torch. `import grasp_deploy` may do neither. So the registration waits: a finder in
-front of `sys.meta_path` watches imports of transformers (and of the two files here that import
-it) and registers when an import that loaded an Auto module has ended, all of it: transformers
+importing torch. `import grasp_deploy` may do neither. So the registration waits. A finder in
+front of `sys.meta_path` watches imports of transformers, and of the two files here that import it.
+It registers when an import that loaded an Auto module has ended, all of it. For transformers
 imports its Auto modules in the middle of loading others, when ours could not be loaded yet.
 """
 

@@ -1,7 +1,7 @@
 """The accuracy of a task, the average of several, and the change between two models.
 
 The paper's own code takes `acc_norm` of a task that has it and `acc` of the others, and averages
-them without weights (LLM-Pruner and SliceGPT do the same, which is what makes tables comparable).
+them without weights. LLM-Pruner and SliceGPT do the same, which makes tables comparable.
 `acc` is how often the right choice has the highest log-likelihood; in `acc_norm` the log-likelihood
 is divided by the choice's length in characters first. Of the paper's five tasks all but WinoGrande
 have it. Answers that are generated, as in GSM8K, count by `exact_match`.
@@ -63,8 +63,8 @@ def change(
 ) -> tuple[float, float | None]:
     """Mean gain in accuracy of the other model on the same tasks, and its standard error.
 
-    Both answered the same items, so the error is that of the mean difference per item (paired),
-    which is smaller than that of two separate samples. None where items do not pair up.
+    Both answered the same items, so the error is that of the mean difference per item (paired).
+    It is smaller than that of two separate samples. None where items do not pair up.
     """
     shifts, errors = [], []
     for before, after in zip(first, other, strict=True):
