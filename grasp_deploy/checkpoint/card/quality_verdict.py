@@ -1,4 +1,4 @@
-"""Is a pruned model still good: usable as it is, worth healing, or broken?
+"""The verdict on a pruned model: usable as it is, worth healing, broken, or undecided.
 
 Corpora that the model was not calibrated on and tasks decide, the worst of them. What the model was
 calibrated on says little: there it does better than anywhere else.

@@ -1,4 +1,4 @@
-"""Is a model folder whole: its files, and its tensors against its config.json."""
+"""Checks of a model folder: its files, and its tensors against its config.json."""
 
 from __future__ import annotations
 
