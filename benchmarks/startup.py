@@ -1,8 +1,8 @@
 """Seconds until vLLM serves a model whose layers differ, cold and warm.
 
 Three checkpoints of one model: dense; pruned with the same sizes in every layer; pruned to the same
-budget with every layer different. Each is served until it answers, first with an empty cache of
-compiled graphs (cold), then again with the cache that this left (warm), in turns.
+budget with every layer different. Each is served until it answers: first with an empty cache of
+compiled graphs (cold), then with the cache that this left (warm). The checkpoints take turns.
 
     python -m benchmarks.startup --model ../shared/models/ref-llama-7m --repeats 3
 """

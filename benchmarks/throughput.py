@@ -1,9 +1,9 @@
 """Speed of a pruned model at each batch size.
 
 The paper's figure: a prompt of 2,048 tokens, 256 new ones, the batch swept, at keep 1.0, 0.8, 0.6
-and 0.5. A folder with weights is compressed by a short schedule (speed depends on shapes alone), as
-the method leaves it and with widths in multiples of 32; a config.json gets a random mask of the
-same budget and random weights.
+and 0.5. A folder with weights is compressed by a short schedule, since speed depends on shapes
+alone: as the method leaves it, and with widths in multiples of 32. A config.json gets a random mask
+of the same budget and random weights.
 
     python -m benchmarks.throughput --model ../shared/models/ref-llama-7m \
         --prompt-tokens 256 --new-tokens 64 --batch 1,4,16

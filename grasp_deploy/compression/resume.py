@@ -37,7 +37,7 @@ LOCK_FILE = "lock"
 
 
 class Workspace:
-    """Keeps what one compression has learnt so far."""
+    """The folder of one compression, with what it has learnt so far."""
 
     def __init__(self, directory: Path, lock: ExitStack) -> None:
         self.directory = directory

@@ -2,7 +2,7 @@
 
 A window is a run of tokens of one text; its last `scored` tokens are predicted, each from all
 before it in the window. Windows that advance by less than their length give each scored token more
-to go by, at the price of running most tokens more than once:
+to go by. The price is that most tokens run more than once:
 
     length 6, stride 2     0 1 2 3 4 5            scores 1 2 3 4 5
                                2 3 4 5 6 7        scores 6 7

@@ -14,6 +14,7 @@ from torch import Tensor
 from grasp_deploy.pruning.allocation import (
     ALLOCATIONS,
     allocate,
+    by_rank,
     by_share,
     owl_offsets,
     per_cost,
@@ -167,3 +168,11 @@ def test_scores_per_cost_spare_what_costs_nothing() -> None:
     got = per_cost(torch.tensor([3.0, 3.0, 3.0]), torch.tensor([2.0, 0.0, 12.0]).double())
     assert got.tolist() == [1.5, 3.0, 0.25]
     assert got.dtype == torch.float32
+
+
+def test_scores_by_rank_project_to_the_same_mask() -> None:
+    budget, scores = budget_of(0.6), random_scores()
+    scores[::3] = 0.5  # equals, which the tie order decides
+    ranked = by_rank(scores, budget)
+    assert torch.equal(project(scores, budget), project(ranked, budget))
+    torch.testing.assert_close(ranked.sort().values, torch.linspace(-1, 1, UNITS.size))

@@ -275,8 +275,7 @@ def test_gates_on_keys_and_values_see_the_same_losses_and_go_elsewhere(
     ]
     assert first[1].loss == pytest.approx(first[0].loss, rel=1e-6)
     assert first[1].heldout_loss == pytest.approx(first[0].heldout_loss, rel=1e-6)
-    differ = states[0].values != states[1].values
-    assert bool(differ[UNITS.is_kv].any())
+    assert bool((states[0].values != states[1].values)[UNITS.is_kv].any())
 
 
 def test_noise_moves_the_masks_of_steps_and_not_those_that_are_measured(

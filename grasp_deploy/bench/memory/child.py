@@ -5,7 +5,7 @@ resident memory, above the loaded model: the kernel keeps that mark and resets i
 growth must be the prefill's alone. So all weights are read once beforehand, since they may be pages
 of a file that nobody has touched. A tiny prefill starts thread pools and kernel libraries, and what
 it freed is given back. Small tensors must come from the kernel and return to it too: see
-`memory.ALLOCATOR_SETTINGS`.
+`measure.ALLOCATOR_SETTINGS`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class ImportProgress(threading.local):
 
 
 class TransformersWatcher(MetaPathFinder):
-    """Finds nothing itself; wraps what the other finders find for the modules that it watches."""
+    """A finder that wraps what the other finders find for the modules that it watches."""
 
     def __init__(self) -> None:
         self.progress = ImportProgress()
@@ -103,7 +103,7 @@ class TransformersWatcher(MetaPathFinder):
 
 
 class WatchedLoader(Loader):
-    """Loads a module with its real loader, then registers if no watched import is left open."""
+    """A loader that calls the real one, then registers if no watched import is left open."""
 
     def __init__(self, loader: Loader, progress: ImportProgress) -> None:
         self.loader = loader

@@ -63,8 +63,8 @@ def change(
 ) -> tuple[float, float | None]:
     """Mean gain in accuracy of the other model on the same tasks, and its standard error.
 
-    Both answered the same items, so the error is that of the mean difference per item (paired),
-    which is smaller than that of two separate samples. None where items do not pair up.
+    Both answered the same items, so the error is that of the mean difference per item (paired).
+    It is smaller than that of two separate samples. None where items do not pair up.
     """
     shifts, errors = [], []
     for before, after in zip(first, other, strict=True):

@@ -169,20 +169,18 @@ def test_paths_without_a_folder_are_refused(name: str) -> None:
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").touch()
+    path = tmp_path / "model.safetensors"
+    path.touch()
     with pytest.raises(InputError) as caught:
-        resolve_model(str(tmp_path / "model.safetensors"))
-    assert str(caught.value) == (
-        f"{tmp_path}/model.safetensors is a file: name the model's folder, or a hub id"
-    )
+        resolve_model(str(path))
+    assert str(caught.value) == f"{path} is a file: name the model's folder, or a hub id"
 
 
 def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         resolve_model(str(tmp_path), revision="main")
-    assert str(caught.value) == (
-        f"{tmp_path} is a folder, and only hub models have revisions: leave --revision out"
-    )
+    reason = "is a folder, and only hub models have revisions: leave --revision out"
+    assert str(caught.value) == f"{tmp_path} {reason}"
 
 
 def test_hashes_are_of_the_weight_files_alone(tmp_path: Path) -> None:
