@@ -64,3 +64,14 @@ def test_an_input_that_the_text_hardly_excites_keeps_its_weights() -> None:
     weight = WEIGHT.double()
     moved = (normal_equations(TARGETS, inputs).solve(weight, ridge=0.01) - weight).norm(dim=0)
     assert moved[2] < 0.05 * moved[[0, 1, 3, 4, 5]].min()
+
+
+def test_an_exact_fit_has_no_negative_error() -> None:
+    """The error is a difference of large sums, which rounding takes below 0 in some of these."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(64, 8, generator=generator)
+        weight = torch.randn(4, 8, generator=generator)
+        sums = NormalEquations(4, 8)
+        sums.add(inputs.double() @ weight.double().T, inputs)
+        assert 0 <= sums.error(weight) < 1e-9
