@@ -208,7 +208,7 @@ def test_the_command_and_its_bad_input(
         with monkeypatch.context() as full:
             full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
             refused = grasp_deploy("heal", cut, *text, "-o", "out")
-            assert_refused(refused, "disk of out has 0.00 GiB left", "free some space")
+            assert_refused(refused, "disk of out has 0 bytes left", "free some space")
         refused = grasp_deploy("heal", cut, *text, "-o", "out", "--model", other)
         assert_refused(refused, "with other weights than this model", "name the same model")
         refused = grasp_deploy("heal", changed, *text, "-o", "out")
