@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.read.loading import load
@@ -295,3 +296,22 @@ def test_too_little_text_leaves_the_weights_as_they_were(
     assert "compensation" in {row["stage"] for row in rows}
     assert plan.fitted == [] and plan.provenance["compensation"] == []
     assert all(check.ok for check in verify(tmp_path / "out"))
+
+
+def test_refitted_columns_carry_their_scales(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], quick: CompressConfig, tmp_path: Path
+) -> None:
+    """The same run without scales has the same mask and columns, each unscaled."""
+    output, plan, _ = compensated
+    config = replace(quick, **{**COMPENSATED, "scale_epochs": 0}, compensation=True)
+    plain, _ = compressed(config, tmp_path / "plain")
+    assert torch.equal(plain.mask, plan.mask)
+    units = UnitTable.of_layers(plan.dense_layers)
+    name = "model.layers.0.mlp.down_proj.weight"
+    scaled, unscaled = (
+        load_file(folder / "model.safetensors")[name].float()
+        for folder in (output, tmp_path / "plain")
+    )
+    scales = plan.scales[units.ffn(0)][plan.mask[units.ffn(0)]]
+    assert (scales - 1).abs().max() > 0.02, "the scales were learnt"
+    torch.testing.assert_close(scaled, unscaled * scales, rtol=0.02, atol=1e-4)
