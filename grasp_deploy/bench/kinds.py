@@ -23,6 +23,7 @@ from grasp_deploy.bench.throughput.record import ThroughputRecord
 from grasp_deploy.bench.throughput.table import throughput_tables
 from grasp_deploy.bench.throughput.verdict import throughput_headlines, throughput_verdicts
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.tasks.record import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.report.records import NamedRecord, read_records
@@ -79,8 +80,8 @@ KINDS = {
     ),
     "tasks": Kind(
         title="Accuracy on tasks",
-        record=dict,
-        tables=lambda record: [task_table(record)],
+        record=TasksRecord,
+        tables=lambda record: [task_table(to_builtins(record))],
     ),
 }
 

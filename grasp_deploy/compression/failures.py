@@ -22,7 +22,7 @@ def explained_failures(device: torch.device) -> Iterator[None]:
         raise InputError(
             f"{device} is out of memory ({first_line(error)}): try "
             "--gradient-checkpointing, a shorter --sequence-length, "
-            "--set compensation_sequences=64, or --dtype bfloat16"
+            "--set compensation-sequences=64, or --dtype bfloat16"
         ) from None
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(

@@ -23,6 +23,7 @@ from tests.bench.records import (
     throughput_record,
     typed,
 )
+from tests.evaluate.tasks.task_records import task_record
 
 MODELS = [model("dense"), model("pruned", 0.6)]
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.json"))
@@ -129,3 +130,14 @@ def test_records_of_one_name_and_records_named_twice(tmp_path: Path) -> None:
     assert [section.name for section in read_sections(paths)] == ["kv", "kv#2"]
     with pytest.raises(InputError, match="is named twice"):
         read_sections([paths[0], tmp_path / "other/../kv.json"])
+
+
+def test_records_of_tasks_are_checked_before_they_are_drawn(tmp_path: Path) -> None:
+    document, path = task_record(), tmp_path / "tasks.json"
+    path.write_text(json.dumps(document))
+    (section,) = read_sections([path])
+    assert [table.row_count for table in section.tables()] == [3]
+    del document["cells"][0]["accuracy"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=r"tasks.json .*`accuracy`"):
+        read_sections([path])
