@@ -30,7 +30,13 @@ from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
-from grasp_deploy.pruning.layout import decoder_layers, features_of
+from grasp_deploy.pruning.layout import (
+    OUTPUT_PROJECTIONS,
+    decoder_layers,
+    device_of,
+    kept_columns,
+    output_projections,
+)
 from grasp_deploy.pruning.least_squares import NormalEquations
 from grasp_deploy.pruning.units import UnitTable
 
@@ -49,7 +55,6 @@ class Fit:
 def compensate(
     model: nn.Module,
     units: UnitTable,
-    group_width: int,
     mask: Tensor,
     sequences: Tensor,
     *,
@@ -64,10 +69,10 @@ def compensate(
     of removed units stay as they are: the gates, or the cut, remove them. Raises LossError if
     hidden states are not finite.
     """
-    device = next(model.parameters()).device
+    device = device_of(model)
     gate_values = mask.to(device).float()
     batches = [batch.to(device) for batch in sequences.split(batch_size)]
-    with torch.no_grad(), gated(model, units, group_width) as gates:
+    with torch.no_grad(), gated(model, units) as gates:
         layers = zip(decoder_layers(model), layer_calls(model, batches), strict=True)
         dense = embedded(model, batches)
         pruned = list(dense)
@@ -78,24 +83,20 @@ def compensate(
             gates.assign(gate_values)
 
             linear = layer.self_attn.o_proj
-            columns = kept_columns(gate_values[units.kv(index)], group_width)
+            columns = kept_columns(linear, gate_values[units.kv(index)])
             attended = [attend(layer, x, **call)[1] for x, call in zip(pruned, calls, strict=True)]
             errors = _refit(linear, columns, zip(pruned, attended, goals, strict=True), ridge)
             yield Fit(index, "self_attn.o_proj", *errors)
 
             middles = [x + linear(inputs) for x, inputs in zip(pruned, attended, strict=True)]
             del attended, goals
-            columns = kept_columns(gate_values[units.ffn(index)], 1)
+            linear = layer.mlp.down_proj
+            columns = kept_columns(linear, gate_values[units.ffn(index)])
             activations = (feed_forward(layer, middle)[1] for middle in middles)
             parts = zip(middles, activations, dense, strict=True)
-            yield Fit(index, "mlp.down_proj", *_refit(layer.mlp.down_proj, columns, parts, ridge))
+            yield Fit(index, "mlp.down_proj", *_refit(linear, columns, parts, ridge))
 
             pruned = [middle + feed_forward(layer, middle)[0] for middle in middles]
-
-
-def kept_columns(kept: Tensor, width: int) -> Tensor:
-    """Indices of the input columns of a linear layer whose `(units,)` units are kept."""
-    return features_of(kept.nonzero().flatten(), width)
 
 
 def _refit(
@@ -122,3 +123,48 @@ def _targets(goal: Tensor, start: Tensor, linear: nn.Linear) -> Tensor:
     """`(B, T, d)` outputs that lead from one state to another; float32 keeps small differences."""
     targets = goal.float() - start.float()
     return targets if linear.bias is None else targets - linear.bias
+
+
+class OutputProjections:
+    """The weights of the `(2L,)` output projections by name, whose kept columns come and go.
+
+    With `resettable` the dense model's weights are held on the CPU, so that columns can be solved
+    for more than once.
+    """
+
+    def __init__(self, model: nn.Module, units: UnitTable, *, resettable: bool = True) -> None:
+        self._units = units
+        self.linears = {
+            f"model.layers.{segment // 2}.{OUTPUT_PROJECTIONS[segment % 2]}.weight": linear
+            for segment, linear in enumerate(output_projections(model))
+        }
+        self._dense = {
+            name: linear.weight.detach().to("cpu", copy=True)
+            for name, linear in self.linears.items()
+            if resettable
+        }
+
+    def columns(self, mask: Tensor) -> dict[str, Tensor]:
+        """Indices of the input columns that a `(N,)` mask keeps, by the weight's name."""
+        parts = zip(self.linears.items(), mask.split(self._units.segment_sizes), strict=True)
+        return {name: kept_columns(linear, kept) for (name, linear), kept in parts}
+
+    def extract(self, mask: Tensor) -> dict[str, Tensor]:
+        """Copies of the present kept columns, on the CPU, by the weight's name."""
+        return {
+            name: self.linears[name].weight[:, columns].cpu()
+            for name, columns in self.columns(mask).items()
+        }
+
+    @torch.no_grad()
+    def load(self, mask: Tensor, kept: dict[str, Tensor]) -> None:
+        """Write columns that `extract` gave for a mask into the model."""
+        for name, columns in self.columns(mask).items():
+            weight = self.linears[name].weight
+            weight[:, columns] = kept[name].to(weight)
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Write the dense model's weights into the model."""
+        for name, linear in self.linears.items():
+            linear.weight.copy_(self._dense[name])

@@ -53,7 +53,7 @@ def attend(layer: Any, hidden: Tensor, /, **call: Any) -> tuple[Tensor, Tensor]:
     return added, inputs[0]
 
 
-def feed_forward(layer: Any, middle: Tensor, /) -> tuple[Tensor, Tensor]:
+def feed_forward(layer: Any, middle: Tensor, /, **_call: Any) -> tuple[Tensor, Tensor]:
     """`(B, T, d)` that the MLP adds to hidden states, and the `(B, T, F)` inputs of down_proj."""
     inputs: list[Tensor] = []
     with on_inputs([layer.mlp.down_proj], lambda _, x: inputs.append(x)):

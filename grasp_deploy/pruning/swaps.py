@@ -15,7 +15,7 @@ from itertools import islice, zip_longest
 import torch
 from torch import Tensor
 
-from grasp_deploy.pruning.ranking import Ranking
+from grasp_deploy.pruning.projection import Ranking
 
 
 @dataclass(frozen=True)
@@ -82,5 +82,5 @@ def _moved(ranking: Ranking, unit: int, keeps: bool, forcing_value: float) -> Ra
     """The ranking with a unit at its very end; None if the unit does not cross the cut."""
     values = ranking.values.clone()
     values[unit] = forcing_value if keeps else -forcing_value
-    forced = Ranking.of_values(values, ranking.budget)
+    forced = Ranking(values, ranking.budget)
     return forced if bool(forced.mask[unit]) == keeps else None

@@ -6,12 +6,12 @@ import copy
 
 import pytest
 import torch
+from grasp_deploy.pruning.output_projections import OutputProjections
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grasp_deploy.pruning.compensation import Fit, compensate
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.output_projections import OutputProjections
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.tiny_units import UNITS, frozen, generator, hooks_of, token_ids
 from tests.tiny import VARIANTS, tiny_model

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
+from grasp_deploy.pruning.ranking import Ranking
 
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.ranking import Ranking
 from grasp_deploy.pruning.units import UnitTable
 
 BUDGET = make_budget(UnitTable.of_layers([(3, 2)]), torch.tensor([2.0, 2, 2, 1, 4]), 7)

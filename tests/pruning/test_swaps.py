@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from grasp_deploy.pruning.ranking import Ranking
 from torch import Tensor
 
 from grasp_deploy.pruning.budget import Budget, make_budget
-from grasp_deploy.pruning.ranking import Ranking
 from grasp_deploy.pruning.swaps import Swap, groups_near_the_cut, try_swaps
 from grasp_deploy.pruning.units import UnitTable
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from grasp_deploy.pruning.learning_state import LearningState
+from grasp_deploy.pruning.ranking import Ranking
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -19,9 +21,7 @@ from grasp_deploy.compression.budget import unit_table
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.costs import Widths, parameters_cost
 from grasp_deploy.pruning.gates import GateSite, gated, straight_through
-from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.objective import LossError, distillation_loss, mean_loss
-from grasp_deploy.pruning.ranking import Ranking
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import (
     StepRecord,

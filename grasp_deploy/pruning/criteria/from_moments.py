@@ -1,4 +1,4 @@
-"""Scores from the moments of the inputs of `down_proj` and `o_proj`: FLAP and structured Wanda.
+"""Scores from the moments of linear layers' inputs: FLAP, structured Wanda, and OWL's outliers.
 
 FLAP (An et al. 2024): a column whose input hardly fluctuates can be replaced by a constant, its
 mean input times the column, added to the output as a bias. The replacement loses the input's
@@ -6,7 +6,8 @@ variance times the column's squared norm, their metric WIFV. The bias itself is 
 checkpoints have no place for one, and the closed-form compensation does more.
 
 Wanda-sp, a baseline of the same paper, makes Wanda (Sun et al. 2024) structured: the importance of
-a column is the sum of `|W|·‖x‖₂` over its weights.
+a column is the sum of `|W|·‖x‖₂` over its weights. OWL (Yin et al. 2024) shares its budget out by
+the share of each layer's `|W|·‖x‖₂` that are outliers.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.moments import input_moments
-from grasp_deploy.pruning.layout import output_projections
+from grasp_deploy.pruning.layout import PRUNABLE_LINEARS, coupled_linears, output_projections
 from grasp_deploy.pruning.units import UnitTable
+
+OUTLIER_FACTOR = 5.0  # M: an outlier is that many times the layer's mean
 
 
 @torch.no_grad()
@@ -29,7 +32,7 @@ def flap_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Te
     Their source squares the metric of `o_proj` first; here both kinds are treated alike. Such
     scores have no zero: dividing them by costs means nothing.
     """
-    linears = list(output_projections(model).values())
+    linears = output_projections(model)
     moments = input_moments(model, linears, text)
     scores = []
     for size, linear, moment in zip(units.segment_sizes, linears, moments, strict=True):
@@ -58,7 +61,7 @@ def wanda_structured_scores(model: nn.Module, units: UnitTable, text: Calibratio
     1 is an average unit of its layer and kind everywhere, so a global ranking can use them. With
     the allocation `layerwise` the division changes nothing, and the result is Wanda-sp.
     """
-    linears = list(output_projections(model).values())
+    linears = output_projections(model)
     moments = input_moments(model, linears, text)
     scores = []
     for size, linear, moment in zip(units.segment_sizes, linears, moments, strict=True):
@@ -67,3 +70,32 @@ def wanda_structured_scores(model: nn.Module, units: UnitTable, text: Calibratio
         left = (sums > 0).sum()  # removed units count in no mean
         scores.append(sums / (sums.sum() / left if left else 1.0))
     return torch.cat(scores)
+
+
+@torch.no_grad()
+def outlier_ratios(
+    model: nn.Module, text: CalibrationText, *, factor: float = OUTLIER_FACTOR
+) -> Tensor:
+    """`(L,)` float64 shares of a layer's `|W|·‖x‖₂` that exceed `factor` times their mean.
+
+    All prunable weights of the layer count together, which the paper calls the layerwise outlier
+    distribution; norms are those over the text.
+    """
+    linears = [coupled.linear for coupled in coupled_linears(model)]
+    moments = input_moments(model, linears, text)
+    pairs = [(lin.weight, m.norm.float()) for lin, m in zip(linears, moments, strict=True)]
+    size = len(PRUNABLE_LINEARS)
+    layers = (pairs[start : start + size] for start in range(0, len(pairs), size))
+    return torch.stack([_outlier_ratio(layer, factor) for layer in layers])
+
+
+def _outlier_ratio(layer: list[tuple[Tensor, Tensor]], factor: float) -> Tensor:
+    """The share of one layer, from its `(out, in)` weights and their inputs' `(in,)` norms.
+
+    Sizes are computed twice rather than held for a whole layer.
+    """
+    count = sum(weight.numel() for weight, _ in layer)
+    sums = [(w.float().abs() * norms).sum(dtype=torch.float64) for w, norms in layer]
+    limit = factor * sum(sums) / count
+    outliers = [(w.float().abs() * norms > limit).sum() for w, norms in layer]
+    return torch.stack(outliers).sum().double() / count

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.criteria.batches import CalibrationText, device_of
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.hooks import on_inputs
 
 
@@ -58,6 +58,6 @@ def input_moments(
     """Moments of the inputs of each linear layer over a text; forward passes alone."""
     moments = [Moments(linear.in_features, linear.weight.device) for linear in linears]
     with on_inputs(linears, lambda index, x: moments[index].add(x)):
-        for batch in text.batches(device_of(model)):
+        for batch in text.batches(model):
             model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
     return moments

@@ -21,13 +21,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.criteria.batches import CalibrationText, device_of
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.elimination import losses_one_by_one
 from grasp_deploy.pruning.hooks import on_inputs
 from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
-from grasp_deploy.pruning.layout import decoder_layers, output_projections
+from grasp_deploy.pruning.layout import decoder_layers, device_of, output_projections
 from grasp_deploy.pruning.least_squares import Gram
-from grasp_deploy.pruning.objective import finite, language_loss
 from grasp_deploy.pruning.units import UnitTable
 
 
@@ -63,7 +62,7 @@ def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText)
 
     The gradients are those of the summed loss of a token's sequence, in nats.
     """
-    linears = list(output_projections(model).values())
+    linears = output_projections(model)
     moments = []
     for linear, size in zip(linears, units.segment_sizes, strict=True):
         width = linear.in_features // size
@@ -79,9 +78,7 @@ def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText)
         return x
 
     with on_inputs(linears, track):
-        for step, batch in enumerate(text.batches(device_of(model))):
-            loss = language_loss(model, batch)
-            finite(loss, "obs", step)
+        for batch, loss in text.losses(model, "obs"):
             (loss * batch[:, 1:].numel()).backward()
     return [moment / text.sequences.numel() for moment in moments]
 
@@ -108,16 +105,13 @@ def _grams(
     calls = layer_calls(model, batches)
     hidden = embedded(model, batches)
     for index, layer in enumerate(decoder_layers(model)):
-        for segment, linear in (
-            (2 * index + 1, layer.self_attn.o_proj),
-            (2 * index, layer.mlp.down_proj),
+        for segment, linear, run in (
+            (2 * index + 1, layer.self_attn.o_proj, attend),
+            (2 * index, layer.mlp.down_proj, feed_forward),
         ):
             gram = Gram(linear.in_features, device) if segment in scored else None
             for place, (states, call) in enumerate(zip(hidden, calls[index], strict=True)):
-                is_attention = segment % 2 == 1
-                added, inputs = (
-                    attend(layer, states, **call) if is_attention else feed_forward(layer, states)
-                )
+                added, inputs = run(layer, states, **call)
                 hidden[place] = states + added
                 if gram:
                     gram.add(inputs)

@@ -24,12 +24,7 @@ def magnitude_scores(model: nn.Module, units: UnitTable) -> Tensor:
     """
 
     def squares(coupled: Coupled) -> Tensor:
-        return sum(
-            (
-                coupled.vector_sums(parameter, parameter.float().square())
-                for parameter in coupled.parameters
-            ),
-            start=torch.zeros((), device=coupled.linear.weight.device),
-        )
+        parts = [coupled.vector_sums(p, p.float().square()) for p in coupled.parameters]
+        return torch.stack(parts).sum(0)
 
     return unit_sums(model, units, squares)
