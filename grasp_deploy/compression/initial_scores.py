@@ -15,7 +15,7 @@ from grasp_deploy.compression.frozen_model import FrozenModel, StageResult
 from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
 from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch
 from grasp_deploy.pruning.criteria.criterion import ADDITIVE, criterion_scores
-from grasp_deploy.pruning.criteria.from_moments import outlier_ratios
+from grasp_deploy.pruning.criteria.moments import outlier_ratios
 from grasp_deploy.pruning.progressive import cut_in_rounds
 
 

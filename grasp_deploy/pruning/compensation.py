@@ -71,32 +71,26 @@ def compensate(
     """
     device = device_of(model)
     gate_values = mask.to(device).float()
+    kept = gate_values.split(units.segment_sizes)
     batches = [batch.to(device) for batch in sequences.split(batch_size)]
     with torch.no_grad(), gated(model, units) as gates:
-        layers = zip(decoder_layers(model), layer_calls(model, batches), strict=True)
         dense = embedded(model, batches)
         pruned = list(dense)
+        layers = zip(decoder_layers(model), layer_calls(model, batches), strict=True)
         for index, (layer, calls) in enumerate(layers):
-            gates.assign(torch.ones_like(gate_values))
-            goals = [x + attend(layer, x, **call)[0] for x, call in zip(dense, calls, strict=True)]
-            dense = [middle + feed_forward(layer, middle)[0] for middle in goals]
-            gates.assign(gate_values)
-
-            linear = layer.self_attn.o_proj
-            columns = kept_columns(linear, gate_values[units.kv(index)])
-            attended = [attend(layer, x, **call)[1] for x, call in zip(pruned, calls, strict=True)]
-            errors = _refit(linear, columns, zip(pruned, attended, goals, strict=True), ridge)
-            yield Fit(index, "self_attn.o_proj", *errors)
-
-            middles = [x + linear(inputs) for x, inputs in zip(pruned, attended, strict=True)]
-            del attended, goals
-            linear = layer.mlp.down_proj
-            columns = kept_columns(linear, gate_values[units.ffn(index)])
-            activations = (feed_forward(layer, middle)[1] for middle in middles)
-            parts = zip(middles, activations, dense, strict=True)
-            yield Fit(index, "mlp.down_proj", *_refit(linear, columns, parts, ridge))
-
-            pruned = [middle + feed_forward(layer, middle)[0] for middle in middles]
+            for name, part in (("self_attn.o_proj", attend), ("mlp.down_proj", feed_forward)):
+                gates.assign(torch.ones_like(gate_values))
+                dense = [
+                    x + part(layer, x, **call)[0] for x, call in zip(dense, calls, strict=True)
+                ]
+                gates.assign(gate_values)
+                linear = layer.get_submodule(name)
+                columns = kept_columns(linear, kept[2 * index + OUTPUT_PROJECTIONS.index(name)])
+                pairs = list(zip(pruned, calls, strict=True))
+                inputs = (part(layer, x, **call)[1] for x, call in pairs)
+                errors = _refit(linear, columns, zip(pruned, inputs, dense, strict=True), ridge)
+                yield Fit(index, name, *errors)
+                pruned = [x + part(layer, x, **call)[0] for x, call in pairs]
 
 
 def _refit(
@@ -110,19 +104,16 @@ def _refit(
     """
     sums = NormalEquations(linear.out_features, len(columns), linear.weight.device)
     for start, inputs, goal in parts:
-        sums.add(_targets(goal, start, linear), inputs[..., columns])
+        targets = goal.float() - start.float()  # float32 keeps small differences
+        if linear.bias is not None:
+            targets = targets - linear.bias
+        sums.add(targets, inputs[..., columns])
     present = linear.weight[:, columns]
     solved = sums.solve(present, ridge).to(linear.weight.dtype)
     before, after = sums.error(present), sums.error(solved)
     if after < before:
         linear.weight[:, columns] = solved
     return before, min(before, after), float(sums.target_energy)
-
-
-def _targets(goal: Tensor, start: Tensor, linear: nn.Linear) -> Tensor:
-    """`(B, T, d)` outputs that lead from one state to another; float32 keeps small differences."""
-    targets = goal.float() - start.float()
-    return targets if linear.bias is None else targets - linear.bias
 
 
 class OutputProjections:

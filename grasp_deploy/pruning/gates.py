@@ -18,8 +18,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.hooks import on_inputs, on_outputs
-from grasp_deploy.pruning.layout import decoder_layers, device_of, output_projections
+from grasp_deploy.pruning.layout import (
+    decoder_layers,
+    device_of,
+    on_inputs,
+    on_outputs,
+    output_projections,
+)
 from grasp_deploy.pruning.units import UnitTable
 
 GateSite = Literal["outputs", "keys-values"]
@@ -73,17 +78,7 @@ def straight_through(probabilities: Tensor, mask: Tensor) -> Tensor:
 
     The forward pass sees the mask, the backward pass hands the gradient on to `p`.
     """
-    return _StraightThrough.apply(probabilities, mask)
-
-
-class _StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, probabilities: Tensor, mask: Tensor) -> Tensor:
-        return mask.to(probabilities.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+    return mask.to(probabilities.dtype) + (probabilities - probabilities.detach())
 
 
 class _Multiply(torch.autograd.Function):

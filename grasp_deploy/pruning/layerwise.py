@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.hooks import installed, on_inputs
-from grasp_deploy.pruning.layout import decoder_layers
+from grasp_deploy.pruning.layout import decoder_layers, installed, on_inputs
 
 Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary embeddings and masks
 

@@ -1,4 +1,6 @@
-"""The prunable linear layers, listed once: rows and columns that go when a unit goes.
+"""The prunable linear layers, listed once, and hooks on them that are always removed.
+
+Rows and columns that go when a unit goes:
 
     FFN channel   a row of gate_proj and of up_proj, a column of down_proj
     KV group      D rows of k_proj and of v_proj, G·D rows of q_proj, G·D columns of o_proj
@@ -9,15 +11,18 @@ The biases of down_proj and o_proj and the q/k norms always stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from grasp_deploy.pruning.units import UnitTable
 
+OnTensor = Callable[[int, Tensor], Tensor | None]
 Features = Literal["channels", "queries", "keys-values"]  # 1, G·D and D of them to a unit
 
 
@@ -118,3 +123,28 @@ def features_of(units: Tensor, width: int) -> Tensor:
 def kept_columns(linear: nn.Linear, kept: Tensor) -> Tensor:
     """Input columns of an output projection that the kept ones of its `(n,)` units have."""
     return features_of(kept.nonzero().flatten(), linear.in_features // len(kept))
+
+
+@contextmanager
+def installed(hooks: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks at the end of the block; a lazy iterable installs them one by one."""
+    with ExitStack() as stack:
+        for hook in hooks:
+            stack.callback(hook.remove)
+        yield
+
+
+def on_inputs(modules: Iterable[nn.Module], action: OnTensor) -> AbstractContextManager[None]:
+    """Call `action(index, x)` with the first input of modules; a tensor returned replaces it."""
+    return installed(
+        module.register_forward_pre_hook(lambda _, inputs, i=index: action(i, inputs[0]))
+        for index, module in enumerate(modules)
+    )
+
+
+def on_outputs(modules: Iterable[nn.Module], action: OnTensor) -> AbstractContextManager[None]:
+    """Call `action(index, y)` with the output of modules; a tensor returned replaces it."""
+    return installed(
+        module.register_forward_hook(lambda _, _inputs, output, i=index: action(i, output))
+        for index, module in enumerate(modules)
+    )

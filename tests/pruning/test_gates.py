@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grasp_deploy.pruning.gates import Gates, GateSite, gated, straight_through
-from grasp_deploy.pruning.hooks import on_inputs
-from grasp_deploy.pruning.layout import output_projections
+from grasp_deploy.pruning.layout import on_inputs, output_projections
 from grasp_deploy.pruning.objective import language_loss, mean_loss
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable

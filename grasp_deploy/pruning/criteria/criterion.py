@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.criteria.from_moments import flap_scores, wanda_structured_scores
+from grasp_deploy.pruning.criteria.moments import flap_scores, wanda_structured_scores
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.criteria.taylor import (
     taylor_element_scores,
     taylor_gate_scores,
     taylor_vector_scores,
 )
-from grasp_deploy.pruning.criteria.without_text import magnitude_scores, random_scores
-from grasp_deploy.pruning.layout import device_of
+from grasp_deploy.pruning.layout import Coupled, device_of, unit_sums
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.units import UnitTable
 
@@ -58,3 +58,24 @@ def criterion_scores(
     if not bool(scores.isfinite().all()):
         raise LossError(f"the {name} scores are not finite: {OVERFLOW}")
     return scores.to(device_of(model)).float()
+
+
+def random_scores(units: UnitTable, seed: int) -> Tensor:
+    """`(N,)` float64, a permutation of 0, 1/N, ... drawn on the CPU: the same for every device."""
+    order = torch.randperm(units.size, generator=torch.Generator().manual_seed(seed))
+    return order.double() / units.size
+
+
+@torch.no_grad()
+def magnitude_scores(model: nn.Module, units: UnitTable) -> Tensor:
+    """`(N,)` float64 squared L2 norms of all weights that go with a unit.
+
+    It is the baseline "L2" of LLM-Pruner (Ma et al. 2023, table 1), whose source adds up squares
+    without a root. Squares are a sum over parameters, so per parameter of cost it is their mean.
+    """
+
+    def squares(coupled: Coupled) -> Tensor:
+        parts = [coupled.vector_sums(p, p.float().square()) for p in coupled.parameters]
+        return torch.stack(parts).sum(0)
+
+    return unit_sums(model, units, squares)

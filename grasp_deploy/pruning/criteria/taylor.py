@@ -18,18 +18,18 @@ pass gradients on: a batch costs as much as a step of learning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.hooks import installed, on_inputs
 from grasp_deploy.pruning.layout import (
     Coupled,
     coupled_linears,
+    installed,
+    on_inputs,
     output_projections,
     unit_sums,
     zeros_by_segment,
@@ -121,18 +121,9 @@ def _differentiate(
 ) -> None:
     """Pass `on_gradient` the gradients of each batch's sum of its sequences' mean losses.
 
-    Dividing by the number of sequences waits for the end: small gradients vanish in half precision.
-    """
-    with _gradients_of(model, on_gradient):
-        for batch, loss in text.losses(model, criterion):
-            (loss * len(batch)).backward()
-
-
-@contextmanager
-def _gradients_of(model: nn.Module, on_gradient: OnGradient) -> Iterator[None]:
-    """Let the weights that go with units take gradients, and freeze them again whatever happens.
-
-    `on_gradient` is called as soon as the backward pass has a gradient; then it is freed.
+    It is called as soon as the backward pass has a gradient; then that is freed. Dividing by the
+    number of sequences waits for the end: small gradients vanish in half precision. The weights
+    that go with units take gradients for the while, and are frozen again whatever happens.
     """
     owners = {
         parameter: coupled for coupled in coupled_linears(model) for parameter in coupled.parameters
@@ -147,7 +138,8 @@ def _gradients_of(model: nn.Module, on_gradient: OnGradient) -> Iterator[None]:
         for parameter in owners:
             parameter.requires_grad_(True)
         with installed(p.register_post_accumulate_grad_hook(pass_on) for p in owners):
-            yield
+            for batch, loss in text.losses(model, criterion):
+                (loss * len(batch)).backward()
     finally:
         for parameter in owners:
             parameter.requires_grad_(False)

@@ -10,16 +10,25 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.criteria.criterion import ADDITIVE, CRITERIA, criterion_scores
-from grasp_deploy.pruning.criteria.from_moments import (
+from grasp_deploy.pruning.criteria.criterion import (
+    ADDITIVE,
+    CRITERIA,
+    criterion_scores,
+    magnitude_scores,
+    random_scores,
+)
+from grasp_deploy.pruning.criteria.moments import (
     flap_scores,
     outlier_ratios,
     wanda_structured_scores,
 )
-from grasp_deploy.pruning.criteria.without_text import magnitude_scores, random_scores
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.hooks import on_inputs
-from grasp_deploy.pruning.layout import PRUNABLE_LINEARS, coupled_linears, output_projections
+from grasp_deploy.pruning.layout import (
+    PRUNABLE_LINEARS,
+    coupled_linears,
+    on_inputs,
+    output_projections,
+)
 from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.criteria.cases import SEQUENCES, TEXT, score_by_hand
