@@ -54,11 +54,9 @@ from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.learning_state import LearningState
-from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.ranking import Ranking
+from grasp_deploy.pruning.projection import Ranking, project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
-from grasp_deploy.pruning.training import freeze, learn_scores
+from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
 from grasp_deploy.stats.spread import spread
 
 WARM_UP_ROUNDS = 3
@@ -74,7 +72,6 @@ class Subject:
     model: nn.Module
     twin: nn.Module  # the same weights in other modules, without gates
     budget: Budget
-    group_width: int
     tokens: Tensor  # (steps, B, T) int64
 
 
@@ -127,7 +124,6 @@ def build(options: argparse.Namespace) -> Subject:
         model=model,
         twin=twin(model),
         budget=budget_for(CompressConfig(model="", keep=options.keep), shape, device),
-        group_width=shape.query_heads_per_group * shape.head_dim,
         tokens=torch.randint(shape.vocab_size, size, generator=generator).to(device),
     )
 
@@ -144,16 +140,12 @@ def run_rounds(subject: Subject, rounds: int) -> tuple[dict[str, list[float]], T
     """Seconds of the step and of both bounds, in turns, and the learnt `(N,)` scores."""
     device = subject.tokens.device
     blocks = CalibrationBlocks(subject.tokens.flatten(0, 1).cpu(), subject.tokens[0, :0].cpu())
-    schedule = Schedule(
-        epochs=1, batch_size=subject.tokens.shape[1], learning_rate=0.01, seed=0, select="last"
-    )
+    schedule = Schedule(blocks, 1, subject.tokens.shape[1], 0.01, seed=0, select="last")
     state = LearningState(torch.zeros(subject.budget.units.size, device=device), 0.01)
-    steps = learn_scores(
-        subject.model, subject.budget, subject.group_width, blocks, schedule, state, temperature=1.5
-    )
+    steps = learn_scores(subject.model, subject.budget, schedule, state, temperature=1.5)
     seconds: dict[str, list[float]] = {"step": [], "lower_bound": [], "tight_bound": []}
     for index in range(rounds):
-        ids = schedule.batch(blocks, index).to(device)
+        ids = schedule.batch(index).to(device)
         actions: list[tuple[str, Callable[[], object]]] = [
             ("step", partial(next, steps)),
             ("lower_bound", partial(lower_bound, subject.twin, ids)),

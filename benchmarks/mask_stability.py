@@ -60,7 +60,7 @@ def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) 
         work / "run", job.config, job.inputs, resume=False, overwrite=True
     ) as workspace:
         frozen = FrozenModel(job, model, workspace, on_progress)
-        every = max(1, job.gate_schedule.steps(job.gate_blocks) // SNAPSHOTS)
+        every = max(1, job.gate_schedule.steps // SNAPSHOTS)
 
         def snapshot(step: int, scores: Tensor) -> None:
             if step % every == 0:

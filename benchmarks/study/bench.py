@@ -124,7 +124,7 @@ class Bench:
         """Losses of a plan's mask on the uncut model, which gives the cut model's logits."""
         model = load_float32(self.directory)
         units = UnitTable.of_layers(plan.dense_layers)
-        with gated(model, units, self.shape.query_heads_per_group * self.shape.head_dim) as gates:
+        with gated(model, units) as gates:
             gates.assign(plan.mask.float().to(model.device))
             return self.losses(model)
 

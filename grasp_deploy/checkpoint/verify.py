@@ -127,10 +127,9 @@ class _Proof:
 
     def gated(self) -> str:
         """Compare the gated dense model with the cut one, scales unrounded in both."""
-        shape = self.base.shape
         model = load_checked(self.base.directory, self.device, "float32", "sdpa")
         units = UnitTable.of_layers(self.plan.dense_layers)
-        with gated(model, units, shape.query_heads_per_group * shape.head_dim) as gates:
+        with gated(model, units) as gates:
             gates.assign(self._spread_fitted(model, units).to(self.device))
             expected = _logits(model, _prompts(self.pruned))
         del model

@@ -18,13 +18,11 @@ from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.pruning.compensation import Fit, compensate
+from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
-from grasp_deploy.pruning.output_projections import OutputProjections
 from grasp_deploy.pruning.schedule import Schedule
-from grasp_deploy.pruning.training import StepRecord, freeze
+from grasp_deploy.pruning.training import LearningState, StepRecord, freeze
 
 OnStep = Callable[[int, Tensor], None]
 
@@ -48,7 +46,7 @@ class FrozenModel:
         self.on_progress = on_progress
         self.seconds = dict.fromkeys(("start", "gates", "scales"), 0.0)  # of each stage that ran
         self.outputs = OutputProjections(
-            model, run.budget.units, run.group_width, resettable=run.config.compensation
+            model, run.budget.units, resettable=run.config.compensation
         )
 
     @classmethod
@@ -62,7 +60,7 @@ class FrozenModel:
     @contextmanager
     def gated(self, gates: Tensor | None) -> Iterator[None]:
         """Hold the model under `(N,)` gates within the `with` block; None opens all of them."""
-        with gated(self.model, self.run.budget.units, self.run.group_width) as installed:
+        with gated(self.model, self.run.budget.units) as installed:
             if gates is not None:
                 installed.assign(gates)
             yield
@@ -93,7 +91,6 @@ class FrozenModel:
         return compensate(
             self.model,
             run.budget.units,
-            run.group_width,
             mask,
             sequences,
             batch_size=run.config.batch_size,

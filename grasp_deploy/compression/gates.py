@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.compression.frozen_model import FrozenModel, OnStep, StageResult
-from grasp_deploy.pruning.ranking import Ranking
+from grasp_deploy.pruning.projection import Ranking
 from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
 from grasp_deploy.pruning.training import learn_scores
 
@@ -28,8 +28,6 @@ def learn_gates(
         lambda state: learn_scores(
             frozen.model,
             run.budget,
-            run.group_width,
-            run.gate_blocks,
             schedule,
             state,
             temperature=config.temperature,
@@ -45,7 +43,7 @@ def ranking_of(frozen: FrozenModel, scores: Tensor) -> Ranking:
     """Ranking of `(N,)` scores, with the mask that they keep under the budget."""
     run = frozen.run
     if not run.config.learns:  # a criterion's scores have any size: a sigmoid would saturate
-        return Ranking.of_values(scores, run.budget)
+        return Ranking(scores, run.budget)
     return Ranking.of_scores(scores, run.budget, run.config.temperature, run.ranks_per_cost)
 
 

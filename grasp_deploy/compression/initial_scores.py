@@ -13,9 +13,9 @@ from torch import Tensor
 
 from grasp_deploy.compression.frozen_model import FrozenModel, StageResult
 from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
-from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
-from grasp_deploy.pruning.criteria.batches import OnBatch
-from grasp_deploy.pruning.criteria.outliers import outlier_ratios
+from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch
+from grasp_deploy.pruning.criteria.criterion import ADDITIVE, criterion_scores
+from grasp_deploy.pruning.criteria.moments import outlier_ratios
 from grasp_deploy.pruning.progressive import cut_in_rounds
 
 
@@ -55,7 +55,8 @@ def _one_shot(frozen: FrozenModel, criterion: str) -> InitialScores:
         )
         ratios = None
         if config.allocation == "owl":
-            ratios = outlier_ratios(frozen.model, run.criterion_sequences, config.batch_size)
+            text = CalibrationText(run.criterion_sequences, config.batch_size)
+            ratios = outlier_ratios(frozen.model, text)
         return StageResult({"scores": allocate(config.allocation, scores, run.budget, ratios)})
 
     return InitialScores(frozen.once("start", ("scores",), compute).vectors["scores"])
@@ -115,10 +116,8 @@ def _criterion_scores(frozen: FrozenModel, name: str, on_batch: OnBatch) -> Tens
         name,
         frozen.model,
         run.budget.units,
-        run.criterion_sequences,
-        batch_size=config.batch_size,
+        CalibrationText(run.criterion_sequences, config.batch_size, on_batch),
         seed=config.seed,
-        on_batch=on_batch,
         removable=run.budget.costs > 0,  # what costs nothing always stays
     )
     if name in ADDITIVE and (config.learns or run.ranks_per_cost):

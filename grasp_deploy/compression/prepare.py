@@ -21,7 +21,7 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.criteria import ADDITIVE
+from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 
@@ -74,11 +74,6 @@ class PreparedRun:
         return CalibrationBlocks(token_ids[train], token_ids[heldout])
 
     @property
-    def gate_blocks(self) -> CalibrationBlocks:
-        """The sequences that gates are learnt from: the first of those to learn from."""
-        return replace(self.blocks, train=self.blocks.train[: self.config.gate_sequences])
-
-    @property
     def criterion_sequences(self) -> Tensor:
         """`(n, T)` ids that criteria read."""
         return self.blocks.train[: self.config.criterion_sequences]
@@ -87,11 +82,6 @@ class PreparedRun:
     def fingerprint(self) -> Tensor | None:
         """Fingerprint of the text, by which an evaluation on the same text is recognised."""
         return fingerprint(self.text.token_ids)
-
-    @property
-    def group_width(self) -> int:
-        """`G·D`: attention outputs of one KV group."""
-        return self.shape.query_heads_per_group * self.shape.head_dim
 
     @property
     def ranks_per_cost(self) -> bool:
@@ -103,17 +93,20 @@ class PreparedRun:
 
     @property
     def gate_schedule(self) -> Schedule:
+        """Steps over the first of the sequences to learn from."""
         config = self.config
-        epochs = config.epochs if self.config.learns else 0
-        return replace(self._schedule(epochs), distil=config.objective == "distillation")
+        blocks = replace(self.blocks, train=self.blocks.train[: config.gate_sequences])
+        schedule = self._schedule(blocks, config.epochs if config.learns else 0)
+        return replace(schedule, distil=config.objective == "distillation")
 
     @property
     def scale_schedule(self) -> Schedule:
-        return self._schedule(self.config.scale_epochs)
+        return self._schedule(self.blocks, self.config.scale_epochs)
 
-    def _schedule(self, epochs: int) -> Schedule:
+    def _schedule(self, blocks: CalibrationBlocks, epochs: int) -> Schedule:
         config = self.config
         return Schedule(
+            blocks=blocks,
             epochs=epochs,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.read.validate import TensorEntry
@@ -67,13 +66,12 @@ def _candidates(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[Candidate]
 def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, TensorEntry]:
     """The refitted tensors as the checkpoint will hold them, scales folded in, on disk."""
     run, outputs = frozen.run, frozen.outputs
-    widths = torch.where(run.budget.units.is_kv, run.group_width, 1)
-    column_scales = scales.cpu().repeat_interleave(widths.cpu())
-    of_layer = column_scales.split([linear.in_features for linear in outputs.linears.values()])
-    columns = outputs.columns(mask.cpu())
+    sizes = run.budget.units.segment_sizes
+    parts = zip(scales.cpu().split(sizes), mask.cpu().split(sizes), strict=True)
+    kept_scales = [part[kept] for part, kept in parts]
     tensors = {
-        name: kept.float() * scale[columns[name]]
-        for (name, kept), scale in zip(outputs.extract(mask).items(), of_layer, strict=True)
+        name: columns.float() * kept.repeat_interleave(columns.shape[1] // len(kept))
+        for (name, columns), kept in zip(outputs.extract(mask).items(), kept_scales, strict=True)
     }
     path = frozen.workspace.save_tensors("fitted", tensors, {})
     return {name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in tensors.items()}

@@ -24,8 +24,7 @@ from grasp_deploy.files.disk import readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, locked, refuse_existing
 from grasp_deploy.files.tensors import read_tensors, write_tensors
-from grasp_deploy.pruning.learning_state import LearningState
-from grasp_deploy.pruning.training import StepRecord
+from grasp_deploy.pruning.training import LearningState, StepRecord
 from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0

@@ -16,7 +16,5 @@ def learn_scales(frozen: FrozenModel, mask: Tensor) -> Tensor:
         "scales",
         unit_scales(mask).to(run.device),
         schedule,
-        lambda state: training.learn_scales(
-            frozen.model, run.budget.units, run.group_width, mask, run.blocks, schedule, state
-        ),
+        lambda state: training.learn_scales(frozen.model, run.budget.units, mask, schedule, state),
     )

@@ -37,7 +37,9 @@ class LoraDistiller:
         )
         self.config, self.blocks, self.teacher = config, blocks, teacher.eval()
         # For the order of the sequences alone: minutes or steps decide when to end.
-        self.schedule = Schedule(1, config.batch_size, config.learning_rate, config.seed, "best")
+        self.schedule = Schedule(
+            blocks, 1, config.batch_size, config.learning_rate, config.seed, "best"
+        )
         self.adapted = get_peft_model(student, adapters)  # puts them into the student itself
         self.student = student.eval()  # no dropout to switch on
         self.parameters = [p for p in student.parameters() if p.requires_grad]
@@ -113,7 +115,7 @@ class LoraDistiller:
 
         Where the distance is not finite, earlier steps were too long, and the adapters stay.
         """
-        ids = self.schedule.batch(self.blocks, self.step)
+        ids = self.schedule.batch(self.step)
         self.step += 1
         ids = ids.to(next(self.teacher.parameters()).device)
         with torch.no_grad():

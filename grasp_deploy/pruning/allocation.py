@@ -14,6 +14,7 @@ quota give or take a unit. Where a layer keeps multiples, the same holds of chun
 
 from __future__ import annotations
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -54,17 +55,15 @@ def allocate(
         owl         a layer with more outliers keeps more of both (Yin et al. 2024); needs the
                     `(L,)` outlier ratios of `criteria.outliers`
 
-    Within a layer and kind the order of the scores stays. Raises ValueError for another name.
+    Within a layer and kind the order of the scores stays.
     """
-    match name:
-        case "global":
-            return scores
-        case "layerwise":
-            return by_share(scores, budget, torch.zeros(budget.units.layers, dtype=torch.float64))
-        case "owl":
-            assert outlier_ratios is not None, "owl needs the outlier ratios of the layers"
-            return by_share(scores, budget, owl_offsets(outlier_ratios))
-    raise ValueError(f"unknown allocation {name!r}: choose one of {', '.join(ALLOCATIONS)}")
+    assert name in ALLOCATIONS, name
+    if name == "global":
+        return scores
+    if name == "layerwise":
+        return by_share(scores, budget, torch.zeros(budget.units.layers))
+    assert outlier_ratios is not None, "owl needs the outlier ratios of the layers"
+    return by_share(scores, budget, owl_offsets(outlier_ratios))
 
 
 def owl_offsets(outlier_ratios: Tensor, spread: float = OWL_SPREAD) -> Tensor:
@@ -84,30 +83,30 @@ def by_share(scores: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
     The common share is the one that spends the budget, where no layer keeps less than the
     projection's floor or more than it has.
     """
-    ranks = rank_in_segment(scores, budget)
-    segment = budget.segment_of_unit
-    quotas = _quotas(ranks, budget, offsets.double().cpu().repeat_interleave(2)).to(segment.device)
-    multiples = _multiples(budget).to(segment.device)[segment]
+    ranks = rank_in_segment(scores, budget).cpu()
+    multiples = torch.tensor(budget.multiples, dtype=torch.float64)
+    quotas = _quotas(ranks, budget, offsets.double().cpu().repeat_interleave(2), multiples)
+    segment = budget.units.segment_of_unit
+    multiples = multiples[segment]
     # The mean over a chunk of a is the chunks of the quota that are left once it is kept.
-    return (quotas[segment] - (ranks + 1) - (multiples - 1) / 2) / multiples
+    shares = (quotas[segment] - (ranks + 1) - (multiples - 1) / 2) / multiples
+    return shares.to(scores.device)
 
 
-def _quotas(ranks: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
+def _quotas(ranks: Tensor, budget: Budget, offsets: Tensor, multiples: Tensor) -> Tensor:
     """`(2L,)` float64 units for each segment to keep: fractions, together worth the budget."""
     sizes = torch.tensor(budget.units.segment_sizes, dtype=torch.float64)
-    multiples = _multiples(budget)
+    least = torch.tensor(budget.least_kept, dtype=torch.float64)
     most = sizes // multiples * multiples
-    free = torch.zeros_like(sizes).index_add_(
-        0, budget.units.segment_of_unit, (budget.costs == 0).cpu().double()
-    )
-    least = torch.maximum((free / multiples).ceil(), (free == 0).double()) * multiples
     prices = _price_lists(ranks, budget)
 
     def quotas(share: float) -> Tensor:
         return ((share + offsets) * sizes).clamp(least, most)
 
     def fits(share: float) -> bool:
-        return sum(map(_price, prices, quotas(share).tolist())) <= budget.limit
+        parts = zip(quotas(share).tolist(), prices, strict=True)
+        cost = sum(numpy.interp(kept, numpy.arange(len(price)), price) for kept, price in parts)
+        return bool(cost <= budget.limit)
 
     low, high = -1.0 - float(offsets.max()), 2.0 - float(offsets.min())
     if fits(high):
@@ -118,21 +117,8 @@ def _quotas(ranks: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
     return quotas(low)
 
 
-def _price_lists(ranks: Tensor, budget: Budget) -> list[list[float]]:
+def _price_lists(ranks: Tensor, budget: Budget) -> list[numpy.ndarray]:
     """For each segment the summed cost of its best 0, 1, 2, ... units."""
     sizes = budget.units.segment_sizes
-    parts = zip(ranks.cpu().split(sizes), budget.costs.cpu().split(sizes), strict=True)
-    return [[0.0, *costs[rank.argsort()].cumsum(0).tolist()] for rank, costs in parts]
-
-
-def _price(prices: list[float], units: float) -> float:
-    """The cost of a fractional number of a segment's best units."""
-    whole = int(units)
-    part = units - whole
-    return prices[whole] + (part * (prices[whole + 1] - prices[whole]) if part else 0.0)
-
-
-def _multiples(budget: Budget) -> Tensor:
-    """`(2L,)` float64: the number of units in a chunk of each segment."""
-    pair = [budget.ffn_multiple, budget.kv_multiple]
-    return torch.tensor(pair * budget.units.layers, dtype=torch.float64)
+    parts = zip(ranks.split(sizes), budget.costs.cpu().split(sizes), strict=True)
+    return [numpy.cumsum([0.0, *costs[rank.argsort()].tolist()]) for rank, costs in parts]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,7 +36,32 @@ class Budget:
     ffn_multiple: int
     kv_multiple: int
     tie_order: Tensor  # (N,) int64: units of equal score in the order in which they are kept
-    segment_of_unit: Tensor  # (N,) int64
+
+    @cached_property
+    def segment_of_unit(self) -> Tensor:
+        """`(N,)` int64, on the device of the costs."""
+        return self.units.segment_of_unit.to(self.costs.device)
+
+    @property
+    def multiples(self) -> tuple[int, ...]:
+        """`(2L,)` units that each segment keeps a multiple of."""
+        return (self.ffn_multiple, self.kv_multiple) * self.units.layers
+
+    @property
+    def least_kept(self) -> list[int]:
+        """`(2L,)` units that each segment keeps of any ranking: a chunk, and those of cost 0."""
+        parts = zip(self.costs.cpu().split(self.units.segment_sizes), self.multiples, strict=True)
+        return [max(1, math.ceil(int((part == 0).sum()) / a)) * a for part, a in parts]
+
+    @property
+    def smallest_limit(self) -> float:
+        """The smallest limit that any ranking can meet: each segment keeps its dearest chunk."""
+        floor = 0.0
+        parts = self.costs.cpu().split(self.units.segment_sizes)
+        for costs, least in zip(parts, self.least_kept, strict=True):
+            free = int((costs == 0).sum())  # units that need company to fill a chunk
+            floor += float(costs.topk(least - free).values.sum())
+        return floor
 
     @property
     def total_cost(self) -> float:
@@ -66,21 +91,24 @@ def make_budget(
     """
     if not bool((costs > 0).any()):
         raise BudgetError("no unit costs anything under this cost model: there is nothing to prune")
-    costs = exactly_summable(costs)
-    of_segment = costs.cpu().split(units.segment_sizes)
-    _check_multiple("FFN channels", ffn_multiple, of_segment[0::2])
-    _check_multiple("KV groups", kv_multiple, of_segment[1::2])
-    generator = torch.Generator().manual_seed(seed)
+    tie_order = torch.randperm(units.size, generator=torch.Generator().manual_seed(seed))
     budget = Budget(
         units=units,
-        costs=costs.to(device),
+        costs=exactly_summable(costs).to(device),
         limit=float(limit),
         ffn_multiple=ffn_multiple,
         kv_multiple=kv_multiple,
-        tie_order=torch.randperm(units.size, generator=generator).to(device),
-        segment_of_unit=units.segment_of_unit.to(device),
+        tie_order=tie_order.to(device),
     )
-    floor = smallest_limit(budget)
+    sizes = zip(units.segment_sizes, budget.least_kept, budget.multiples, strict=True)
+    for segment, (size, least, multiple) in enumerate(sizes):
+        if least > size:
+            kind = ("FFN channels", "KV groups")[segment % 2]
+            raise BudgetError(
+                f"layer {segment // 2} has {size} {kind}, but must keep {least}: a multiple of "
+                f"{multiple} with all that cost nothing; choose a multiple that divides {size}"
+            )
+    floor = budget.smallest_limit
     if limit < floor:
         raise BudgetError(
             f"the budget {limit:,.12g} is under the floor {floor:,.12g}, the cost of the least "
@@ -103,31 +131,3 @@ def exactly_summable(costs: Tensor) -> Tensor:
         return costs
     grid = 2.0 ** (52 - math.ceil(math.log2(largest)) - math.ceil(math.log2(len(costs))))
     return (costs * grid).round() / grid
-
-
-def _check_multiple(noun: str, multiple: int, costs_of_layer: Sequence[Tensor]) -> None:
-    """BudgetError unless every layer can keep a multiple that includes all units of cost 0."""
-    smallest = min(len(costs) for costs in costs_of_layer)
-    for layer, costs in enumerate(costs_of_layer):
-        size, free = len(costs), int((costs == 0).sum())
-        if multiple > size:
-            raise BudgetError(
-                f"layer {layer} has {size} {noun}, fewer than the multiple {multiple} that "
-                f"each layer must keep: choose at most {smallest}"
-            )
-        if free + -free % multiple > size:
-            raise BudgetError(
-                f"layer {layer} has {size} {noun}, no multiple of {multiple}, and this budget "
-                f"removes {size - free} of them: drop the multiple or let more be pruned"
-            )
-
-
-def smallest_limit(budget: Budget) -> float:
-    """The smallest limit that any ranking can meet: each segment keeps its dearest chunk."""
-    floor = 0.0
-    for segment, costs in enumerate(budget.costs.cpu().split(budget.units.segment_sizes)):
-        multiple = budget.kv_multiple if segment % 2 else budget.ffn_multiple
-        free = int((costs == 0).sum())
-        payable = -free % multiple if free else multiple  # free units need company to fill a chunk
-        floor += float(costs.topk(payable).values.sum())
-    return floor

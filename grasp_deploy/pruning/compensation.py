@@ -30,7 +30,13 @@ from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
-from grasp_deploy.pruning.layout import decoder_layers, features_of
+from grasp_deploy.pruning.layout import (
+    OUTPUT_PROJECTIONS,
+    decoder_layers,
+    device_of,
+    kept_columns,
+    output_projections,
+)
 from grasp_deploy.pruning.least_squares import NormalEquations
 from grasp_deploy.pruning.units import UnitTable
 
@@ -49,7 +55,6 @@ class Fit:
 def compensate(
     model: nn.Module,
     units: UnitTable,
-    group_width: int,
     mask: Tensor,
     sequences: Tensor,
     *,
@@ -64,38 +69,28 @@ def compensate(
     of removed units stay as they are: the gates, or the cut, remove them. Raises LossError if
     hidden states are not finite.
     """
-    device = next(model.parameters()).device
+    device = device_of(model)
     gate_values = mask.to(device).float()
+    kept = gate_values.split(units.segment_sizes)
     batches = [batch.to(device) for batch in sequences.split(batch_size)]
-    with torch.no_grad(), gated(model, units, group_width) as gates:
-        layers = zip(decoder_layers(model), layer_calls(model, batches), strict=True)
+    with torch.no_grad(), gated(model, units) as gates:
         dense = embedded(model, batches)
         pruned = list(dense)
+        layers = zip(decoder_layers(model), layer_calls(model, batches), strict=True)
         for index, (layer, calls) in enumerate(layers):
-            gates.assign(torch.ones_like(gate_values))
-            goals = [x + attend(layer, x, **call)[0] for x, call in zip(dense, calls, strict=True)]
-            dense = [middle + feed_forward(layer, middle)[0] for middle in goals]
-            gates.assign(gate_values)
-
-            linear = layer.self_attn.o_proj
-            columns = kept_columns(gate_values[units.kv(index)], group_width)
-            attended = [attend(layer, x, **call)[1] for x, call in zip(pruned, calls, strict=True)]
-            errors = _refit(linear, columns, zip(pruned, attended, goals, strict=True), ridge)
-            yield Fit(index, "self_attn.o_proj", *errors)
-
-            middles = [x + linear(inputs) for x, inputs in zip(pruned, attended, strict=True)]
-            del attended, goals
-            columns = kept_columns(gate_values[units.ffn(index)], 1)
-            activations = (feed_forward(layer, middle)[1] for middle in middles)
-            parts = zip(middles, activations, dense, strict=True)
-            yield Fit(index, "mlp.down_proj", *_refit(layer.mlp.down_proj, columns, parts, ridge))
-
-            pruned = [middle + feed_forward(layer, middle)[0] for middle in middles]
-
-
-def kept_columns(kept: Tensor, width: int) -> Tensor:
-    """Indices of the input columns of a linear layer whose `(units,)` units are kept."""
-    return features_of(kept.nonzero().flatten(), width)
+            for name, part in (("self_attn.o_proj", attend), ("mlp.down_proj", feed_forward)):
+                gates.assign(torch.ones_like(gate_values))
+                dense = [
+                    x + part(layer, x, **call)[0] for x, call in zip(dense, calls, strict=True)
+                ]
+                gates.assign(gate_values)
+                linear = layer.get_submodule(name)
+                columns = kept_columns(linear, kept[2 * index + OUTPUT_PROJECTIONS.index(name)])
+                pairs = list(zip(pruned, calls, strict=True))
+                inputs = (part(layer, x, **call)[1] for x, call in pairs)
+                errors = _refit(linear, columns, zip(pruned, inputs, dense, strict=True), ridge)
+                yield Fit(index, name, *errors)
+                pruned = [x + part(layer, x, **call)[0] for x, call in pairs]
 
 
 def _refit(
@@ -109,7 +104,10 @@ def _refit(
     """
     sums = NormalEquations(linear.out_features, len(columns), linear.weight.device)
     for start, inputs, goal in parts:
-        sums.add(_targets(goal, start, linear), inputs[..., columns])
+        targets = goal.float() - start.float()  # float32 keeps small differences
+        if linear.bias is not None:
+            targets = targets - linear.bias
+        sums.add(targets, inputs[..., columns])
     present = linear.weight[:, columns]
     solved = sums.solve(present, ridge).to(linear.weight.dtype)
     before, after = sums.error(present), sums.error(solved)
@@ -118,7 +116,46 @@ def _refit(
     return before, min(before, after), float(sums.target_energy)
 
 
-def _targets(goal: Tensor, start: Tensor, linear: nn.Linear) -> Tensor:
-    """`(B, T, d)` outputs that lead from one state to another; float32 keeps small differences."""
-    targets = goal.float() - start.float()
-    return targets if linear.bias is None else targets - linear.bias
+class OutputProjections:
+    """The weights of the `(2L,)` output projections by name, whose kept columns come and go.
+
+    With `resettable` the dense model's weights are held on the CPU, so that columns can be solved
+    for more than once.
+    """
+
+    def __init__(self, model: nn.Module, units: UnitTable, *, resettable: bool = True) -> None:
+        self._units = units
+        self.linears = {
+            f"model.layers.{segment // 2}.{OUTPUT_PROJECTIONS[segment % 2]}.weight": linear
+            for segment, linear in enumerate(output_projections(model))
+        }
+        self._dense = {
+            name: linear.weight.detach().to("cpu", copy=True)
+            for name, linear in self.linears.items()
+            if resettable
+        }
+
+    def columns(self, mask: Tensor) -> dict[str, Tensor]:
+        """Indices of the input columns that a `(N,)` mask keeps, by the weight's name."""
+        parts = zip(self.linears.items(), mask.split(self._units.segment_sizes), strict=True)
+        return {name: kept_columns(linear, kept) for (name, linear), kept in parts}
+
+    def extract(self, mask: Tensor) -> dict[str, Tensor]:
+        """Copies of the present kept columns, on the CPU, by the weight's name."""
+        return {
+            name: self.linears[name].weight[:, columns].cpu()
+            for name, columns in self.columns(mask).items()
+        }
+
+    @torch.no_grad()
+    def load(self, mask: Tensor, kept: dict[str, Tensor]) -> None:
+        """Write columns that `extract` gave for a mask into the model."""
+        for name, columns in self.columns(mask).items():
+            weight = self.linears[name].weight
+            weight[:, columns] = kept[name].to(weight)
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Write the dense model's weights into the model."""
+        for name, linear in self.linears.items():
+            linear.weight.copy_(self._dense[name])

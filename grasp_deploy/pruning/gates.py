@@ -11,15 +11,20 @@ site, since values of 0 give outputs of 0 whatever the keys. The gradients diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.hooks import on_inputs, on_outputs
-from grasp_deploy.pruning.layout import decoder_layers, output_projections
+from grasp_deploy.pruning.layout import (
+    decoder_layers,
+    device_of,
+    on_inputs,
+    on_outputs,
+    output_projections,
+)
 from grasp_deploy.pruning.units import UnitTable
 
 GateSite = Literal["outputs", "keys-values"]
@@ -28,20 +33,16 @@ GateSite = Literal["outputs", "keys-values"]
 class Gates:
     """The gate values that the hooks of one model read; assign new ones before a forward pass."""
 
-    def __init__(self, units: UnitTable, group_width: int) -> None:
+    def __init__(self, units: UnitTable, widths: Sequence[int]) -> None:
         self._units = units
-        # Features that share a KV group's gate: G·D attention outputs, or D of a key or value
-        self._group_width = group_width
+        self._widths = widths  # (2L,) features of each segment that share a gate
         self._of_segment: list[Tensor] = []
 
     def assign(self, values: Tensor) -> None:
         """Set `(N,)` gate values; their gradient reaches the tensor given."""
-        self._of_segment = list(values.split(self._units.segment_sizes))
-        for segment in range(1, len(self._of_segment), 2):
-            # (K,) -> (K·G·D,): one value for each input column of o_proj; (K·D,) of keys, values
-            self._of_segment[segment] = self._of_segment[segment].repeat_interleave(
-                self._group_width
-            )
+        parts = zip(values.split(self._units.segment_sizes), self._widths, strict=True)
+        # (K,) -> (K·G·D,): one value for each input column of o_proj; (K·D,) of keys, values
+        self._of_segment = [part.repeat_interleave(width) for part, width in parts]
 
     def multiply(self, segment: int, x: Tensor) -> Tensor:
         """`(B, T, width)` inputs of a linear layer, or keys or values, gated."""
@@ -49,31 +50,27 @@ class Gates:
 
 
 @contextmanager
-def gated(
-    model: nn.Module, units: UnitTable, group_width: int, site: GateSite = "outputs"
-) -> Iterator[Gates]:
-    """Gate the model in the `with` block, open until assigned; `group_width` is `G·D`."""
-    at_outputs = site == "outputs"
-    gates = Gates(units, group_width if at_outputs else _head_dim(model, units))
-    gates.assign(torch.ones(units.size, device=next(model.parameters()).device))
+def gated(model: nn.Module, units: UnitTable, site: GateSite = "outputs") -> Iterator[Gates]:
+    """Gate the model in the `with` block, open until assigned."""
+    projections = output_projections(model)
+    features = [linear.in_features for linear in projections]
+    attentions = [layer.self_attn for layer in decoder_layers(model)]
+    if site == "keys-values":
+        features[1::2] = [attention.v_proj.out_features for attention in attentions]
+    gates = Gates(units, [f // n for f, n in zip(features, units.segment_sizes, strict=True)])
+    gates.assign(torch.ones(units.size, device=device_of(model)))
     with ExitStack() as hooks:
-        if at_outputs:
-            hooks.enter_context(on_inputs(output_projections(model).values(), gates.multiply))
+        if site == "outputs":
+            hooks.enter_context(on_inputs(projections, gates.multiply))
         else:
-            _gate_keys_and_values(hooks, model, gates)
+            ffn = projections[0::2]
+            hooks.enter_context(on_inputs(ffn, lambda layer, x: gates.multiply(2 * layer, x)))
+            for name in ("k_proj", "v_proj"):
+                linears = [attention.get_submodule(name) for attention in attentions]
+                hooks.enter_context(
+                    on_outputs(linears, lambda layer, y: gates.multiply(2 * layer + 1, y))
+                )
         yield gates
-
-
-def _gate_keys_and_values(hooks: ExitStack, model: nn.Module, gates: Gates) -> None:
-    """Gate FFN channels before `down_proj`, and KV groups behind `k_proj` and `v_proj`."""
-    layers = decoder_layers(model)
-    ffn = [layer.mlp.down_proj for layer in layers]
-    pairs = [(layer.self_attn.k_proj, layer.self_attn.v_proj) for layer in layers]
-    keys_values = [linear for pair in pairs for linear in pair]
-    hooks.enter_context(on_inputs(ffn, lambda index, x: gates.multiply(2 * index, x)))
-    hooks.enter_context(
-        on_outputs(keys_values, lambda index, y: gates.multiply(2 * (index // 2) + 1, y))
-    )
 
 
 def straight_through(probabilities: Tensor, mask: Tensor) -> Tensor:
@@ -81,22 +78,7 @@ def straight_through(probabilities: Tensor, mask: Tensor) -> Tensor:
 
     The forward pass sees the mask, the backward pass hands the gradient on to `p`.
     """
-    return _StraightThrough.apply(probabilities, mask)
-
-
-def _head_dim(model: nn.Module, units: UnitTable) -> int:
-    """`D`, which all layers share."""
-    return decoder_layers(model)[0].self_attn.v_proj.out_features // units.kv_groups[0]
-
-
-class _StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, probabilities: Tensor, mask: Tensor) -> Tensor:
-        return mask.to(probabilities.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+    return mask.to(probabilities.dtype) + (probabilities - probabilities.detach())
 
 
 class _Multiply(torch.autograd.Function):

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.hooks import installed, on_inputs
-from grasp_deploy.pruning.layout import decoder_layers
+from grasp_deploy.pruning.layout import decoder_layers, installed, on_inputs
 
 Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary embeddings and masks
 
@@ -53,7 +52,7 @@ def attend(layer: Any, hidden: Tensor, /, **call: Any) -> tuple[Tensor, Tensor]:
     return added, inputs[0]
 
 
-def feed_forward(layer: Any, middle: Tensor, /) -> tuple[Tensor, Tensor]:
+def feed_forward(layer: Any, middle: Tensor, /, **_call: Any) -> tuple[Tensor, Tensor]:
     """`(B, T, d)` that the MLP adds to hidden states, and the `(B, T, F)` inputs of down_proj."""
     inputs: list[Tensor] = []
     with on_inputs([layer.mlp.down_proj], lambda _, x: inputs.append(x)):

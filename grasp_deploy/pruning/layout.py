@@ -1,4 +1,6 @@
-"""The prunable linear layers, listed once: rows and columns that go when a unit goes.
+"""The prunable linear layers, listed once, and hooks on them that are always removed.
+
+Rows and columns that go when a unit goes:
 
     FFN channel   a row of gate_proj and of up_proj, a column of down_proj
     KV group      D rows of k_proj and of v_proj, G·D rows of q_proj, G·D columns of o_proj
@@ -9,15 +11,18 @@ The biases of down_proj and o_proj and the q/k norms always stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from grasp_deploy.pruning.units import UnitTable
 
+OnTensor = Callable[[int, Tensor], Tensor | None]
 Features = Literal["channels", "queries", "keys-values"]  # 1, G·D and D of them to a unit
 
 
@@ -28,11 +33,6 @@ class PrunableLinear:
     name: str  # within the decoder layer
     features: Features
     by_rows: bool
-
-    @property
-    def of_groups(self) -> bool:
-        """True where KV groups are removed from it, False for FFN channels."""
-        return self.features != "channels"
 
 
 PRUNABLE_LINEARS = (
@@ -53,13 +53,16 @@ def decoder_layers(model: nn.Module) -> Any:
     return model.model.layers  # type: ignore[union-attr]
 
 
-def output_projections(model: nn.Module) -> dict[str, nn.Linear]:
-    """`(2L,)` output projections, one a segment, by their name in the model."""
-    return {
-        f"model.layers.{index}.{name}": layer.get_submodule(name)
-        for index, layer in enumerate(decoder_layers(model))
-        for name in OUTPUT_PROJECTIONS
-    }
+def device_of(model: nn.Module) -> torch.device:
+    """The device that a model's parameters are on."""
+    return next(model.parameters()).device
+
+
+def output_projections(model: nn.Module) -> list[nn.Linear]:
+    """`(2L,)` output projections, one a segment."""
+    return [
+        layer.get_submodule(name) for layer in decoder_layers(model) for name in OUTPUT_PROJECTIONS
+    ]
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,8 @@ def coupled_linears(model: nn.Module) -> Iterator[Coupled]:
     """All prunable linear layers of a causal language model, layer by layer."""
     for index, layer in enumerate(decoder_layers(model)):
         for prunable in PRUNABLE_LINEARS:
-            linear = layer.get_submodule(prunable.name)
-            yield Coupled(2 * index + prunable.of_groups, linear, prunable.by_rows)
+            segment = 2 * index + (prunable.features != "channels")
+            yield Coupled(segment, layer.get_submodule(prunable.name), prunable.by_rows)
 
 
 def unit_sums(
@@ -99,14 +102,49 @@ def unit_sums(
     `vectors_of` gives one value for each row or column of a linear layer. Units lie there one after
     the other, each with the same number of them.
     """
-    device = next(model.parameters()).device
-    totals = [torch.zeros(size, dtype=torch.float64, device=device) for size in units.segment_sizes]
+    totals = zeros_by_segment(model, units)
     for coupled in coupled_linears(model):
         total = totals[coupled.segment]
         total += vectors_of(coupled).double().view(len(total), -1).sum(1)
     return torch.cat(totals)
 
 
+def zeros_by_segment(model: nn.Module, units: UnitTable) -> list[Tensor]:
+    """`(units,)` float64 zeros for each segment, on the model's device."""
+    device = device_of(model)
+    return [torch.zeros(size, dtype=torch.float64, device=device) for size in units.segment_sizes]
+
+
 def features_of(units: Tensor, width: int) -> Tensor:
     """Indices of the rows or columns of `(n,)` units, `width` each, in order."""
     return (units[:, None] * width + torch.arange(width, device=units.device)).flatten()
+
+
+def kept_columns(linear: nn.Linear, kept: Tensor) -> Tensor:
+    """Input columns of an output projection that the kept ones of its `(n,)` units have."""
+    return features_of(kept.nonzero().flatten(), linear.in_features // len(kept))
+
+
+@contextmanager
+def installed(hooks: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks at the end of the block; a lazy iterable installs them one by one."""
+    with ExitStack() as stack:
+        for hook in hooks:
+            stack.callback(hook.remove)
+        yield
+
+
+def on_inputs(modules: Iterable[nn.Module], action: OnTensor) -> AbstractContextManager[None]:
+    """Call `action(index, x)` with the first input of modules; a tensor returned replaces it."""
+    return installed(
+        module.register_forward_pre_hook(lambda _, inputs, i=index: action(i, inputs[0]))
+        for index, module in enumerate(modules)
+    )
+
+
+def on_outputs(modules: Iterable[nn.Module], action: OnTensor) -> AbstractContextManager[None]:
+    """Call `action(index, y)` with the output of modules; a tensor returned replaces it."""
+    return installed(
+        module.register_forward_hook(lambda _, _inputs, output, i=index: action(i, output))
+        for index, module in enumerate(modules)
+    )

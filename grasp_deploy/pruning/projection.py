@@ -9,6 +9,7 @@ prefix rule runs over chunks. With multiples of 1 a chunk is a unit, and the rul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,60 +21,35 @@ def project(probabilities: Tensor, budget: Budget) -> Tensor:
     """`(N,)` bool mask of the kept units, ranked by `(N,)` keep probabilities.
 
     Sort descending, keep the prefix that fits, stop at the first chunk that does not (equation 5).
-    All chunks with a unit of cost 0, and the best chunk of every segment that has none, are kept
-    beforehand. The budget holds with them: `budget.cost_of(mask) <= budget.limit` always.
+    All chunks with a unit of cost 0, and the first chunk of every segment, are kept beforehand. The
+    budget holds with them: `budget.cost_of(mask) <= budget.limit` always.
     """
-    chunk_of_unit, chunks = _chunks(probabilities, budget)
-    order = descending(chunks.score, chunks.tie_order)
-    reserved = _first_of_each_segment(order, chunks, 2 * budget.units.layers) | chunks.free
-    left = budget.limit - torch.where(reserved, chunks.cost, 0.0).sum()
-    # Reserved and incomplete chunks cost nothing in the running sum: the former are paid for, and
-    # the latter are never kept.
-    payable = torch.where(reserved | ~chunks.complete, 0.0, chunks.cost)
-    fits = torch.zeros_like(reserved)
-    fits[order] = payable[order].cumsum(0) <= left
-    kept = reserved | (fits & chunks.complete)
-    return kept if chunk_of_unit is None else kept[chunk_of_unit]
-
-
-@dataclass(frozen=True)
-class _Chunks:
-    """The M chunks over which the prefix rule runs."""
-
-    score: Tensor  # (M,) mean probability
-    cost: Tensor  # (M,) float64 summed cost
-    tie_order: Tensor  # (M,) int64: chunks of equal score in the order in which they are kept
-    segment: Tensor  # (M,) int64
-    complete: Tensor  # (M,) bool: has as many units as its multiple asks for
-    free: Tensor  # (M,) bool: holds a unit of cost 0
-
-
-def _chunks(probabilities: Tensor, budget: Budget) -> tuple[Tensor | None, _Chunks]:
-    """Chunk of each unit (None: every unit is its own chunk) and the chunks."""
-    if budget.ffn_multiple == 1 and budget.kv_multiple == 1:
-        everywhere = torch.ones_like(budget.segment_of_unit, dtype=torch.bool)
-        free = budget.costs == 0
-        return None, _Chunks(
-            probabilities, budget.costs, budget.tie_order, budget.segment_of_unit, everywhere, free
-        )
-    chunk_of_unit, sizes, segment = _cut_rankings(probabilities, budget)
-    multiples = torch.where(segment % 2 == 1, budget.kv_multiple, budget.ffn_multiple)
-    total = len(sizes)
+    segment = budget.segment_of_unit
+    ranks = rank_in_segment(probabilities, budget)
+    sizes = torch.tensor(budget.units.segment_sizes, device=ranks.device)
+    multiples = torch.tensor(budget.multiples, device=ranks.device)
+    is_whole = ranks < (sizes - sizes % multiples)[segment]  # a rest that fills no chunk goes
+    counts = (sizes + multiples - 1) // multiples  # (2L,) chunks of each segment
+    first_chunks = counts.cumsum(0) - counts
+    chunk_of_unit = first_chunks[segment] + ranks // multiples[segment]
+    chunks = int(counts.sum())  # M in all
 
     def summed(values: Tensor) -> Tensor:
-        zeros = torch.zeros(total, dtype=torch.float64, device=values.device)
+        zeros = torch.zeros(chunks, dtype=torch.float64, device=values.device)
         return zeros.index_add_(0, chunk_of_unit, values.double())
 
-    first_tie = torch.full_like(sizes, budget.units.size)
-    first_tie.scatter_reduce_(0, chunk_of_unit, _places(budget.tie_order), "amin")
-    return chunk_of_unit, _Chunks(
-        score=summed(probabilities) / sizes,
-        cost=summed(budget.costs),
-        tie_order=torch.argsort(first_tie),
-        segment=segment,
-        complete=sizes == multiples,
-        free=(summed(budget.costs == 0) > 0) & (sizes == multiples),
-    )
+    tie_places = torch.full((chunks,), len(ranks), device=ranks.device)
+    tie_places.scatter_reduce_(0, chunk_of_unit, _places(budget.tie_order), "amin")
+    scores = summed(probabilities) / summed(torch.ones_like(budget.costs))
+    order = descending(scores, tie_places.argsort())
+    reserved = summed(budget.costs == 0) > 0
+    reserved[first_chunks] = True
+    costs = summed(torch.where(is_whole, budget.costs, 0.0))
+    left = budget.limit - torch.where(reserved, costs, 0.0).sum()
+    payable = torch.where(reserved, 0.0, costs)  # what is reserved is paid for
+    fits = torch.empty_like(reserved)
+    fits[order] = payable[order].cumsum(0) <= left
+    return (reserved | fits)[chunk_of_unit] & is_whole
 
 
 def rank_in_segment(probabilities: Tensor, budget: Budget) -> Tensor:
@@ -84,9 +60,8 @@ def rank_in_segment(probabilities: Tensor, budget: Budget) -> Tensor:
     rank_key = torch.where(budget.costs == 0, torch.inf, probabilities)
     order = descending(rank_key, budget.tie_order)
     order = order[torch.argsort(budget.segment_of_unit[order], stable=True)]
-    unit_counts = torch.tensor(budget.units.segment_sizes, device=order.device)
-    segment_starts = unit_counts.cumsum(0) - unit_counts
-    return _places(order) - segment_starts[budget.segment_of_unit]
+    starts = torch.tensor(budget.units.starts, device=order.device)
+    return _places(order) - starts[budget.segment_of_unit]
 
 
 def descending(scores: Tensor, tie_order: Tensor) -> Tensor:
@@ -94,33 +69,39 @@ def descending(scores: Tensor, tie_order: Tensor) -> Tensor:
     return tie_order[torch.argsort(scores[tie_order], descending=True, stable=True)]
 
 
-def _cut_rankings(probabilities: Tensor, budget: Budget) -> tuple[Tensor, Tensor, Tensor]:
-    """Cut each segment's ranking: chunk of unit (N,), chunk sizes (M,), chunk segments (M,)."""
-    ranks = rank_in_segment(probabilities, budget)
-    unit_counts = torch.tensor(budget.units.segment_sizes, device=ranks.device)
-    multiples = torch.tensor(
-        [budget.ffn_multiple, budget.kv_multiple] * budget.units.layers, device=ranks.device
-    )
-    chunk_counts = (unit_counts + multiples - 1) // multiples
-    chunk_starts = chunk_counts.cumsum(0) - chunk_counts
-    segments = budget.segment_of_unit
-    chunk_of_unit = chunk_starts[segments] + ranks // multiples[segments]
-    segment_of_chunk = torch.arange(len(chunk_counts), device=ranks.device)
-    segment_of_chunk = segment_of_chunk.repeat_interleave(chunk_counts)
-    return chunk_of_unit, torch.bincount(chunk_of_unit), segment_of_chunk
-
-
-def _first_of_each_segment(order: Tensor, chunks: _Chunks, segments: int) -> Tensor:
-    """`(M,)` bool: the complete chunk that each segment ranks first; free ones come first."""
-    rank = torch.where(chunks.free, -1, _places(order))
-    rank = torch.where(chunks.complete, rank, len(order))
-    best = torch.full((segments,), len(order), device=order.device)
-    best.scatter_reduce_(0, chunks.segment, rank, "amin")
-    return (rank == best[chunks.segment]) & chunks.complete
-
-
 def _places(order: Tensor) -> Tensor:
     """`(n,)` place of each index in an order: the inverse of a permutation."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
     return places
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Values that rank the units, and the mask that they project to under a budget."""
+
+    values: Tensor  # (N,) of any size, higher for units that are kept first
+    budget: Budget
+
+    @classmethod
+    def of_scores(
+        cls, scores: Tensor, budget: Budget, temperature: float, per_cost: bool
+    ) -> Ranking:
+        """The ranking of `(N,)` learnt scores by `p`, or by `p / c` for the ablation (section 4.4).
+
+        `p = sigmoid(score / temperature)`.
+        """
+        probabilities = torch.sigmoid(scores / temperature)
+        if per_cost:
+            probabilities = probabilities / torch.where(budget.costs > 0, budget.costs, 1.0)
+        return cls(probabilities, budget)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """`(N,)` bool."""
+        return project(self.values, self.budget)
+
+    @cached_property
+    def order(self) -> Tensor:
+        """`(N,)` int64: units from the best to the worst, ties in the budget's order."""
+        return descending(self.values, self.budget.tie_order)

@@ -29,15 +29,15 @@ class CalibrationBlocks:
         """Hold out an evenly spread share of `(n, T)` sequences; at least one of two or more."""
         count = max(1, round(len(sequences) * heldout_share)) if len(sequences) > 1 else 0
         is_heldout = torch.zeros(len(sequences), dtype=torch.bool)
-        if count:
-            is_heldout[torch.linspace(0, len(sequences) - 1, count).round().long()] = True
+        is_heldout[torch.linspace(0, len(sequences) - 1, count).round().long()] = True
         return cls(train=sequences[~is_heldout], heldout=sequences[is_heldout])
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of one stage over the calibration sequences."""
+    """The steps of one stage over its calibration sequences."""
 
+    blocks: CalibrationBlocks
     epochs: int
     batch_size: int
     learning_rate: float
@@ -46,33 +46,34 @@ class Schedule:
     cosine: bool = False  # let the learning rate fall to 0, or keep it as it is
     distil: bool = False  # learn from the dense model's logits, or from the text
 
-    def steps(self, blocks: CalibrationBlocks) -> int:
-        return self.epochs * self.steps_per_epoch(blocks)
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
 
-    def steps_per_epoch(self, blocks: CalibrationBlocks) -> int:
-        return math.ceil(len(blocks.train) / self.batch_size)
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self.blocks.train) / self.batch_size)
 
-    def batch(self, blocks: CalibrationBlocks, step: int) -> Tensor:
+    def batch(self, step: int) -> Tensor:
         """`(B, T)` ids of a step; each epoch has its own order, drawn from the seed alone."""
-        epoch, place = divmod(step, self.steps_per_epoch(blocks))
+        epoch, place = divmod(step, self.steps_per_epoch)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        order = torch.randperm(len(blocks.train), generator=generator)
-        return blocks.train[order[place * self.batch_size : (place + 1) * self.batch_size]]
+        order = torch.randperm(len(self.blocks.train), generator=generator)
+        return self.blocks.train[order[place * self.batch_size : (place + 1) * self.batch_size]]
 
-    def rate(self, blocks: CalibrationBlocks, step: int) -> float:
+    def rate(self, step: int) -> float:
         """Learning rate of a step; with `cosine` it falls along half a cosine, to 0 at the end."""
         if not self.cosine:
             return self.learning_rate
-        return self.learning_rate * (1 + math.cos(math.pi * step / self.steps(blocks))) / 2
+        return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
 
-    def is_check(self, blocks: CalibrationBlocks, step: int) -> bool:
+    def is_check(self, step: int) -> bool:
         """True if the held-out loss is measured after `step` steps."""
-        if self.select != "best" or not len(blocks.heldout):
+        if self.select != "best" or not len(self.blocks.heldout):
             return False
-        total = self.steps(blocks)
-        return step == total or step % max(1, total // HELDOUT_CHECKS) == 0
+        return step == self.steps or step % max(1, self.steps // HELDOUT_CHECKS) == 0
 
-    def is_averaged(self, blocks: CalibrationBlocks, step: int) -> bool:
+    def is_averaged(self, step: int) -> bool:
         """True if the values behind `step` steps, one at least, belong to the average."""
-        total = self.steps(blocks)
-        return self.select == "average" and step > total - math.ceil(AVERAGED_SHARE * total)
+        first = self.steps - math.ceil(AVERAGED_SHARE * self.steps)
+        return self.select == "average" and step > first

@@ -6,11 +6,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from grasp_deploy.pruning.layout import PRUNABLE_LINEARS, Features, PrunableLinear, features_of
+from grasp_deploy.pruning.layout import PRUNABLE_LINEARS, Features, features_of
 from grasp_deploy.pruning.units import UnitTable
 
-_LINEARS = {linear.name: linear for linear in PRUNABLE_LINEARS}
 _ROWS = 64  # so few that they stay in the processor's cache: six times as fast as all at once
+# The tensors of a layer that lose rows or columns; biases go with rows.
+_LINEARS = {
+    f"{linear.name}.{parameter}": linear
+    for linear in PRUNABLE_LINEARS
+    for parameter in (("weight", "bias") if linear.by_rows else ("weight",))
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
     biases and q/k norms stay as they are. Folding multiplies in float32 and rounds
     once to the tensor's dtype. Norms and the biases of the output projections pass through.
     """
-    linear = _linear_of(name)
+    linear = _LINEARS.get(name)
     if linear is None:
         return tensor
     kept = cut.kept[linear.features]
@@ -63,16 +68,9 @@ def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
 
 def spread_tensor(name: str, tensor: Tensor, dense: Tensor, cut: LayerCut) -> Tensor:
     """A copy of a dense tensor of a layer, with a cut tensor written to the places it came from."""
-    linear, spread = _linear_of(name), dense.clone()
+    linear, spread = _LINEARS.get(name), dense.clone()
     if linear is None:
         return spread.copy_(tensor)
     kept = cut.kept[linear.features]
     spread[kept if linear.by_rows else (slice(None), kept)] = tensor.to(dense)
     return spread
-
-
-def _linear_of(name: str) -> PrunableLinear | None:
-    """The linear layer whose rows or columns a tensor loses; None where it stays whole."""
-    linear_name, _, parameter = name.rpartition(".")
-    linear = _LINEARS.get(linear_name)
-    return None if linear and parameter == "bias" and not linear.by_rows else linear

@@ -15,7 +15,7 @@ from itertools import islice, zip_longest
 import torch
 from torch import Tensor
 
-from grasp_deploy.pruning.ranking import Ranking
+from grasp_deploy.pruning.projection import Ranking
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,16 @@ def groups_near_the_cut(ranking: Ranking, count: int) -> list[int]:
     Nearest first, kept and removed by turns. Fewer where no more can be moved: no layer loses its
     last group, and units that cost nothing are always kept.
     """
-    budget, order = ranking.budget, ranking.order.tolist()
-    forcing_value = _forcing_value(ranking)
-    movable = (budget.units.is_kv.to(ranking.mask.device) & (budget.costs > 0)).tolist()
-    is_kept = ranking.mask.tolist()
+    budget, forcing_value = ranking.budget, _forcing_value(ranking)
+    is_movable = budget.units.is_kv.to(ranking.mask.device) & (budget.costs > 0)
+    groups = ranking.order[is_movable[ranking.order]]
+    is_kept = ranking.mask[groups]
 
-    def nearest(units: Sequence[int], kept: bool) -> list[int]:
-        candidates = (unit for unit in units if movable[unit] and is_kept[unit] == kept)
-        can_move = (unit for unit in candidates if _moved(ranking, unit, not kept, forcing_value))
+    def nearest(candidates: Tensor, keeps: bool) -> list[int]:
+        can_move = (u for u in candidates.tolist() if _moved(ranking, u, keeps, forcing_value))
         return list(islice(can_move, count))
 
-    pairs = zip_longest(nearest(order[::-1], True), nearest(order, False))
+    pairs = zip_longest(nearest(groups[is_kept].flip(0), False), nearest(groups[~is_kept], True))
     return [unit for pair in pairs for unit in pair if unit is not None]
 
 
@@ -82,5 +81,5 @@ def _moved(ranking: Ranking, unit: int, keeps: bool, forcing_value: float) -> Ra
     """The ranking with a unit at its very end; None if the unit does not cross the cut."""
     values = ranking.values.clone()
     values[unit] = forcing_value if keeps else -forcing_value
-    forced = Ranking.of_values(values, ranking.budget)
+    forced = Ranking(values, ranking.budget)
     return forced if bool(forced.mask[unit]) == keeps else None

@@ -8,6 +8,7 @@ record per step and leaves drawing and writing to its caller. All that it keeps 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.gates import Gates, GateSite, gated, straight_through
 from grasp_deploy.pruning.layout import decoder_layers
-from grasp_deploy.pruning.learning_state import LearningState
 from grasp_deploy.pruning.objective import (
     OVERFLOW,
     LossError,
@@ -27,9 +27,68 @@ from grasp_deploy.pruning.objective import (
     language_loss,
     mean_loss,
 )
-from grasp_deploy.pruning.ranking import Ranking
-from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
+from grasp_deploy.pruning.projection import Ranking
+from grasp_deploy.pruning.schedule import Schedule, Select
 from grasp_deploy.pruning.units import UnitTable
+
+
+class LearningState:
+    """Values, optimiser moments, and the best and mean values so far."""
+
+    def __init__(self, start: Tensor, learning_rate: float) -> None:
+        self.step = 0
+        self.values = nn.Parameter(start)  # (N,) scores or scales
+        self.optimizer = torch.optim.AdamW(
+            [self.values], lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.0
+        )
+        self.best_values = start.clone()
+        self.best_loss = math.inf
+        self.averaged = 0  # number of values in the mean
+        self.mean_values = start.clone()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state as named tensors, for saving."""
+        tensors = {
+            "step": torch.tensor(self.step),
+            "values": self.values.detach(),
+            "best_values": self.best_values,
+            "best_loss": torch.tensor(self.best_loss, dtype=torch.float64),
+            "mean_values": self.mean_values,
+            "averaged": torch.tensor(self.averaged),
+        }
+        adam = self.optimizer.state[self.values]  # empty before the first step
+        return tensors | {f"adam_{name}": moment for name, moment in adam.items()}
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Return to a saved state; KeyError or RuntimeError if a tensor is missing or misshapen."""
+        self.step, self.averaged = int(tensors["step"]), int(tensors["averaged"])
+        self.best_loss = float(tensors["best_loss"])
+        for name in ("values", "best_values", "mean_values"):
+            getattr(self, name).copy_(tensors[name])
+        if self.step:
+            self.optimizer.state[self.values] = {
+                "step": tensors["adam_step"],  # AdamW counts on the CPU
+                "exp_avg": tensors["adam_exp_avg"].to(self.values.device),
+                "exp_avg_sq": tensors["adam_exp_avg_sq"].to(self.values.device),
+            }
+
+    def consider(self, loss: float) -> None:
+        """Keep the present values if none did better on the held-out sequences."""
+        if loss < self.best_loss:
+            self.best_loss = loss
+            self.best_values = self.values.detach().clone()
+
+    def average(self) -> None:
+        """Add the present values to the mean."""
+        self.averaged += 1
+        self.mean_values = self.mean_values.lerp(self.values.detach(), 1 / self.averaged)
+
+    def chosen(self, select: Select) -> Tensor:
+        """`(N,)` values that the stage ends with; the last where no others were kept."""
+        if select == "best" and self.best_loss < math.inf:
+            return self.best_values
+        return self.mean_values if select == "average" and self.averaged else self.values.detach()
 
 
 @dataclass(frozen=True)
@@ -48,8 +107,6 @@ class StepRecord:
 def learn_scores(
     model: nn.Module,
     budget: Budget,
-    group_width: int,
-    blocks: CalibrationBlocks,
     schedule: Schedule,
     state: LearningState,
     *,
@@ -72,18 +129,12 @@ def learn_scores(
         mask = Ranking.of_scores(scores.detach(), budget, temperature, per_cost).mask
         return straight_through(torch.sigmoid(scores / temperature), mask), mask
 
-    with gated(model, budget.units, group_width, site) as gates:
-        yield from descend("gates", model, gates, gates_at, blocks, schedule, state)
+    with gated(model, budget.units, site) as gates:
+        yield from descend("gates", model, gates, gates_at, schedule, state)
 
 
 def learn_scales(
-    model: nn.Module,
-    units: UnitTable,
-    group_width: int,
-    mask: Tensor,
-    blocks: CalibrationBlocks,
-    schedule: Schedule,
-    state: LearningState,
+    model: nn.Module, units: UnitTable, mask: Tensor, schedule: Schedule, state: LearningState
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` multipliers of the kept units, 1 at the start, while the mask is fixed (3.4).
 
@@ -91,10 +142,12 @@ def learn_scales(
     is not finite.
     """
     kept = mask.to(state.values.dtype)
-    with gated(model, units, group_width) as gates:
-        yield from descend(
-            "scales", model, gates, lambda _: (kept * state.values, mask), blocks, schedule, state
-        )
+
+    def gates_at(_step: int | None) -> tuple[Tensor, Tensor]:
+        return kept * state.values, mask
+
+    with gated(model, units) as gates:
+        yield from descend("scales", model, gates, gates_at, schedule, state)
 
 
 def descend(
@@ -102,7 +155,6 @@ def descend(
     model: nn.Module,
     gates: Gates,
     gates_at: Callable[[int | None], tuple[Tensor, Tensor]],
-    blocks: CalibrationBlocks,
     schedule: Schedule,
     state: LearningState,
 ) -> Iterator[StepRecord]:
@@ -110,54 +162,49 @@ def descend(
 
     `gates_at(step)` gives the `(N,)` gates and mask of a step; for None those to be measured.
     """
-    device = state.values.device
     is_half = next(model.parameters()).dtype == torch.float16
-    total = schedule.steps(blocks)
 
     def measure() -> float:
         gates.assign(gates_at(None)[0].detach())
-        loss = mean_loss(model, blocks.heldout, schedule.batch_size)
+        loss = mean_loss(model, schedule.blocks.heldout, schedule.batch_size)
         state.consider(loss)
         return loss
 
-    while state.step < total:
+    while state.step < schedule.steps:
         start = time.perf_counter()
-        heldout_loss = measure() if schedule.is_check(blocks, state.step) else None
-        values, mask = gates_at(state.step)
-        ids = schedule.batch(blocks, state.step).to(device)
-        loss = _step_loss(model, gates, values, ids, schedule.distil)
-        _backward(loss, state.values, factor=ids[:, 1:].numel() if is_half else 1)
-        loss_value = finite(loss, stage, state.step)
-        _check_gradient(state.values, stage, state.step)
-        state.optimizer.param_groups[0]["lr"] = schedule.rate(blocks, state.step)
+        heldout_loss = measure() if schedule.is_check(state.step) else None
+        gate_values, mask = gates_at(state.step)
+        ids = schedule.batch(state.step).to(state.values.device)
+        loss = _step_loss(model, gates, gate_values, ids, schedule.distil)
+        value = _backward(loss, state, stage, factor=ids[:, 1:].numel() if is_half else 1)
+        state.optimizer.param_groups[0]["lr"] = schedule.rate(state.step)
         state.optimizer.step()
         state.optimizer.zero_grad()
         state.step += 1
-        if schedule.is_averaged(blocks, state.step):
+        if schedule.is_averaged(state.step):
             state.average()
         seconds = time.perf_counter() - start
-        yield StepRecord(stage, state.step, total, loss_value, heldout_loss, seconds, mask)
-    if total and schedule.is_check(blocks, total):
+        yield StepRecord(stage, state.step, schedule.steps, value, heldout_loss, seconds, mask)
+    if schedule.steps and schedule.is_check(schedule.steps):
         measure()
 
 
-def _backward(loss: Tensor, values: Tensor, factor: int) -> None:
-    """Compute gradients of the `(N,)` values by way of a loss `factor` times as large.
+def _backward(loss: Tensor, state: LearningState, stage: str, factor: int) -> float:
+    """Give the `(N,)` values their gradient; the loss as a number.
 
-    The gradients of a mean over tokens can round to 0 in float16; those of their sum do not.
+    The loss is taken `factor` times as large: gradients of a mean over tokens can round to 0 in
+    float16, those of their sum do not. Raises LossError if the loss or a gradient is not finite: a
+    later loss, of masks alone, would not show it.
     """
     (loss * factor).backward()
-    if factor != 1:
-        assert values.grad is not None
-        values.grad /= factor
-
-
-def _check_gradient(values: Tensor, stage: str, step: int) -> None:
-    """LossError if a gradient is not finite: a later loss, of masks alone, would not show it."""
-    if values.grad is not None and not bool(values.grad.isfinite().all()):
+    value = finite(loss, stage, state.step)
+    assert state.values.grad is not None, "the gates stand in the path to the loss"
+    state.values.grad /= factor
+    if not bool(state.values.grad.isfinite().all()):
         raise LossError(
-            f"a gradient of the {stage} stage is not finite at step {step + 1}: {OVERFLOW}"
+            f"a gradient of the {stage} stage is not finite at step {state.step + 1}: {OVERFLOW}"
         )
+    return value
 
 
 def _step_loss(model: nn.Module, gates: Gates, values: Tensor, ids: Tensor, distil: bool) -> Tensor:

@@ -23,40 +23,44 @@ from torch import Tensor
 class UnitTable:
     """The FFN channels and KV groups of each layer, and their places on the flat axis."""
 
-    ffn_channels: tuple[int, ...]  # (L,) F of each layer
-    kv_groups: tuple[int, ...]  # (L,) K of each layer
+    segment_sizes: tuple[int, ...]  # (2L,) number of units in each segment
 
     @classmethod
     def of_layers(cls, layers: Sequence[tuple[int, int]]) -> UnitTable:
         """From `(FFN channels, KV groups)` pairs, one a layer."""
-        return cls(tuple(pair[0] for pair in layers), tuple(pair[1] for pair in layers))
+        return cls(tuple(size for pair in layers for size in pair))
+
+    @property
+    def ffn_channels(self) -> tuple[int, ...]:
+        """`(L,)` F of each layer."""
+        return self.segment_sizes[0::2]
+
+    @property
+    def kv_groups(self) -> tuple[int, ...]:
+        """`(L,)` K of each layer."""
+        return self.segment_sizes[1::2]
 
     @property
     def layers(self) -> int:
-        return len(self.ffn_channels)
+        return len(self.segment_sizes) // 2
 
     @cached_property
-    def segment_sizes(self) -> tuple[int, ...]:
-        """`(2L,)` number of units in each segment."""
-        pairs = zip(self.ffn_channels, self.kv_groups, strict=True)
-        return tuple(size for pair in pairs for size in pair)
-
-    @cached_property
-    def _starts(self) -> tuple[int, ...]:
+    def starts(self) -> tuple[int, ...]:
+        """`(2L + 1,)` place of each segment's first unit, and `N`."""
         return (0, *accumulate(self.segment_sizes))
 
     @property
     def size(self) -> int:
         """`N`."""
-        return self._starts[-1]
+        return self.starts[-1]
 
     def ffn(self, layer: int) -> slice:
         """The places of a layer's FFN channels."""
-        return slice(self._starts[2 * layer], self._starts[2 * layer + 1])
+        return slice(*self.starts[2 * layer : 2 * layer + 2])
 
     def kv(self, layer: int) -> slice:
         """The places of a layer's KV groups."""
-        return slice(self._starts[2 * layer + 1], self._starts[2 * layer + 2])
+        return slice(*self.starts[2 * layer + 1 : 2 * layer + 3])
 
     @cached_property
     def segment_of_unit(self) -> Tensor:
@@ -70,19 +74,15 @@ class UnitTable:
 
     def spread(self, ffn_values: Sequence[float], kv_values: Sequence[float]) -> Tensor:
         """`(N,)` float64 from one value per layer for its FFN channels and one for its groups."""
-        pairs = zip(ffn_values, kv_values, strict=True)
-        per_segment = torch.tensor([v for pair in pairs for v in pair], dtype=torch.float64)
-        return per_segment[self.segment_of_unit]
+        per_segment = [v for pair in zip(ffn_values, kv_values, strict=True) for v in pair]
+        return torch.tensor(per_segment, dtype=torch.float64)[self.segment_of_unit]
 
     def kept_per_layer(self, mask: Tensor) -> list[tuple[int, int]]:
         """`(FFN channels, KV groups)` that a `(N,)` mask keeps, one pair a layer."""
-        kept = torch.zeros(2 * self.layers, dtype=torch.int64)
-        kept.index_add_(0, self.segment_of_unit, mask.cpu().to(torch.int64))
-        counts = kept.tolist()
+        counts = [int(part.sum()) for part in mask.cpu().split(self.segment_sizes)]
         return list(zip(counts[0::2], counts[1::2], strict=True))
 
     def kept_shares(self, mask: Tensor) -> tuple[float, float]:
         """Shares of all FFN channels and of all KV groups that a `(N,)` mask keeps."""
-        kept = self.kept_per_layer(mask)
-        ffn = sum(pair[0] for pair in kept) / sum(self.ffn_channels)
-        return ffn, sum(pair[1] for pair in kept) / sum(self.kv_groups)
+        ffn, kv = zip(*self.kept_per_layer(mask), strict=True)
+        return sum(ffn) / sum(self.ffn_channels), sum(kv) / sum(self.kv_groups)

@@ -71,9 +71,7 @@ def gated_logits(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, torch.T
         base, output = root / "base" / name, root / "pruned" / name
         dense = save_tiny(directory=base, **arguments)
         plan = random_plan(base)
-        shape = model_shape(read_config(base))
-        units, width = unit_table(shape), shape.query_heads_per_group * shape.head_dim
-        with gated(dense, units, width) as gates:
+        with gated(dense, unit_table(model_shape(read_config(base)))) as gates:
             gates.assign(plan.mask * plan.scales)
             expected[output] = logits(dense)
         # Removing units must matter, or the comparison would prove nothing.

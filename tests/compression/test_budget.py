@@ -135,8 +135,11 @@ def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, 
     ("options", "message"),
     [
         ({"keep": 0.5, "cost": "kv-bytes", "targets": "ffn"}, "nothing to prune"),
-        ({"keep": 0.5, "ffn_multiple": 97}, "96 FFN channels, fewer than the multiple 97"),
-        ({"keep": 0.5, "targets": "kv", "ffn_multiple": 5}, "96 FFN channels, no multiple of 5"),
+        ({"keep": 0.5, "ffn_multiple": 97}, "96 FFN channels, but must keep 97: a multiple of 97"),
+        (
+            {"keep": 0.5, "targets": "kv", "ffn_multiple": 5},
+            "96 FFN channels, but must keep 100: a multiple of 5 ",
+        ),
         ({"weights": "1GiB"}, "--weights 1GiB is more than the dense model's .* KiB: ask for less"),
         ({"kv_per_token": "1MiB"}, "--kv-per-token 1MiB is more than the dense model's 1.50 KiB"),
     ],

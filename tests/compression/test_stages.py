@@ -21,7 +21,8 @@ from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.allocation import per_cost
-from grasp_deploy.pruning.criteria import criterion_scores
+from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.criteria.criterion import criterion_scores
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
@@ -66,8 +67,7 @@ def test_a_criterion_alone_decides_the_mask(
         method,
         load(job.source.directory, device="cpu"),
         job.budget.units,
-        job.blocks.train,
-        batch_size=config.batch_size,
+        CalibrationText(job.blocks.train, config.batch_size),
         seed=0,
     )
     if method == "obs":  # losses are compared by the weight that they save

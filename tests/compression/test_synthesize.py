@@ -125,7 +125,7 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
         (("--keep", "0.01"), ("under the floor", "the smallest possible is --keep")),
         (("--keep", "0.6", "--seed", "-1"), ("--seed -1 is not a whole number from 0",)),
         (("--keep", "0.6", "--targets", "x"), ("--targets 'x'", "one of both")),
-        (("--keep", "0.6", "--ffn-multiple", "193"), ("fewer than the multiple 193",)),
+        (("--keep", "0.6", "--ffn-multiple", "193"), ("must keep 193: a multiple of 193",)),
         (("--keep", "0.6", "--tensor-parallel", "5"), ("--tensor-parallel 5",)),
         (("--keep", "0.6", "--kv-keep", "0"), ("--kv-keep 0 is not a share",)),
         (("--keep", "0.6", "--kv-keep", "1.1"), ("--kv-keep 1.1", "at most 1")),

@@ -9,7 +9,7 @@ import pytest
 from grasp_deploy.config.compress_config import CRITERIA, CompressConfig
 from grasp_deploy.config.rules import PER_COST_MEANS_NOTHING
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning import criteria
+from grasp_deploy.pruning.criteria import criterion as criteria
 
 EQUAL = {"method": "grasp", "start": "equal"}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.progressive import cut_in_rounds
-from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
+from tests.pruning.tiny_units import generator
 
 UNITS = UnitTable.of_layers([(6, 2)])
 COSTS = torch.tensor([1.0] * 6 + [2.0] * 2)
@@ -36,26 +38,17 @@ def test_the_budget_falls_in_even_steps_and_nothing_comes_back() -> None:
 
 def test_it_goes_on_behind_rounds_that_are_done() -> None:
     scores = torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8])
-    whole = list(cut_in_rounds(BUDGET, 3, lambda _mask: scores, lambda _mask: None))
-    (_, first), *expected = whole
-    rest = cut_in_rounds(BUDGET, 3, lambda _mask: scores, lambda _mask: None, done=1, mask=first)
-    for (scores_now, mask), (expected_scores, expected_mask) in zip(rest, expected, strict=True):
-        assert torch.equal(mask, expected_mask) and torch.equal(scores_now, expected_scores)
-
-
-def test_one_round_is_one_cut() -> None:
-    scores = torch.tensor([6.0, 5, 4, 3, 2, 1, 9, 8])
-    ((ranked_scores, mask),) = cut_in_rounds(BUDGET, 1, lambda _mask: scores, lambda _mask: None)
-    assert torch.equal(ranked_scores, scores)
-    assert torch.equal(mask, project(scores, BUDGET))
+    rounds = partial(cut_in_rounds, BUDGET, 3, lambda _mask: scores, lambda _mask: None)
+    (_, first), *expected = rounds()
+    for now, then in zip(rounds(done=1, mask=first), expected, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(now, then, strict=True))
 
 
 def test_what_is_removed_stays_so_even_where_a_large_unit_leaves_room() -> None:
     """The first unit is dear and never fits, so every round has room for what is gone already."""
-    units = UnitTable.of_layers([(30, 3)])
+    units, draw = UnitTable.of_layers([(30, 3)]), generator(0)
     costs = torch.where(units.is_kv, 11.0, 1.0).double()
     budget = make_budget(units, costs, 0.3 * float(costs.sum()))
-    draw = torch.Generator().manual_seed(0)
     before = torch.ones(units.size, dtype=torch.bool)
     for _, mask in cut_in_rounds(
         budget, 20, lambda _: torch.rand(units.size, generator=draw), lambda _: None

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.budget import Budget, make_budget
-from grasp_deploy.pruning.ranking import Ranking
-from grasp_deploy.pruning.swaps import Swap, groups_near_the_cut, try_swaps
+from grasp_deploy.pruning.projection import Ranking
+from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
 from grasp_deploy.pruning.units import UnitTable
+from tests.pruning.tiny_units import generator
 
 # Two layers of six FFN channels of cost 1 and three KV groups of cost 3: 0-5, 6-8; 9-14, 15-17.
 UNITS = UnitTable.of_layers([(6, 3)] * 2)
@@ -29,26 +30,7 @@ RANKING = torch.tensor(
 
 
 def ranked(budget: Budget = BUDGET) -> Ranking:
-    return Ranking.of_values(RANKING, budget)
-
-
-def searched(group_worths: dict[int, float], count: int) -> list[Swap]:
-    """Swaps where a channel is worth 0.1 nats, and a group as given, or nothing."""
-    worths, asked = torch.where(UNITS.is_kv, 0.0, 0.1), []
-    worths[list(group_worths)] = torch.tensor(list(group_worths.values()))
-
-    def loss_of(mask: Tensor) -> float:
-        asked.append(mask)
-        assert BUDGET.cost_of(mask) <= BUDGET.limit
-        return float(worths[~mask].sum())
-
-    ranking = ranked()
-    groups = groups_near_the_cut(ranking, count)
-    swaps = list(try_swaps(ranking, groups, loss_of))
-    assert [swap.unit for swap in swaps] == groups
-    assert torch.equal(asked[0], ranking.mask)
-    assert len(asked) == 1 + sum(swap.loss is not None for swap in swaps)
-    return swaps
+    return Ranking(RANKING, budget)
 
 
 def test_many_swaps_of_a_large_model_are_taken() -> None:
@@ -56,14 +38,11 @@ def test_many_swaps_of_a_large_model_are_taken() -> None:
     units = UnitTable.of_layers([(1376, 8)] * 10)
     costs = torch.where(units.is_kv, 43.0, 1.0)
     budget = make_budget(units, costs, 0.6 * float(costs.sum()))
-    draws = torch.rand(units.size, generator=torch.Generator().manual_seed(0))
-    ranking = Ranking.of_values(draws, budget)
+    ranking = Ranking(torch.rand(units.size, generator=generator(0)), budget)
     groups = groups_near_the_cut(ranking, 10)
     losses = iter(range(100, 0, -1))
     swaps = list(try_swaps(ranking, groups, lambda _mask: float(next(losses))))
     assert sum(swap.accepted for swap in swaps) >= 15
-    for swap in swaps:
-        assert budget.cost_of(swap.mask) <= budget.limit
 
 
 def test_groups_come_nearest_first_kept_and_removed_by_turns() -> None:
@@ -76,57 +55,49 @@ def test_groups_come_nearest_first_kept_and_removed_by_turns() -> None:
 def test_last_groups_and_groups_that_cost_nothing_do_not_move() -> None:
     units = UnitTable.of_layers([(6, 3), (6, 1)])
     budget = make_budget(units, torch.where(units.is_kv, 3.0, 1.0), 17.0)
-    assert groups_near_the_cut(Ranking.of_values(RANKING[:16], budget), 3) == [6, 8, 7]
+    assert groups_near_the_cut(Ranking(RANKING[:16], budget), 3) == [6, 8, 7]
     ffn_alone = make_budget(UNITS, torch.where(UNITS.is_kv, 0.0, 1.0), 6.0)
     assert groups_near_the_cut(ranked(ffn_alone), 4) == []
 
 
-def test_the_one_good_swap_is_found_and_channels_make_room() -> None:
-    """Group 16 is worth more than three channels; all other kept groups are worth more still."""
-    swaps = searched({6: 5.0, 7: 5.0, 15: 5.0, 16: 2.0}, 2)
-    assert [swap.unit for swap in swaps if swap.accepted] == [16]
-    before, after = ranked().mask, swaps[-1].mask
-    assert before[[3, 12]].all() and not after[[3, 12]].any() and after[16]
-    assert after[[6, 7, 15]].all() and not after[[8, 17]].any()
-    assert int((before & ~after).sum()) == 3 and not UNITS.is_kv[before & ~after].any()
-    assert BUDGET.cost_of(after) == 17
+def test_swaps_build_upon_those_before_them_and_channels_make_room() -> None:
+    """A channel is worth 0.1 nats, a group as given. Out goes 6, in comes 8 for four channels."""
+    worths, asked = torch.where(UNITS.is_kv, 0.0, 0.1), []
+    worths[[7, 15, 8]] = torch.tensor([5.0, 5.0, 1.0])
 
+    def loss_of(mask: Tensor) -> float:
+        asked.append(mask)
+        assert BUDGET.cost_of(mask) <= BUDGET.limit
+        return float(worths[~mask].sum())
 
-def test_a_worthless_group_goes_and_what_it_cost_is_spent() -> None:
-    swaps = searched({7: 5.0, 15: 5.0}, 2)
-    assert [(swap.unit, swap.keeps) for swap in swaps if swap.accepted] == [(6, False)]
-    after = swaps[-1].mask
-    assert not after[6] and after[[4, 5, 13]].all()
-    assert BUDGET.cost_of(after) == 17
-
-
-def test_swaps_build_upon_those_before_them() -> None:
-    """Out goes 6, in comes 8: together they lose less than either, four channels and no more."""
-    accepted = [swap for swap in searched({7: 5.0, 15: 5.0, 8: 1.0}, 2) if swap.accepted]
+    groups = groups_near_the_cut(ranked(), 2)
+    swaps = list(try_swaps(ranked(), groups, loss_of))
+    assert [swap.unit for swap in swaps] == groups
+    assert torch.equal(asked[0], ranked().mask)
+    assert len(asked) == 1 + sum(swap.loss is not None for swap in swaps)
+    accepted = [swap for swap in swaps if swap.accepted]
     assert [(swap.unit, swap.keeps) for swap in accepted] == [(6, False), (8, True)]
     assert [swap.loss for swap in accepted] == pytest.approx([1.1, 0.4])
     assert accepted[-1].mask[UNITS.kv(0)].tolist() == [False, True, True]
+    assert BUDGET.cost_of(accepted[-1].mask) == 17
 
 
-@pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_no_loss_that_is_no_number_is_an_improvement(bad: float) -> None:
+def test_a_loss_that_is_no_number_is_no_improvement() -> None:
     groups = groups_near_the_cut(ranked(), 3)
-    losses = iter([1.0, *[bad] * len(groups)])
+    losses = iter([1.0, *[math.nan] * len(groups)])
     swaps = list(try_swaps(ranked(), groups, lambda _: next(losses)))
     assert not any(swap.accepted for swap in swaps)
     assert torch.equal(swaps[-1].mask, ranked().mask)
 
 
-@pytest.mark.parametrize("multiples", [(1, 1), (2, 1), (1, 2), (3, 2)])
-@pytest.mark.parametrize("seed", range(5))
-def test_budget_and_multiples_hold_after_every_swap(multiples: tuple[int, int], seed: int) -> None:
+@pytest.mark.parametrize("multiples", [(1, 1), (3, 2)])
+def test_budget_and_multiples_hold_after_every_swap(multiples: tuple[int, int]) -> None:
     """Losses fall at every question, so that all that can be swapped is."""
     units = UnitTable.of_layers([(12, 4)] * 3)
     costs = torch.where(units.is_kv, 2.5, 1.0)
     ffn, kv = multiples
     budget = make_budget(units, costs, 33.0, ffn_multiple=ffn, kv_multiple=kv)
-    draws = torch.rand(units.size, generator=torch.Generator().manual_seed(seed))
-    ranking = Ranking.of_values(draws, budget)
+    ranking = Ranking(torch.rand(units.size, generator=generator(0)), budget)
     groups = groups_near_the_cut(ranking, 4)
     losses = iter(range(100, 0, -1))
     masks = [ranking.mask]

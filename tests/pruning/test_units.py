@@ -12,20 +12,16 @@ UNITS = UnitTable.of_layers([(4, 2), (3, 1)])
 
 def test_units_of_a_layer_lie_side_by_side_channels_first() -> None:
     assert (UNITS.layers, UNITS.size) == (2, 10)
-    assert UNITS.segment_sizes == (4, 2, 3, 1)
+    assert (UNITS.ffn_channels, UNITS.kv_groups) == ((4, 3), (2, 1))
     axis = list(range(10))
     assert [axis[UNITS.ffn(layer)] for layer in range(2)] == [[0, 1, 2, 3], [6, 7, 8]]
     assert [axis[UNITS.kv(layer)] for layer in range(2)] == [[4, 5], [9]]
-
-
-def test_segments_and_kinds_of_units() -> None:
     assert UNITS.segment_of_unit.tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2, 3]
     assert UNITS.is_kv.nonzero().flatten().tolist() == [4, 5, 9]
 
 
 def test_spread_gives_each_unit_its_layers_value() -> None:
     spread = UNITS.spread([1.5, 2.5], [10.0, 20.0])
-    assert spread.dtype == torch.float64
     assert spread.tolist() == [1.5, 1.5, 1.5, 1.5, 10, 10, 2.5, 2.5, 2.5, 20]
 
 

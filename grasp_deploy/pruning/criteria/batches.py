@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
+
+from grasp_deploy.pruning.layout import device_of
+from grasp_deploy.pruning.objective import finite, language_loss
 
 OnBatch = Callable[[int, int], None]  # steps done, steps in all: sequences, and more for `obs`
 
@@ -19,16 +21,18 @@ class CalibrationText:
     batch_size: int
     on_batch: OnBatch = lambda done, total: None
 
-    def batches(self, device: torch.device) -> Iterator[Tensor]:
-        """`(B, T)` batches on a device; `on_batch(done, total)` is called behind each."""
+    def batches(self, model: nn.Module) -> Iterator[Tensor]:
+        """`(B, T)` batches on a model's device; `on_batch(done, total)` is called behind each."""
         assert len(self.sequences), "a criterion that reads text was given none"
         done = 0
         for batch in self.sequences.split(self.batch_size):
-            yield batch.to(device)
+            yield batch.to(device_of(model))
             done += len(batch)
             self.on_batch(done, len(self.sequences))
 
-
-def device_of(model: nn.Module) -> torch.device:
-    """The device that a model's parameters are on."""
-    return next(model.parameters()).device
+    def losses(self, model: nn.Module, criterion: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each batch with its mean next-token loss, nats; LossError if that is not finite."""
+        for step, batch in enumerate(self.batches(model)):
+            loss = language_loss(model, batch)
+            finite(loss, criterion, step)
+            yield batch, loss

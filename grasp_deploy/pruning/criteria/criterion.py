@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch, device_of
-from grasp_deploy.pruning.criteria.from_moments import flap_scores, wanda_structured_scores
+from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.criteria.moments import flap_scores, wanda_structured_scores
 from grasp_deploy.pruning.criteria.obs import obs_scores
-from grasp_deploy.pruning.criteria.taylor import taylor_element_scores, taylor_vector_scores
-from grasp_deploy.pruning.criteria.taylor_gate import taylor_gate_scores
-from grasp_deploy.pruning.criteria.without_text import magnitude_scores, random_scores
+from grasp_deploy.pruning.criteria.taylor import (
+    taylor_element_scores,
+    taylor_gate_scores,
+    taylor_vector_scores,
+)
+from grasp_deploy.pruning.layout import Coupled, device_of, unit_sums
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.units import UnitTable
 
@@ -31,22 +35,17 @@ def criterion_scores(
     name: str,
     model: nn.Module,
     units: UnitTable,
-    sequences: Tensor,
+    text: CalibrationText,
     *,
-    batch_size: int,
     seed: int,
-    on_batch: OnBatch = lambda done, total: None,
     removable: Tensor | None = None,
 ) -> Tensor:
     """`(N,)` float32 scores of a frozen causal language model, higher for units to keep.
 
-    `name` is one of CRITERIA. `sequences` are `(n, T)` calibration ids, which `random` and
-    `magnitude` do not read; `on_batch(done, total)` is called as they are read. `obs` alone removes
-    no unit outside the `(N,)` mask `removable`; None: all may go. Scores lie on the model's device.
-    The model is left as it was. Raises LossError if the loss or scores are not finite, and
-    ValueError for another name.
+    `name` is one of CRITERIA; `random` and `magnitude` do not read the text. `obs` alone removes no
+    unit outside the `(N,)` mask `removable`; None: all may go. Scores lie on the model's device.
+    The model is left as it was. Raises LossError if the loss or scores are not finite.
     """
-    text = CalibrationText(sequences, batch_size, on_batch)
     match name:
         case "random":
             scores = random_scores(units, seed)
@@ -54,10 +53,29 @@ def criterion_scores(
             scores = magnitude_scores(model, units)
         case "obs":
             scores = obs_scores(model, units, text, removable)
-        case _ if name in _READING_TEXT:
-            scores = _READING_TEXT[name](model, units, text)
         case _:
-            raise ValueError(f"unknown criterion {name!r}: choose one of {', '.join(CRITERIA)}")
+            scores = _READING_TEXT[name](model, units, text)
     if not bool(scores.isfinite().all()):
         raise LossError(f"the {name} scores are not finite: {OVERFLOW}")
     return scores.to(device_of(model)).float()
+
+
+def random_scores(units: UnitTable, seed: int) -> Tensor:
+    """`(N,)` float64, a permutation of 0, 1/N, ... drawn on the CPU: the same for every device."""
+    order = torch.randperm(units.size, generator=torch.Generator().manual_seed(seed))
+    return order.double() / units.size
+
+
+@torch.no_grad()
+def magnitude_scores(model: nn.Module, units: UnitTable) -> Tensor:
+    """`(N,)` float64 squared L2 norms of all weights that go with a unit.
+
+    It is the baseline "L2" of LLM-Pruner (Ma et al. 2023, table 1), whose source adds up squares
+    without a root. Squares are a sum over parameters, so per parameter of cost it is their mean.
+    """
+
+    def squares(coupled: Coupled) -> Tensor:
+        parts = [coupled.vector_sums(p, p.float().square()) for p in coupled.parameters]
+        return torch.stack(parts).sum(0)
+
+    return unit_sums(model, units, squares)

@@ -1,7 +1,16 @@
-"""Mean and fluctuation of the inputs of linear layers, column by column, over any text.
+"""Scores from the moments of linear layers' inputs: FLAP, structured Wanda, and OWL's outliers.
 
-Batches are merged one by one (Chan et al. 1979), so nothing grows with the number of tokens and no
-large sums are subtracted from each other.
+FLAP (An et al. 2024): a column whose input hardly fluctuates can be replaced by a constant, its
+mean input times the column, added to the output as a bias. The replacement loses the input's
+variance times the column's squared norm, their metric WIFV. The bias itself is left out: Qwen's
+checkpoints have no place for one, and the closed-form compensation does more.
+
+Wanda-sp, a baseline of the same paper, makes Wanda (Sun et al. 2024) structured: the importance of
+a column is the sum of `|W|·‖x‖₂` over its weights. OWL (Yin et al. 2024) shares its budget out by
+the share of each layer's `|W|·‖x‖₂` that are outliers.
+
+Moments are those of every column over any text. Batches are merged one by one (Chan et al. 1979),
+so nothing grows with the number of tokens and no large sums are subtracted from each other.
 """
 
 from __future__ import annotations
@@ -11,8 +20,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.criteria.batches import CalibrationText, device_of
-from grasp_deploy.pruning.hooks import on_inputs
+from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.layout import (
+    PRUNABLE_LINEARS,
+    coupled_linears,
+    on_inputs,
+    output_projections,
+)
+from grasp_deploy.pruning.units import UnitTable
+
+OUTLIER_FACTOR = 5.0  # M: an outlier is that many times the layer's mean
 
 
 class Moments:
@@ -31,11 +48,8 @@ class Moments:
         distances = rows - pivot
         offset = distances.sum(0, dtype=torch.float64) / len(rows)
         centred = distances.square_().sum(0, dtype=torch.float64) - len(rows) * offset.square()
-        self._merge(len(rows), pivot.double() + offset, centred)
-
-    def _merge(self, tokens: int, mean: Tensor, centred: Tensor) -> None:
-        total = self.tokens + tokens
-        difference = mean - self.mean
+        tokens, total = len(rows), self.tokens + len(rows)
+        difference = pivot.double() + offset - self.mean
         self.mean = self.mean + difference * (tokens / total)
         self._centred += centred + difference.square() * (self.tokens * tokens / total)
         self.tokens = total
@@ -58,6 +72,84 @@ def input_moments(
     """Moments of the inputs of each linear layer over a text; forward passes alone."""
     moments = [Moments(linear.in_features, linear.weight.device) for linear in linears]
     with on_inputs(linears, lambda index, x: moments[index].add(x)):
-        for batch in text.batches(device_of(model)):
+        for batch in text.batches(model):
             model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
     return moments
+
+
+@torch.no_grad()
+def flap_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Tensor:
+    """`(N,)` float64 standardised WIFV.
+
+    Columns are standardised among those left in their linear layer, and a KV group has the mean of
+    its `G·D` columns. So all layers and both kinds compare in one ranking (their structure AL-AM).
+    Their source squares the metric of `o_proj` first; here both kinds are treated alike. Such
+    scores have no zero: dividing them by costs means nothing.
+    """
+    linears = output_projections(model)
+    moments = input_moments(model, linears, text)
+    scores = []
+    for size, linear, moment in zip(units.segment_sizes, linears, moments, strict=True):
+        column_norms = linear.weight.float().square().sum(0, dtype=torch.float64)
+        scores.append(_standardised(moment.variance * column_norms).view(size, -1).mean(1))
+    return torch.cat(scores)
+
+
+def _standardised(values: Tensor) -> Tensor:
+    """Values of mean 0 and variance 1 over those that are not 0, as removed ones are.
+
+    Zeros where all values are the same.
+    """
+    left = values[values > 0]
+    if len(left) < 2:
+        return torch.zeros_like(values)
+    spread = left.std()
+    return (values - left.mean()) / torch.where(spread > 0, spread, 1.0)
+
+
+@torch.no_grad()
+def wanda_structured_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Tensor:
+    """`(N,)` float64 importance over a text, divided by the mean of the unit's segment.
+
+    The sums compare only within one linear layer, where Wanda-sp ranks them. Divided by their mean,
+    1 is an average unit of its layer and kind everywhere, so a global ranking can use them. With
+    the allocation `layerwise` the division changes nothing, and the result is Wanda-sp.
+    """
+    linears = output_projections(model)
+    moments = input_moments(model, linears, text)
+    scores = []
+    for size, linear, moment in zip(units.segment_sizes, linears, moments, strict=True):
+        columns = linear.weight.float().abs().sum(0, dtype=torch.float64) * moment.norm
+        sums = columns.view(size, -1).sum(1)
+        left = (sums > 0).sum()  # removed units count in no mean
+        scores.append(sums / (sums.sum() / left if left else 1.0))
+    return torch.cat(scores)
+
+
+@torch.no_grad()
+def outlier_ratios(
+    model: nn.Module, text: CalibrationText, *, factor: float = OUTLIER_FACTOR
+) -> Tensor:
+    """`(L,)` float64 shares of a layer's `|W|·‖x‖₂` that exceed `factor` times their mean.
+
+    All prunable weights of the layer count together, which the paper calls the layerwise outlier
+    distribution; norms are those over the text.
+    """
+    linears = [coupled.linear for coupled in coupled_linears(model)]
+    moments = input_moments(model, linears, text)
+    pairs = [(lin.weight, m.norm.float()) for lin, m in zip(linears, moments, strict=True)]
+    size = len(PRUNABLE_LINEARS)
+    layers = (pairs[start : start + size] for start in range(0, len(pairs), size))
+    return torch.stack([_outlier_ratio(layer, factor) for layer in layers])
+
+
+def _outlier_ratio(layer: list[tuple[Tensor, Tensor]], factor: float) -> Tensor:
+    """The share of one layer, from its `(out, in)` weights and their inputs' `(in,)` norms.
+
+    Sizes are computed twice rather than held for a whole layer.
+    """
+    count = sum(weight.numel() for weight, _ in layer)
+    sums = [(w.float().abs() * norms).sum(dtype=torch.float64) for w, norms in layer]
+    limit = factor * sum(sums) / count
+    outliers = [(w.float().abs() * norms > limit).sum() for w, norms in layer]
+    return torch.stack(outliers).sum().double() / count
