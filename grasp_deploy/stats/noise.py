@@ -40,15 +40,18 @@ def log_ratios(dense: Sequence[float], pruned: Sequence[float]) -> list[float]:
     return [math.log(after / before) for before, after in zip(dense, pruned, strict=True)]
 
 
-def differences(samples: Sequence[Sequence[float]], comparisons: int) -> list[Difference]:
+def differences(
+    samples: Sequence[Sequence[float]], comparisons: int | None = None
+) -> list[Difference]:
     """Judge the comparisons of one quantity, each given as the log ratios of its repetitions.
 
-    `comparisons` is how many the record has in all, other quantities included.
+    `comparisons` is how many the record has in all; by default there is no other quantity.
     """
     freedom = sum(len(ratios) - 1 for ratios in samples)
     if not freedom:
         return [Difference(math.exp(ratios[0]), None, UNDECIDED) for ratios in samples]
     squares = sum(_variance(ratios) * (len(ratios) - 1) for ratios in samples)
+    comparisons = comparisons or len(samples)
     pooled = math.sqrt(squares / freedom) * t_quantile(1 - CONFIDENCE, freedom, comparisons)
     return [_difference(ratios, pooled) for ratios in samples]
 

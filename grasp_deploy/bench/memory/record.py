@@ -1,4 +1,4 @@
-"""The record of `bench memory`."""
+"""The options and the record of `bench memory`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,31 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from grasp_deploy.bench.memory.settings import MemorySettings
-from grasp_deploy.bench.prediction import relative_error
-from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, PositiveCount
+from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, PositiveCount, relative_error
+from grasp_deploy.config.option import (
+    BENCH_DTYPE_HELP,
+    BENCH_SEED_HELP,
+    DEVICE_HELP,
+    REPETITIONS_HELP,
+    Seed,
+    option,
+)
+from grasp_deploy.config.option import Count as CountOption
 
 
 @dataclass(frozen=True)
-class RecordSettings(MemorySettings):
-    """The settings, and whether the weights were random."""
+class MemorySettings:
+    """The prefills to measure: `batch` prompts at each length."""
 
-    random_weights: bool = False
+    prompt_tokens: tuple[CountOption, ...] = option(
+        "Tokens of a prompt, one measurement for each length.", (256, 512, 1024, 2048)
+    )
+    batch: CountOption = option("Prompts in a prefill.", 4)
+    repetitions: CountOption = option(REPETITIONS_HELP, 3)
+    device: str = option(DEVICE_HELP, "auto")
+    dtype: str = option(BENCH_DTYPE_HELP, "auto")  # recorded only: the models' shapes have it
+    seed: Seed = option(BENCH_SEED_HELP, 0)
+    random_weights: bool = False  # filled in for the record
 
 
 class Sample(Struct, frozen=True, omit_defaults=True):
@@ -66,4 +81,4 @@ class Cell(BenchCell):
 class MemoryRecord(BenchRecord[Cell], kw_only=True):
     """All models at all prompt lengths."""
 
-    settings: RecordSettings
+    settings: MemorySettings
