@@ -21,12 +21,9 @@ def check_positions(models: Sequence[BenchModel], tokens: int, options: str) -> 
             )
 
 
-def check_room(needed_bytes: int, what: str, remedy: str, free_bytes: int | None = None) -> None:
-    """InputError if memory does not suffice; `free_bytes` defaults to that of the machine.
-
-    Without a GPU the kernel would kill some process once memory is full.
-    """
-    free_bytes = available_memory_bytes() if free_bytes is None else free_bytes
+def check_room(needed_bytes: int, what: str, remedy: str) -> None:
+    """InputError if the machine's memory does not suffice: the kernel would kill some process."""
+    free_bytes = available_memory_bytes()
     if needed_bytes > free_bytes:
         raise InputError(
             f"{what} {needed_bytes / 2**30:,.1f} GiB, and {free_bytes / 2**30:,.1f} GiB are free: "

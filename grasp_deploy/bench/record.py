@@ -92,9 +92,7 @@ def record_models(models: Sequence[BenchModel]) -> list[RecordModel]:
 
 def relative_error(measured: float, predicted: float) -> float:
     """Measured over predicted, less 1; negative if the measured size is smaller."""
-    if predicted == measured:
-        return 0.0
-    return measured / predicted - 1 if predicted else float("inf")
+    return measured / predicted - 1
 
 
 def prediction_outcome(error: float) -> str:

@@ -6,6 +6,7 @@ import io
 import math
 import random
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +113,8 @@ def throughput_record(
             timed = (models[0] if gain else entry)["footprint"]
             ttft, tpot = (seconds + overhead_seconds for seconds in _times(timed, batch))
             times = {"seconds": ttft + 255 * tpot, "ttft_seconds": ttft, "tpot_seconds": tpot}
-            samples = []
-            for slow in rounds:
-                factor = slow * math.exp(draw.gauss(0, noise)) / (gain or 1)
-                sample = {name: seconds * factor for name, seconds in times.items()}
-                samples.append({**sample, "joules": 350.0 * sample["seconds"]})
+            factors = [slow * math.exp(draw.gauss(0, noise)) / (gain or 1) for slow in rounds]
+            samples = [{key: t * factor for key, t in times.items()} for factor in factors]
             point = {"batch": batch, "prompt_tokens": 2048, "new_tokens": 256}
             cells.append({"model": entry["name"], "engine": "vllm", **point, "samples": samples})
     made = record("throughput", models, cells=cells)
@@ -140,22 +138,15 @@ def memory_record(
 ) -> Record:
     """Weights and cache as predicted (the weights off by `weight_error`), and some activations."""
     cells = []
-    for entry in models:
-        for tokens in prompt_tokens:
-            weights = entry["footprint"]["weight_bytes"]
-            kv = entry["footprint"]["kv_bytes_per_token"] * tokens * 4
-            other = int(0.15 * 2**20 * tokens * 4)
-            measured = _sizes(int(weights * (1 + weight_error)), kv, other)
-            cells.append(
-                {
-                    "model": entry["name"],
-                    "prompt_tokens": tokens,
-                    "batch": 4,
-                    "predicted": _sizes(weights, kv, int(0.95 * other)),
-                    "measured": measured,
-                    "samples": [{k: v for k, v in measured.items() if k != "other_bytes"}] * 3,
-                }
-            )
+    for entry, tokens in product(models, prompt_tokens):
+        weights = entry["footprint"]["weight_bytes"]
+        kv = entry["footprint"]["kv_bytes_per_token"] * tokens * 4
+        other = 2**20 * tokens // 2
+        measured = _sizes(int(weights * (1 + weight_error)), kv, other)
+        sample = {key: size for key, size in measured.items() if key != "other_bytes"}
+        sizes = {"predicted": _sizes(weights, kv, int(0.95 * other)), "measured": measured}
+        point = {"model": entry["name"], "prompt_tokens": tokens, "batch": 4}
+        cells.append({**point, **sizes, "samples": [sample] * 3})
     return record("memory", models, cells=cells)
 
 
@@ -170,8 +161,7 @@ def kv_record(models: Models, measured: bool = True) -> Record:
     for entry in models:
         figures = entry["footprint"]
         pool_bytes = 20 * 2**30 - figures["weight_bytes"]
-        token_bytes = figures["kv_bytes_per_token"]
-        tokens = pool_bytes // token_bytes
+        tokens = pool_bytes // figures["kv_bytes_per_token"]
         held = [{"cached_tokens": n, "sequences": n // 2048} for n in (tokens, tokens // 16 * 16)]
         heads = [layer["num_key_value_heads"] for layer in figures["layers"]]
         cells.append(
@@ -179,7 +169,7 @@ def kv_record(models: Models, measured: bool = True) -> Record:
                 "model": entry["name"],
                 "memory_bytes": pool_bytes,
                 "context_tokens": 2048,
-                "kv_bytes_per_token": token_bytes,
+                "kv_bytes_per_token": figures["kv_bytes_per_token"],
                 "layer_kv_bytes_per_token": [4 * count * figures["head_dim"] for count in heads],
                 "predicted": held[0],
                 "measured": held[1] if measured else None,
@@ -195,39 +185,28 @@ def serve_record(
     gains: Mapping[str, float] | None = None,
     failed: Mapping[str, int] | None = None,
 ) -> Record:
-    """Three loads, three repetitions; latency grows with the load."""
+    """Three loads, three repetitions."""
     draw = random.Random(0)
     cells = []
-    for entry in models:
+    for entry, load in product(models, (8, 32, 128)):
         gain = (gains or {}).get(entry["name"], 1.0)
         lost = (failed or {}).get(entry["name"], 0)
-        for load in (8, 32, 128):
-            factors = [gain * math.exp(draw.gauss(0, 0.01)) for _ in range(3)]
-            cells.append(
-                {
-                    "model": entry["name"],
-                    "load": {"max_concurrency": load, "request_rate": None},
-                    "requests": 500,
-                    "samples": [served(90 * load**0.8 * factor, lost) for factor in factors],
-                }
-            )
+        rates = [90 * load**0.8 * gain * math.exp(draw.gauss(0, 0.01)) for _ in range(3)]
+        point = {"model": entry["name"], "load": {"max_concurrency": load, "request_rate": None}}
+        cells.append({**point, "requests": 500, "samples": [served(rate, lost) for rate in rates]})
     return record("serve", models, cells=cells)
 
 
 def served(tokens_per_second: float, failed: int = 0) -> dict[str, Any]:
     """A sample of 500 requests."""
-    tail = {"mean": 105, "p50": 100, "p90": 160, "p99": 270}
-    latencies = {"ttft": 1.0, "tpot": 0.2, "itl": 0.2, "e2e": 30.0}
+    spread = {"mean": 0.105, "p50": 0.1, "p90": 0.16, "p99": 0.27}
     return {
         "completed": 500 - failed,
         "failed": failed,
-        "seconds": 64000 / (tokens_per_second or 1),
+        "seconds": 100.0,
         "requests_per_second": tokens_per_second / 128,
         "output_tokens_per_second": tokens_per_second,
         "output_tokens": 128 * (500 - failed),
-        **{
-            f"{name}_seconds": {p: share * factor / 1000 for p, factor in tail.items()}
-            for name, share in latencies.items()
-        },
+        **{f"{name}_seconds": spread for name in ("ttft", "tpot", "itl", "e2e")},
         "goodput_requests_per_second": None,
     }

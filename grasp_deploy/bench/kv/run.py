@@ -11,7 +11,7 @@ from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.record import record_models
 from grasp_deploy.checkpoint.limits import Platform
 from grasp_deploy.checkpoint.read.config_file import positions_at
-from grasp_deploy.engine.capacity import BLOCK_TOKENS, KvCapacity, kv_capacity, predict_capacity
+from grasp_deploy.engine.capacity import BLOCK_TOKENS, kv_capacity, predict_capacity
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
@@ -29,11 +29,10 @@ def bench_kv(
 ) -> KvRecord:
     """Predict what the KV cache of every model holds, and ask vLLM where it is installed.
 
-    `models` start with the one that the others are compared with. `command` is recorded. A model's
-    KV cache gets what its weights leave of the memory, so that smaller weights count too. A real
-    engine is started on each model with a cache of that size, unless `predict_only` is set. Raises
-    InputError for a context that a model was not made for and for a memory that does not hold one
-    sequence beside the weights, ChildError if vLLM fails.
+    A model's KV cache gets what its weights leave of the memory, so that smaller weights count too.
+    A real engine is started on each model with a cache of that size, unless `predict_only` is set.
+    Raises InputError for a context that a model was not made for and for a memory that does not
+    hold one sequence beside the weights, ChildError if vLLM fails.
     """
     context_tokens = _context_tokens(models, settings.context_tokens)
     platform: Platform | None = None
@@ -52,7 +51,15 @@ def bench_kv(
     if measures:
         advance = step_counter(on_progress, "asking vLLM", len(models))
         for model, cell in zip(models, cells, strict=True):
-            cell.measured = _measured(model, cell, settings.seed)
+            with model_folder(model) as directory:
+                cell.measured = kv_capacity(
+                    directory,
+                    cell.memory_bytes,
+                    cell.context_tokens,
+                    dtype=model.shape.dtype,
+                    random_weights=model.random_weights,
+                    seed=settings.seed,
+                )
             advance()
     header = new_record("kv", command, settings, models=record_models(models), cells=cells)
     return KvRecord(**header)
@@ -80,18 +87,6 @@ def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> 
         predicted=capacity,
         measured=None,
     )
-
-
-def _measured(model: BenchModel, cell: Cell, seed: int) -> KvCapacity:
-    with model_folder(model) as directory:
-        return kv_capacity(
-            directory,
-            cell.memory_bytes,
-            cell.context_tokens,
-            dtype=model.shape.dtype,
-            random_weights=model.random_weights,
-            seed=seed,
-        )
 
 
 def _context_tokens(models: Sequence[BenchModel], asked: int | None) -> int:

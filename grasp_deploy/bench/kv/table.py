@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.bench.kv.record import Cell, KvRecord
 from grasp_deploy.bench.table import change, mebibytes, new_table
 from grasp_deploy.engine.capacity import KvCapacity
+from grasp_deploy.stats.wording import span
 
 HEADS = ("model", "KV bytes\nper token", "in one layer", "cache,\nMiB", "", "tokens", "sequences")
 
@@ -32,7 +31,7 @@ def kv_table(record: KvRecord) -> Table:
 def _add_rows(table: Table, cell: Cell, dense: Cell | None) -> None:
     figures = (
         f"{cell.kv_bytes_per_token:,}",
-        _range(cell.layer_kv_bytes_per_token),
+        span(cell.layer_kv_bytes_per_token, ","),
         mebibytes(cell.memory_bytes),
     )
     table.add_row(Text(cell.model), *figures, "predicted", *_held(cell.predicted))
@@ -52,8 +51,3 @@ def _add_rows(table: Table, cell: Cell, dense: Cell | None) -> None:
 
 def _held(capacity: KvCapacity) -> tuple[str, str]:
     return f"{capacity.cached_tokens:,}", f"{capacity.sequences:,}"
-
-
-def _range(sizes: Sequence[int]) -> str:
-    least, most = min(sizes), max(sizes)
-    return f"{least:,}" if least == most else f"{least:,}-{most:,}"

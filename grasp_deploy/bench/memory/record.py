@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, PositiveCount, relative_error
+from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, PositiveCount
 from grasp_deploy.config.option import (
     BENCH_DTYPE_HELP,
     BENCH_SEED_HELP,
@@ -64,18 +64,6 @@ class Cell(BenchCell):
     @property
     def point(self) -> int:
         return self.prompt_tokens
-
-    @property
-    def error(self) -> float:
-        """The larger error of weights and KV cache against their predictions."""
-        measured, predicted = self.measured, self.predicted
-        weights = relative_error(measured.weight_bytes, predicted.weight_bytes)
-        return max(weights, relative_error(measured.kv_bytes, predicted.kv_bytes), key=abs)
-
-    @property
-    def peak_error(self) -> float:
-        """Error of the peak."""
-        return relative_error(self.measured.peak_bytes, self.predicted.peak_bytes)
 
 
 class MemoryRecord(BenchRecord[Cell], kw_only=True):

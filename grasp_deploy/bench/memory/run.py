@@ -38,8 +38,7 @@ def bench_memory(
 ) -> MemoryRecord:
     """Measure a prefill of every model at every length, each in a child process of its own.
 
-    `models` start with the one that the others are compared with. `command` is recorded. Raises
-    InputError for a device that is not there or too small, ChildError if a child fails.
+    Raises InputError for a device that is not there or too small, ChildError if a child fails.
     """
     device = str(resolve_device(settings.device))
     settings = replace(settings, device=device, random_weights=models[0].random_weights)

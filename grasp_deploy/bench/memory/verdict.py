@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grasp_deploy.bench.memory.record import Cell, MemoryRecord
-from grasp_deploy.bench.record import AS_PREDICTED, prediction_outcome
+from grasp_deploy.bench.record import AS_PREDICTED, prediction_outcome, relative_error
 from grasp_deploy.stats.wording import common_outcome, grouped, points_by_outcome, span
 
 PEAK_TOLERANCE = 0.1  # activations depend on kernels, of which config.json says nothing
@@ -22,18 +22,21 @@ def verdicts(record: MemoryRecord) -> list[dict[str, Any]]:
 
 
 def _verdict(record: MemoryRecord, cell: Cell, dense: Cell | None) -> dict[str, Any]:
-    outcome = prediction_outcome(cell.error)
-    if outcome == AS_PREDICTED and abs(cell.peak_error) > PEAK_TOLERANCE:
+    measured, predicted = cell.measured, cell.predicted
+    weights_error = relative_error(measured.weight_bytes, predicted.weight_bytes)
+    error = max(weights_error, relative_error(measured.kv_bytes, predicted.kv_bytes), key=abs)
+    peak_error = relative_error(measured.peak_bytes, predicted.peak_bytes)
+    outcome = prediction_outcome(error)
+    if outcome == AS_PREDICTED and abs(peak_error) > PEAK_TOLERANCE:
         outcome = PEAK_NOT_AS_PREDICTED
-    peak_bytes = cell.measured.peak_bytes
     return record.line(
         cell.model,
         prompt_tokens=cell.prompt_tokens,
         batch=cell.batch,
-        peak_bytes=peak_bytes,
-        change=peak_bytes / dense.measured.peak_bytes - 1 if dense else None,
-        error=cell.error,
-        peak_error=cell.peak_error,
+        peak_bytes=measured.peak_bytes,
+        change=measured.peak_bytes / dense.measured.peak_bytes - 1 if dense else None,
+        error=error,
+        peak_error=peak_error,
         outcome=outcome,
     )
 

@@ -48,9 +48,8 @@ def bench_serve(
 ) -> ServeRecord:
     """Serve every model and put every load on it.
 
-    `models` are folders with weights and a tokenizer, first the one that the others are compared
-    with. `vllm_arguments` go to every server. `command` is recorded. Raises InputError for what
-    cannot be served or loaded, and ChildError if vLLM fails.
+    `vllm_arguments` go to every server. Raises InputError for what cannot be served or loaded, and
+    ChildError if vLLM fails.
     """
     installed_platform()
     tokens = settings.prompt_tokens + settings.new_tokens

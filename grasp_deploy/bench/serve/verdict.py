@@ -8,7 +8,7 @@ from typing import Any
 
 from grasp_deploy.bench.reasons import Case, reason_lines
 from grasp_deploy.bench.serve.record import Cell, ServeRecord
-from grasp_deploy.stats.noise import SLOWER, differences, log_ratios
+from grasp_deploy.stats.noise import SLOWER, differences
 from grasp_deploy.stats.wording import common_outcome, counted, grouped, points_by_outcome, span
 
 Row = dict[str, Any]
@@ -25,7 +25,7 @@ def verdicts(record: ServeRecord) -> list[Row]:
         for cell in record.cells
         if (dense := record.dense_cell(cell)) and not dense.failed and not cell.failed
     ]
-    results = differences([log_ratios(dense.rates, cell.rates) for dense, cell in pairs])
+    results = differences([(dense.rates, cell.rates) for dense, cell in pairs])
     by_point = {(c.model, c.load): asdict(r) for (_, c), r in zip(pairs, results, strict=True)}
     return [_verdict(record, cell, by_point.get((cell.model, cell.load))) for cell in record.cells]
 

@@ -17,7 +17,6 @@ from grasp_deploy.checkpoint.limits import check_head_size
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.checks import vllm_platform
-from grasp_deploy.engine.child import Ask
 from grasp_deploy.engine.vllm_process import vllm_child_environment
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
@@ -32,7 +31,7 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
     """Check settings and models without an engine, and fill in what was left open.
 
     Raises InputError for an engine that is not installed, for options of the other engine, and for
-    a model that cannot be measured with these settings.
+    models that cannot be measured with these settings.
     """
     check_positions(models, settings.tokens, "--prompt-tokens or --new-tokens")
     settings = replace(settings, random_weights=models[0].random_weights)
@@ -43,7 +42,10 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
             "--kv-memory and --enforce-eager are options of vLLM: leave them out, or give "
             "--engine vllm"
         )
-    return replace(settings, device=str(resolve_device(settings.device)))
+    settings = replace(settings, device=str(resolve_device(settings.device)))
+    if settings.device == "cpu":
+        check_memory(models, settings)
+    return settings
 
 
 def _checked_for_vllm(
@@ -91,7 +93,7 @@ def load_request(model: BenchModel, folder: Path, settings: ThroughputSettings) 
     common = {"model": str(folder), "dtype": model.shape.dtype}
     if settings.engine == "transformers":
         weights = {"random_weights": model.random_weights, "seed": settings.seed}
-        return {"do": "load", **common, **weights, "device": settings.device}
+        return {**common, **weights, "device": settings.device}
     engine = {
         **common,
         "load_format": "dummy" if model.random_weights else "auto",
@@ -107,28 +109,30 @@ def load_request(model: BenchModel, folder: Path, settings: ThroughputSettings) 
         "skip_tokenizer_init": True,
         "disable_log_stats": True,
     }
-    return {"do": "load", "engine": engine}
+    return {"engine": engine}
 
 
-def check_memory(models: Sequence[BenchModel], settings: ThroughputSettings, ask: Ask) -> None:
-    """InputError if the models do not fit side by side; `ask` is a child that has none yet."""
-    free_bytes = ask({"do": "free_memory", "device": settings.device})["free_memory_bytes"]
+def check_memory(models: Sequence[BenchModel], settings: ThroughputSettings) -> None:
+    """InputError if the models do not fit side by side in a machine without a GPU.
+
+    All weights, and the caches: vLLM's pools stay, those of transformers come one at a time. A GPU
+    says itself when it is full, but without one the kernel would kill programs.
+    """
+    needed_bytes = sum(model.shape.weight_bytes for model in models)
+    if settings.engine == "vllm":
+        needed_bytes += len(models) * (settings.kv_memory_bytes or 0)
+    else:
+        needed_bytes += max(_batch_bytes(model.shape, settings) for model in models)
     check_room(
-        _needed_bytes(models, settings, on_gpu=free_bytes is not None),
+        needed_bytes,
         f"{len(models)} models side by side take",
         "take smaller batches or shorter prompts, or compare fewer models at a time",
-        free_bytes,
     )
 
 
-def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings, on_gpu: bool) -> int:
-    """All weights, and the caches: vLLM's pools stay, those of transformers come one at a time."""
-    weights = sum(model.shape.weight_bytes for model in models)
-    if settings.engine == "vllm":
-        return weights + len(models) * (settings.kv_memory_bytes or 0)
-    # A GPU says when it is full, and the bench goes on. Without one the kernel would kill programs.
-    batch = min(settings.batches) if on_gpu else max(settings.batches)
-    shapes = [model.shape for model in models]
-    decoded = max(batch * settings.new_tokens * shape.kv_bytes_per_token() for shape in shapes)
-    prefills = (predict_prefill(shape, batch, settings.prompt_tokens) for shape in shapes)
-    return weights + decoded + max(sizes.peak_bytes - sizes.weight_bytes for sizes in prefills)
+def _batch_bytes(shape: ModelShape, settings: ThroughputSettings) -> int:
+    """Bytes of the largest batch of transformers beside the weights."""
+    batch = max(settings.batches)
+    prefill = predict_prefill(shape, batch, settings.prompt_tokens)
+    later = batch * settings.new_tokens * shape.kv_bytes_per_token()
+    return prefill.peak_bytes - prefill.weight_bytes + later

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from grasp_deploy.bench.throughput.record import QUANTITIES, Cell, ThroughputRecord
@@ -42,18 +44,14 @@ def figures(record: ThroughputRecord) -> Iterator[Drawing]:
 
 
 def _rate_drawing(record: ThroughputRecord, cells: Sequence[Cell], quantity: str) -> Drawing:
-    bars = f"median and quartiles of {len(cells[0].samples)} repetitions"
-    axes = new_axes(TITLES[quantity], f"{record.settings.title}; {bars}")
-    handles = []
-    for index, model in enumerate(record.models):
-        points: list[Point] = []
-        for cell in (cell for cell in cells if cell.model == model.name):
-            low, median, high = numpy.quantile(cell.rates(quantity), (0.25, 0.5, 0.75)).tolist()
-            points.append((cell.batch, median, low, high))
-        if points:
-            _line(axes, index, points)
-            handles.append(line_handle(index, model.name))
-    _batch_axes(axes, "tokens per second", [cell.batch for cell in cells])
+    note = f"median and quartiles of {len(cells[0].samples)} repetitions"
+    axes = new_axes(TITLES[quantity], f"{record.settings.title}; {note}")
+    points = []
+    for cell in cells:
+        low, median, high = numpy.quantile(cell.rates(quantity), (0.25, 0.5, 0.75)).tolist()
+        points.append((cell.model, (cell.batch, median, low, high)))
+    handles = _lines(record, axes, points)
+    axes.set_ylabel("tokens per second")
     count_from_zero(axes)
     return finished(quantity, TITLES[quantity], axes, handles)
 
@@ -62,44 +60,36 @@ def _ratio_drawing(record: ThroughputRecord, rows: Sequence[Row], quantity: str)
     title = f"{QUANTITIES[quantity].capitalize()} against the first model"
     axes = new_axes(title, f"{record.settings.title}; bars: 95 % interval")
     axes.axhline(1, color=INK, linewidth=1.2)
-    handles = []
-    for index, model in enumerate(record.models):
-        measured = [row for row in rows if row["model"] == model.name]
-        if not measured:
-            continue
-        shift = 2 ** (0.09 * (index - len(record.models) / 2))  # bars stand side by side
-        points: list[Point] = []
-        for row in measured:
-            ends = row["interval"] or (row["ratio"], row["ratio"])
-            points.append((row["batch"] * shift, row["ratio"], *ends))
-        _line(axes, index, points)
-        batches, ideals = zip(
-            *sorted((row["batch"], row["ideal"]) for row in measured), strict=True
-        )
-        axes.plot(batches, ideals, color=color_of(index), linestyle=DASHED, linewidth=1.3)
-        handles.append(line_handle(index, model.name))
+    points, ideals = [], []
+    for row in rows:
+        ends = row["interval"] or (row["ratio"], row["ratio"])
+        points.append((row["model"], (row["batch"], row["ratio"], *ends)))
+        ideals.append((row["model"], (row["batch"], row["ideal"], row["ideal"], row["ideal"])))
+    handles = _lines(record, axes, points)
+    _lines(record, axes, ideals, linestyle=DASHED, linewidth=1.3, marker="", capsize=0)
     handles.append(key_handle(record.baseline, color=INK))
     handles.append(key_handle("ideal: by bytes moved and operations", DASHED))
-    _batch_axes(axes, "times the first model", [row["batch"] for row in rows])
+    axes.set_ylabel("times the first model")
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.9), max(high, 1.1))  # room around a ratio of 1
     return finished(f"{quantity}-ratio", title, axes, handles)
 
 
-def _batch_axes(axes: Axes, unit: str, batches: Sequence[int]) -> None:
-    axes.set_ylabel(unit)
+def _lines(
+    record: ThroughputRecord, axes: Axes, points: Sequence[tuple[str, Point]], **style: Any
+) -> list[Artist]:
+    """Draw the points of each model by batch size; gives the entries of the legend."""
+    handles: list[Artist] = []
+    for index, model in enumerate(record.models):
+        own = sorted(point for name, point in points if name == model.name)
+        if not own:
+            continue
+        batches, middles, lows, highs = numpy.array(own).T
+        shift = 2 ** (0.06 * (index - len(record.models) / 2))  # bars stand side by side
+        look = {"color": color_of(index), "marker": MARKERS[index % len(MARKERS)], "capsize": 3}
+        bars = (middles - lows, highs - middles)
+        axes.errorbar(batches * shift, middles, yerr=bars, elinewidth=1.2, **{**look, **style})
+        handles.append(line_handle(index, model.name))
     axes.set_xlabel("batch size, sequences")
-    powers_of_two(axes, batches)
-
-
-def _line(axes: Axes, index: int, points: Sequence[Point]) -> None:
-    batches, middles, lows, highs = numpy.array(sorted(points)).T
-    axes.errorbar(
-        batches,
-        middles,
-        yerr=(middles - lows, highs - middles),
-        color=color_of(index),
-        marker=MARKERS[index % len(MARKERS)],
-        capsize=3,
-        elinewidth=1.2,
-    )
+    powers_of_two(axes, [int(point[0]) for _, point in points])
+    return handles

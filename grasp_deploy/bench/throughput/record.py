@@ -95,12 +95,13 @@ class Cell(BenchCell, kw_only=True, omit_defaults=True):
         Throughput counts output tokens over all of the time, prefill and decode those of the phase
         over its own time.
         """
-        if quantity == "throughput":
-            return [self.batch * self.new_tokens / s.seconds for s in self.samples]
-        if quantity == "prefill":
-            return [self.batch * self.prompt_tokens / s.ttft_seconds for s in self.samples]
-        times = [s.tpot_seconds for s in self.samples]
-        return [self.batch / time for time in times if time] if all(times) else []
+        tokens, name = {
+            "throughput": (self.new_tokens, "seconds"),
+            "prefill": (self.prompt_tokens, "ttft_seconds"),
+            "decode": (1, "tpot_seconds"),
+        }[quantity]
+        times = [getattr(sample, name) for sample in self.samples]
+        return [self.batch * tokens / time for time in times] if all(times) else []
 
 
 class ThroughputRecord(BenchRecord[Cell], kw_only=True):

@@ -13,13 +13,7 @@ from typing import Any, TypeVar
 from msgspec import convert
 
 from grasp_deploy.bench.record import record_models
-from grasp_deploy.bench.throughput.engines import (
-    MODULES,
-    check_memory,
-    checked,
-    environment_of,
-    load_request,
-)
+from grasp_deploy.bench.throughput.engines import MODULES, checked, environment_of, load_request
 from grasp_deploy.bench.throughput.record import Cell, Sample, ThroughputRecord, ThroughputSettings
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.errors import InputError
@@ -39,8 +33,7 @@ def bench_throughput(
 ) -> ThroughputRecord:
     """Measure every model at every batch size.
 
-    `models` start with the one that the others are compared with. `command` is recorded. A cell
-    without samples says in `refused` why: that batch did not fit in the GPU's memory. Raises
+    A cell without samples says in `refused` why: that batch did not fit in the GPU's memory. Raises
     InputError for what cannot be measured, and ChildError if an engine fails.
     """
     settings = checked(models, settings)
@@ -69,12 +62,11 @@ def _start(
     on_progress: OnProgress,
 ) -> list[Ask]:
     module, environment = MODULES[settings.engine], environment_of(settings.engine)
-    names = [f"{settings.engine} with {model.name}" for model in models]
-    asks = [
-        stack.enter_context(child(module, environment, name=name, timeout_seconds=PATIENCE_SECONDS))
-        for name in names
-    ]
-    check_memory(models, settings, asks[0])
+    asks = []
+    for model in models:  # all of them at once, because libraries take seconds to import
+        name = f"{settings.engine} with {model.name}"
+        started = child(module, environment, name=name, timeout_seconds=PATIENCE_SECONDS)
+        asks.append(stack.enter_context(started))
     advance = step_counter(on_progress, "starting engines", len(models))
     for model, ask in zip(models, asks, strict=True):
         ask(load_request(model, stack.enter_context(model_folder(model)), settings))
@@ -101,7 +93,7 @@ def _cells_of_batch(
     children = list(zip(asks, cells, strict=True))
     for number, turns in enumerate([children, *rounds(children, settings.repetitions)]):
         # Other prompts in each round, the same for all models.
-        request = {"do": "measure", "batch": batch, **lengths, "seed": settings.seed + number}
+        request = {"batch": batch, **lengths, "seed": settings.seed + number}
         for ask, cell in turns:
             _measure(ask, request, cell)
             if number == 0:

@@ -15,8 +15,6 @@ from typing import Any
 import pynvml
 import torch
 
-from grasp_deploy.checkpoint.read.loading import resolve_device
-
 Prompts = list[list[int]]
 Timing = tuple[list[float], list[float]]  # seconds until each request's first and last token
 
@@ -33,22 +31,17 @@ class LoadedModel:
 def throughput_answers(
     load: Callable[..., LoadedModel],
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The answers of a child: to "free_memory", then once to "load", then to any "measure".
+    """The answers of a child, whose first request loads a model; every further one is a batch.
 
-    The other keys of a request, beside `do`, are the arguments of the function that answers it.
+    The keys of a request are the arguments of `load`, then of `measure`.
     """
     loaded: list[LoadedModel] = []
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        what = {key: value for key, value in request.items() if key != "do"}
-        match request["do"]:
-            case "free_memory":
-                return {"free_memory_bytes": free_memory_bytes(**what)}
-            case "load":
-                loaded.append(load(**what))
-                return {}
-            case _:
-                return measure(loaded[0], **what)
+        if loaded:
+            return measure(loaded[0], **request)
+        loaded.append(load(**request))
+        return {}
 
     return answer
 
@@ -73,12 +66,6 @@ def measure(
         "tpot_seconds": decoding / (new_tokens - 1) if new_tokens > 1 else None,
         "joules": None if before is None or after is None else after - before,
     }
-
-
-def free_memory_bytes(device: str) -> int | None:
-    """Free memory of the GPU that is meant; None if it is the CPU."""
-    where = resolve_device(device)
-    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else None
 
 
 def random_prompts(batch: int, prompt_tokens: int, vocab_size: int, seed: int) -> Prompts:

@@ -22,7 +22,7 @@ from grasp_deploy.checkpoint.read.loading import load as load_weights
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.engine.child import answer_requests
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 # Freed memory that a child keeps from the others, as a share of the GPU's. Keeping some makes small
 # batches fast; large ones are slow enough for the few milliseconds that getting memory takes.
@@ -32,10 +32,16 @@ KEPT_SHARE = 1 / 32
 def load(model: str, dtype: str, device: str, random_weights: bool, seed: int) -> LoadedModel:
     """Load or build the model; InputError for what stands in the way."""
     where = resolve_device(device)
-    if random_weights:
-        loaded = random_model(Path(model), where, dtype, seed=seed)
-    else:
-        loaded = load_weights(model, device=device, dtype=dtype)
+    try:
+        if random_weights:
+            loaded = random_model(Path(model), where, dtype, seed=seed)
+        else:
+            loaded = load_weights(model, device=device, dtype=dtype)
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"{device} has no room for {model} beside what is loaded ({first_line(error)}): "
+            "compare fewer models at a time"
+        ) from None
     return LoadedModel(
         generate=partial(generate, loaded),
         vocab_size=int(loaded.config.vocab_size),

@@ -15,7 +15,6 @@ from grasp_deploy.stats.noise import (
     SMALLEST_RATIO,
     Difference,
     differences,
-    log_ratios,
 )
 from grasp_deploy.stats.wording import common_outcome, grouped, listed, points_by_outcome, span
 
@@ -37,8 +36,8 @@ def verdicts(record: ThroughputRecord) -> list[Row]:
     rows = []
     for quantity in QUANTITIES:
         measured = [pair for pair in pairs if all(cell.rates(quantity) for cell in pair)]
-        samples = [log_ratios(d.rates(quantity), c.rates(quantity)) for d, c in measured]
-        results = differences(samples, len(pairs) * len(QUANTITIES))
+        rates = [(dense.rates(quantity), cell.rates(quantity)) for dense, cell in measured]
+        results = differences(rates, len(pairs) * len(QUANTITIES))
         rows += [
             _verdict(record, quantity, dense, cell, difference)
             for (dense, cell), difference in zip(measured, results, strict=True)
@@ -60,17 +59,6 @@ def _verdict(
         "ideal": ideal,
         "share_of_ideal": share_of_ideal(difference.ratio, ideal),
     }
-
-
-def falls_short(row: Row) -> bool:
-    """Tell a model that ought to be faster, and is slower or surely short of the ideal."""
-    share = share_of_ideal(_highest_ratio(row), row["ideal"])
-    short = share is not None and share < ENOUGH_OF_IDEAL
-    return short or (row["outcome"] == SLOWER and row["ideal"] > 1 / SMALLEST_RATIO)
-
-
-def _highest_ratio(row: Row) -> float:
-    return float(row["interval"][1] if row["interval"] else row["ratio"])
 
 
 def headlines(record: ThroughputRecord) -> list[Row]:
@@ -96,8 +84,8 @@ def headlines(record: ThroughputRecord) -> list[Row]:
             }
             for group in by_quantity
         ]
-        cases = [_case(record, row, g) for g in by_quantity for row in g if falls_short(row)]
-        lines += reason_lines(cases, shared)
+        cases = [_case(record, row, group) for group in by_quantity for row in group]
+        lines += reason_lines(filter(None, cases), shared)
     return lines
 
 
@@ -123,12 +111,18 @@ def _sentence(rows: Sequence[Row]) -> str:
     return f"{sentence}."
 
 
-def _case(record: ThroughputRecord, row: Row, rows: Sequence[Row]) -> Case:
+def _case(record: ThroughputRecord, row: Row, rows: Sequence[Row]) -> Case | None:
+    """The case of a model that ought to be faster, and is slower or surely short of the ideal."""
+    highest_ratio = row["interval"][1] if row["interval"] else row["ratio"]
+    share = share_of_ideal(highest_ratio, row["ideal"])
+    is_short = share is not None and share < ENOUGH_OF_IDEAL
+    if not is_short and (row["outcome"] != SLOWER or row["ideal"] * SMALLEST_RATIO <= 1):
+        return None
     return Case(
         dense=record.footprints[row["baseline"]],
         pruned=record.footprints[row["model"]],
         batch=row["batch"],
         gain_by_batch={other["batch"]: other["ratio"] for other in rows},
-        highest_gain=_highest_ratio(row),
+        highest_gain=highest_ratio,
         on_gpu="gpu" in record.machine and record.settings.device != "cpu",
     )

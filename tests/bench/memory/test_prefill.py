@@ -13,8 +13,6 @@ from grasp_deploy.bench.memory.prefill import predict_prefill
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.random_weights import random_model
-from grasp_deploy.compression.synthesize import synthesize
-from grasp_deploy.config.compress_config import CompressConfig
 from tests.bench.memory.live_tensors import LiveTensors
 from tests.tiny import VARIANTS, pruned_config, tiny_config
 
@@ -78,23 +76,3 @@ def test_llama_2_7b_is_as_in_the_paper(tokens: int, cache: float, peak: float) -
     assert sizes.weight_bytes / MIB == pytest.approx(12852.5, abs=0.1)
     assert sizes.kv_bytes / MIB == pytest.approx(cache, abs=0.1)
     assert sizes.weight_bytes + sizes.kv_bytes < sizes.peak_bytes < peak * MIB
-
-
-# The paper's keep ratio, weights, KV cache at 2,048 tokens, and prefill peak where it has one.
-PRUNED = [
-    (0.8, 10382.1, 3348, {}),
-    (0.6, 7910.7, 2424, {256: 8644.5, 512: 9321.2, 1024: 10686.6, 2048: 13425.8}),
-]
-
-
-@pytest.mark.parametrize(("keep", "weights", "cache", "peaks"), PRUNED)
-def test_pruned_llama_2_7b_is_as_in_the_paper(
-    keep: float, weights: float, cache: float, peaks: dict[int, float], tmp_path: Path
-) -> None:
-    config = CompressConfig(model=str(LLAMA_2_7B), keep=keep)
-    shape = synthesize(config, tmp_path / "pruned", kv_keep=cache / 4096)
-    sizes = predict_prefill(shape, 4, 2048)
-    assert sizes.kv_bytes / MIB == pytest.approx(cache, abs=0.1)
-    assert sizes.weight_bytes / MIB == pytest.approx(weights, rel=0.005)
-    for tokens, peak in peaks.items():
-        assert predict_prefill(shape, 4, tokens).peak_bytes < peak * MIB

@@ -20,14 +20,11 @@ SETTINGS = ServeSettings(
 )
 
 
-def arguments_of(load: LoadPoint, settings: ServeSettings = SETTINGS) -> list[str]:
-    return load_arguments(load, settings, 3, "http://127.0.0.1:1234", Path("model"))
-
-
-def test_a_load_of_so_many_at_once() -> None:
-    arguments = arguments_of(LoadPoint(8, None))
+def test_the_arguments_of_a_load() -> None:
+    url, folder = "http://127.0.0.1:1234", Path("model")
+    arguments = load_arguments(LoadPoint(8, None), SETTINGS, 3, url, folder)
     values = {
-        **{"--base-url": "http://127.0.0.1:1234", "--tokenizer": "model"},
+        **{"--base-url": url, "--tokenizer": "model"},
         **{"--max-concurrency": "8", "--num-prompts": "20", "--seed": "3"},
         **{"--random-input-len": "64", "--random-output-len": "16", "--random-range-ratio": "0"},
         **{"--percentile-metrics": "ttft,tpot,itl,e2el", "--metric-percentiles": "50,90,99"},
@@ -35,10 +32,8 @@ def test_a_load_of_so_many_at_once() -> None:
     assert {flag: arguments[arguments.index(flag) + 1] for flag in values} == values
     assert "--ignore-eos" in arguments and "--request-rate" not in arguments
     assert arguments[arguments.index("--goodput") + 1 :] == ["ttft:200", "tpot:12.5"]
-
-
-def test_a_load_at_a_rate() -> None:
-    arguments = arguments_of(LoadPoint(None, 0.5), replace(SETTINGS, slo_ms={}))
+    plain = replace(SETTINGS, slo_ms={})
+    arguments = load_arguments(LoadPoint(None, 0.5), plain, 3, url, folder)
     assert arguments[arguments.index("--request-rate") + 1] == "0.5"
     assert "--max-concurrency" not in arguments and "--goodput" not in arguments
 

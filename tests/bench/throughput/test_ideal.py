@@ -18,21 +18,16 @@ from grasp_deploy.bench.throughput.record import Cell, Sample
 from grasp_deploy.checkpoint.footprint import Footprint
 from tests.bench.records import model
 
+TIMES = [Sample(seconds=10.0, ttft_seconds=4.0, tpot_seconds=1.0)]
+
 
 def footprint_of(keep: float = 1.0, **sizes: Any) -> Footprint:
     return convert(model("any", keep, **sizes)["footprint"], Footprint)
 
 
-def cell(batch: int, prompt_tokens: int, new_tokens: int) -> Cell:
-    """A prefill of 4 s, and 6 s of decoding."""
-    return Cell(
-        model="any",
-        engine="vllm",
-        batch=batch,
-        prompt_tokens=prompt_tokens,
-        new_tokens=new_tokens,
-        samples=[Sample(10.0, 4.0, 1.0)],
-    )
+def cell(batch: int, prompt: int, new: int) -> Cell:
+    point = {"batch": batch, "prompt_tokens": prompt, "new_tokens": new}
+    return convert({"model": "any", "engine": "vllm", **point, "samples": TIMES}, Cell)
 
 
 def test_decoding_moves_the_weights_and_the_cache() -> None:

@@ -53,17 +53,14 @@ def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
 def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
     dense = tiny_model("llama")
     model = slice_by_hand(dense, random_kept(dense.config))
-    cache = empty_cache(model, batch=2, tokens=9)
-    layers = [layer for layer in cache.layers if isinstance(layer, PreallocatedLayer)]
+    layers: list[Any] = list(empty_cache(model, batch=2, tokens=9).layers)
     heads = [layer.num_key_value_heads for layer in model.config.per_layer_config]
     assert len(set(heads)) > 1
     assert [layer.all_keys.shape for layer in layers] == [(2, k, 9, 32) for k in heads]
-    first = layers[0]
-    one = torch.ones(2, heads[0], 4, 32)
-    keys, values = first.update(one, 2 * one)
-    assert first.get_seq_length() == 4 and keys.data_ptr() == first.all_keys.data_ptr()
-    keys, values = first.update(3 * one[:, :, :1], one[:, :, :1])
-    assert keys.shape[2] == values.shape[2] == 5 and keys.data_ptr() == first.all_keys.data_ptr()
+    new = torch.ones(2, heads[0], 4, 32)
+    layers[0].update(new, 2 * new)
+    keys, values = layers[0].update(3 * new[:, :, :1], new[:, :, :1])
+    assert keys.data_ptr() == layers[0].all_keys.data_ptr()
     assert keys[0, 0, :, 0].tolist() == [1, 1, 1, 1, 3]
     assert values[0, 0, :, 0].tolist() == [2, 2, 2, 2, 1]
 
@@ -76,6 +73,15 @@ def test_random_weights_need_a_config_only(tmp_path: Path) -> None:
     assert 0 < first[0] < last[2]
     with pytest.raises(InputError, match="weights"):
         load(str(tmp_path), "bfloat16", "cpu", random_weights=False, seed=0)
+
+
+def test_weights_that_do_not_fit_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(transformers_child, "load_weights", fail)
+    with pytest.raises(InputError, match=r"^cpu has no room for m .* fewer models at a time$"):
+        load("m", "bfloat16", "cpu", random_weights=False, seed=0)
 
 
 @pytest.mark.parametrize(
