@@ -46,6 +46,7 @@ from benchmarks.common.output import (
     run_command,
     write,
 )
+from benchmarks.common.spread import spread
 from benchmarks.gate_bounds import lower_bound, tight_bound, twin
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.config_file import read_config_at
@@ -57,7 +58,6 @@ from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.projection import Ranking, project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
-from grasp_deploy.stats.spread import spread
 
 WARM_UP_ROUNDS = 3
 SCHEDULE_STEPS = 2048  # the paper's: 4 epochs of 512 sequences, one at a time

@@ -29,9 +29,8 @@ from benchmarks.common.output import (
     write,
 )
 from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.bench.memory.record import MemoryRecord
+from grasp_deploy.bench.memory.record import MemoryRecord, MemorySettings
 from grasp_deploy.bench.memory.run import bench_memory
-from grasp_deploy.bench.memory.settings import MemorySettings
 from grasp_deploy.bench.memory.table import memory_table
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 

@@ -32,6 +32,7 @@ from benchmarks.common.output import (
     write,
 )
 from benchmarks.common.plans import plan_of, random_mask
+from benchmarks.common.spread import spread
 from benchmarks.startup_report import startup_of, startup_table
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
@@ -42,7 +43,6 @@ from grasp_deploy.engine.serve import running_server
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.stats.spread import spread
 
 SMALL = ["--max-model-len", "256", "--max-num-seqs", "8"]
 

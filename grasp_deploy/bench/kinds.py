@@ -6,22 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
+from grasp_deploy.bench.kv import verdict as kv
 from grasp_deploy.bench.kv.record import KvRecord
 from grasp_deploy.bench.kv.table import kv_table
-from grasp_deploy.bench.kv.verdict import kv_headlines, kv_verdicts
+from grasp_deploy.bench.memory import verdict as memory
 from grasp_deploy.bench.memory.record import MemoryRecord
 from grasp_deploy.bench.memory.table import memory_table
-from grasp_deploy.bench.memory.verdict import memory_headlines, memory_verdicts
+from grasp_deploy.bench.serve import verdict as serve
 from grasp_deploy.bench.serve.record import ServeRecord
 from grasp_deploy.bench.serve.table import serve_table
-from grasp_deploy.bench.serve.verdict import serve_headlines, serve_verdicts
+from grasp_deploy.bench.throughput import verdict as throughput
 from grasp_deploy.bench.throughput.record import ThroughputRecord
-from grasp_deploy.bench.throughput.table import throughput_tables
-from grasp_deploy.bench.throughput.verdict import throughput_headlines, throughput_verdicts
+from grasp_deploy.bench.throughput.table import gain_table, throughput_table
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.tasks.record import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
@@ -32,57 +33,30 @@ from grasp_deploy.report.section import Section
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from grasp_deploy.report.figure_style import Drawing
+
 
 @dataclass(frozen=True)
 class Kind:
-    """Reading and drawing of one benchmark's records; the functions take the typed record."""
+    """Reading and drawing of one benchmark's records; the functions take the typed record.
+
+    `verdict` has `verdicts` and `headlines`. A bench that has it has a `plot` beside it.
+    """
 
     title: str
     record: type[Any]
-    tables: Callable[[Any], list[Table]]
-    verdicts: Callable[[Any], Sequence[Any]] = lambda record: ()
-    headlines: Callable[[Any], list[dict[str, Any]]] = lambda record: []
-    plot: str | None = None  # module with `figures`; imported late, because it needs matplotlib
+    tables: Sequence[Callable[[Any], Table]]
+    verdict: ModuleType | None = None
 
 
 KINDS = {
     "throughput": Kind(
-        title="Throughput and latency",
-        record=ThroughputRecord,
-        tables=throughput_tables,
-        verdicts=throughput_verdicts,
-        headlines=throughput_headlines,
-        plot="grasp_deploy.bench.throughput.plot",
+        "Throughput and latency", ThroughputRecord, (throughput_table, gain_table), throughput
     ),
-    "memory": Kind(
-        title="Prefill memory",
-        record=MemoryRecord,
-        tables=lambda record: [memory_table(record)],
-        verdicts=memory_verdicts,
-        headlines=memory_headlines,
-        plot="grasp_deploy.bench.memory.plot",
-    ),
-    "kv": Kind(
-        title="KV cache",
-        record=KvRecord,
-        tables=lambda record: [kv_table(record)],
-        verdicts=kv_verdicts,
-        headlines=kv_headlines,
-        plot="grasp_deploy.bench.kv.plot",
-    ),
-    "serve": Kind(
-        title="Load on the live server",
-        record=ServeRecord,
-        tables=lambda record: [serve_table(record)],
-        verdicts=serve_verdicts,
-        headlines=serve_headlines,
-        plot="grasp_deploy.bench.serve.plot",
-    ),
-    "tasks": Kind(
-        title="Accuracy on tasks",
-        record=TasksRecord,
-        tables=lambda record: [task_table(to_builtins(record))],
-    ),
+    "memory": Kind("Prefill memory", MemoryRecord, (memory_table,), memory),
+    "kv": Kind("KV cache", KvRecord, (kv_table,), kv),
+    "serve": Kind("Load on the live server", ServeRecord, (serve_table,), serve),
+    "tasks": Kind("Accuracy on tasks", TasksRecord, (lambda r: task_table(to_builtins(r)),)),
 }
 
 
@@ -93,22 +67,26 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
 
 def section_of(named: NamedRecord) -> Section:
     """The section of a record; InputError for a record of a study."""
-    document = named.record
-    kind = KINDS.get(document["benchmark"])
-    if kind is None:
+    document, benchmark = named.record, named.record["benchmark"]
+    if benchmark not in KINDS:
         raise InputError(
-            f"{named.path} is a record of {document['benchmark']}, which is a study: draw it with "
+            f"{named.path} is a record of {benchmark}, which is a study: draw it with "
             "`python -m benchmarks.report`"
         )
-    record = typed_record(document, named.path)
+    kind, record = KINDS[benchmark], typed_record(document, named.path)
+
+    def figures() -> list[Drawing]:  # imported late, because it needs matplotlib
+        return list(import_module(f"grasp_deploy.bench.{benchmark}.plot").figures(record))
+
+    judge = kind.verdict
     return Section(
         name=named.name,
         title=kind.title,
         record=document,
-        tables=lambda: kind.tables(record),
-        headlines=kind.headlines(record),
-        verdicts=to_builtins(kind.verdicts(record)),
-        figures=lambda: list(import_module(kind.plot).figures(record)) if kind.plot else [],
+        tables=lambda: [table(record) for table in kind.tables],
+        headlines=judge.headlines(record) if judge else [],
+        verdicts=to_builtins(judge.verdicts(record)) if judge else [],
+        figures=figures if judge else list,
         models=document["models"],
     )
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import Meta, Struct, convert
+from msgspec import Meta, Struct
 
-from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.checkpoint.footprint import Footprint, footprint
 from grasp_deploy.evaluate.models import BenchModel
 
 Positive = Annotated[float, Meta(gt=0)]
 Amount = Annotated[float, Meta(ge=0)]
 PositiveCount = Annotated[int, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
+TOLERANCE = 0.005  # of weights and KV cache, which config.json determines
+AS_PREDICTED, NOT_AS_PREDICTED = "as predicted", "not as predicted"
 
 
 class RecordModel(Struct, frozen=True):
@@ -78,22 +80,21 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
         dense = next((other for other in self.cells if (other.model, other.point) == point), None)
         return None if dense is cell else dense
 
+    def line(self, model: str, **figures: Any) -> dict[str, Any]:
+        """A verdict or headline on a model as JSON has it."""
+        return {"benchmark": self.benchmark, "model": model, "baseline": self.baseline, **figures}
+
 
 def record_models(models: Sequence[BenchModel]) -> list[RecordModel]:
     """The models of a bench as its record has them."""
-    return [convert(model.as_dict(), RecordModel) for model in models]
+    return [RecordModel(model.name, footprint(model.shape)) for model in models]
 
 
-def check_repetitions(counts: Iterable[tuple[Hashable, int]]) -> None:
-    """ValueError if cells at one point differ in their number of repetitions.
+def relative_error(measured: float, predicted: float) -> float:
+    """Measured over predicted, less 1; negative if the measured size is smaller."""
+    return measured / predicted - 1
 
-    `counts` has the point and the number of samples of each cell. A cell without samples could not
-    be measured, and is left out.
-    """
-    expected: dict[Hashable, int] = {}
-    for index, (point, count) in enumerate(counts):
-        if count and expected.setdefault(point, count) != count:
-            raise ValueError(
-                f"cells[{index}].samples has {count} repetitions, and another cell at its point "
-                f"has {expected[point]}"
-            )
+
+def prediction_outcome(error: float) -> str:
+    """The outcome for a relative error of weights or KV cache."""
+    return AS_PREDICTED if abs(error) <= TOLERANCE else NOT_AS_PREDICTED

@@ -35,30 +35,29 @@ class Difference:
     outcome: str
 
 
-def log_ratios(dense: Sequence[float], pruned: Sequence[float]) -> list[float]:
-    """Logarithms of the paired ratios `pruned / dense` of two lists of rates."""
-    return [math.log(after / before) for before, after in zip(dense, pruned, strict=True)]
+def differences(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], comparisons: int | None = None
+) -> list[Difference]:
+    """Judge the comparisons of one quantity, each given as the paired rates of two models.
 
-
-def differences(samples: Sequence[Sequence[float]], comparisons: int) -> list[Difference]:
-    """Judge the comparisons of one quantity, each given as the log ratios of its repetitions.
-
-    `comparisons` is how many the record has in all, other quantities included.
+    `comparisons` is how many the record has in all; by default there is no other quantity.
     """
+    samples = [
+        [math.log(after / before) for before, after in zip(*rates, strict=True)] for rates in pairs
+    ]
     freedom = sum(len(ratios) - 1 for ratios in samples)
     if not freedom:
         return [Difference(math.exp(ratios[0]), None, UNDECIDED) for ratios in samples]
-    squares = sum(_variance(ratios) * (len(ratios) - 1) for ratios in samples)
+    squares = sum(statistics.variance(ratios) * (len(ratios) - 1) for ratios in samples)
+    comparisons = comparisons or len(samples)
     pooled = math.sqrt(squares / freedom) * t_quantile(1 - CONFIDENCE, freedom, comparisons)
     return [_difference(ratios, pooled) for ratios in samples]
 
 
 def _difference(ratios: Sequence[float], pooled: float) -> Difference:
     """`pooled` is the half width of a single repetition's interval."""
-    mean, half_width = statistics.fmean(ratios), pooled / math.sqrt(len(ratios))
-    if len(ratios) > 1:
-        own = t_quantile(1 - CONFIDENCE, len(ratios) - 1) * math.sqrt(_variance(ratios))
-        half_width = max(half_width, own / math.sqrt(len(ratios)))
+    own = statistics.stdev(ratios) * t_quantile(1 - CONFIDENCE, len(ratios) - 1)
+    mean, half_width = statistics.fmean(ratios), max(pooled, own) / math.sqrt(len(ratios))
     outcome = NO_DIFFERENCE
     if abs(mean) > half_width and abs(mean) >= math.log(SMALLEST_RATIO):
         outcome = FASTER if mean > 0 else SLOWER
@@ -90,7 +89,3 @@ def two_sided(t: float, freedom: int) -> float:
         term *= cosine**2 * (2 * k / (2 * k + 1) if odd else (2 * k - 1) / (2 * k))
     inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
     return 1 - inside
-
-
-def _variance(ratios: Sequence[float]) -> float:
-    return statistics.variance(ratios) if len(ratios) > 1 else 0.0

@@ -6,6 +6,7 @@ import io
 import math
 import random
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import model_shape
 
 Record = dict[str, Any]
+Models = Sequence[dict[str, Any]]
 DENSE = {  # LLaMA-2-7B's sizes
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -31,15 +33,23 @@ DENSE = {  # LLaMA-2-7B's sizes
 OPERATIONS_PER_SECOND, BYTES_PER_SECOND, START_SECONDS = 400e12, 2.2e12, 2e-4
 
 
-def model(
-    name: str, keep: float = 1.0, multiple: int = 1, seed: int = 0, **sizes: Any
-) -> dict[str, Any]:
+def model(name: str, keep: float = 1.0, multiple: int = 1, **sizes: Any) -> dict[str, Any]:
     """A model of a record: the dense one, or one that keeps about `keep` of every layer."""
-    config = {**DENSE, **sizes}
+    config: dict[str, Any] = {**DENSE, **sizes}
     if keep < 1:
+        draw = random.Random(0)
+        rows = {}
+        for index in range(config["num_hidden_layers"]):
+            shares = [min(1.0, max(0.05, draw.gauss(keep, 0.12))) for _ in range(2)]
+            heads = round(shares[0] * config["num_key_value_heads"])
+            channels = round(shares[1] * config["intermediate_size"] / multiple) * multiple
+            rows[str(index)] = {
+                "num_attention_heads": heads,
+                "num_key_value_heads": heads,
+                "intermediate_size": min(channels, config["intermediate_size"]),
+            }
         config |= {"model_type": "grasp_llama", "architectures": ["GraspLlamaForCausalLM"]}
-        rows = _layers(config, keep, multiple, random.Random(seed))
-        config["per_layer_config"] = {str(i): row for i, row in enumerate(rows)}
+        config["per_layer_config"] = rows
     return {"name": name, "footprint": footprint(model_shape(config)).as_dict()}
 
 
@@ -48,31 +58,14 @@ def typed(document: Record) -> Any:
     return typed_record(document, Path("one.json"))
 
 
-def _layers(
-    config: dict[str, Any], keep: float, multiple: int, draw: random.Random
-) -> list[dict[str, int]]:
-    rows = []
-    for _ in range(config["num_hidden_layers"]):
-        shares = [min(1.0, max(0.05, draw.gauss(keep, 0.12))) for _ in range(2)]
-        heads = max(1, round(shares[0] * config["num_key_value_heads"]))
-        group = config["num_attention_heads"] // config["num_key_value_heads"]
-        channels = max(1, round(shares[1] * config["intermediate_size"] / multiple)) * multiple
-        rows.append(
-            {
-                "num_attention_heads": heads * group,
-                "num_key_value_heads": heads,
-                "intermediate_size": min(channels, config["intermediate_size"]),
-            }
-        )
-    return rows
-
-
 def lines_of(table: Table, width: int = 100) -> list[str]:
-    """A table as a terminal of this width shows it."""
+    """A table as a terminal of this width shows it; nothing of it is cut."""
     console = Console(file=io.StringIO(), width=width)
     with console.capture() as capture:
         console.print(table)
-    return capture.get().splitlines()
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
+    return lines
 
 
 def row_of(lines: Sequence[str], *words: str) -> str:
@@ -80,13 +73,12 @@ def row_of(lines: Sequence[str], *words: str) -> str:
     return next(line for line in lines if all(word in line for word in words))
 
 
-def record(benchmark: str, models: Sequence[dict[str, Any]], **figures: Any) -> Record:
+def record(benchmark: str, models: Models, **figures: Any) -> Record:
     """What every record has, with the machine of nobody."""
-    names = " ".join(model["name"] for model in models)
     return {
         "schema_version": 1,
         "benchmark": benchmark,
-        "command": f"grasp-deploy bench {benchmark} {names}",
+        "command": f"grasp-deploy bench {benchmark}",
         "created": "2026-01-02T03:04:05+00:00",
         "machine": {"processor": "Test Processor 9000", "cores": 16, "gpu": "Test GPU 80GB"},
         "versions": {"grasp_deploy": "0.0.0", "python": "3.11.0", "torch": "2.13.0"},
@@ -97,7 +89,7 @@ def record(benchmark: str, models: Sequence[dict[str, Any]], **figures: Any) -> 
 
 
 def throughput_record(
-    models: Sequence[dict[str, Any]],
+    models: Models,
     *,
     gains: Mapping[str, float] | None = None,
     batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
@@ -119,11 +111,10 @@ def throughput_record(
         for entry in models:
             gain = gains.get(entry["name"], 1.0) if gains is not None else None
             timed = (models[0] if gain else entry)["footprint"]
-            ttft, tpot = _times(timed, batch, 2048, 256, overhead_seconds)
-            samples = [
-                _sample(ttft, tpot, slow * math.exp(draw.gauss(0, noise)) / (gain or 1))
-                for slow in rounds
-            ]
+            ttft, tpot = (seconds + overhead_seconds for seconds in _times(timed, batch))
+            times = {"seconds": ttft + 255 * tpot, "ttft_seconds": ttft, "tpot_seconds": tpot}
+            factors = [slow * math.exp(draw.gauss(0, noise)) / (gain or 1) for slow in rounds]
+            samples = [{key: t * factor for key, t in times.items()} for factor in factors]
             point = {"batch": batch, "prompt_tokens": 2048, "new_tokens": 256}
             cells.append({"model": entry["name"], "engine": "vllm", **point, "samples": samples})
     made = record("throughput", models, cells=cells)
@@ -131,59 +122,32 @@ def throughput_record(
     return made
 
 
-def _times(
-    figures: dict[str, Any], batch: int, prompt: int, new: int, overhead_seconds: float
-) -> tuple[float, float]:
+def _times(figures: dict[str, Any], batch: int) -> tuple[float, float]:
+    """Seconds of a prefill of 2,048 tokens, and of each of 256 new ones."""
     width = figures["weight_bytes"] / figures["parameters"]
-    ttft = 2 * figures["parameters"] * batch * prompt / OPERATIONS_PER_SECOND + overhead_seconds
-    cached = batch * (prompt + new / 2) * figures["kv_bytes_per_token"]
     table = figures["vocab_size"] * figures["hidden_size"] * width
-    tpot = (figures["weight_bytes"] - table + cached) / BYTES_PER_SECOND + overhead_seconds
-    return ttft, tpot
-
-
-def _sample(ttft: float, tpot: float, factor: float, new_tokens: int = 256) -> dict[str, Any]:
-    seconds = ttft + tpot * (new_tokens - 1)
-    return {
-        "seconds": seconds * factor,
-        "ttft_seconds": ttft * factor,
-        "tpot_seconds": tpot * factor,
-        "joules": 350.0 * seconds * factor,
-    }
+    cached = batch * (2048 + 128) * figures["kv_bytes_per_token"]
+    ttft = 2 * figures["parameters"] * batch * 2048 / OPERATIONS_PER_SECOND
+    return ttft, (figures["weight_bytes"] - table + cached) / BYTES_PER_SECOND
 
 
 def memory_record(
-    models: Sequence[dict[str, Any]],
+    models: Models,
     prompt_tokens: Sequence[int] = (256, 512, 1024, 2048),
-    batch: int = 4,
     weight_error: float = 0.0,
 ) -> Record:
     """Weights and cache as predicted (the weights off by `weight_error`), and some activations."""
     cells = []
-    for entry in models:
-        figures = entry["footprint"]
-        for tokens in prompt_tokens:
-            weights, kv = figures["weight_bytes"], figures["kv_bytes_per_token"] * tokens * batch
-            other = int(0.15 * 2**20 * tokens * batch)
-            predicted = _sizes(weights, kv, int(0.95 * other))
-            measured = _sizes(int(weights * (1 + weight_error)), kv, other)
-            cells.append(
-                {
-                    "model": entry["name"],
-                    "prompt_tokens": tokens,
-                    "batch": batch,
-                    "predicted": predicted,
-                    "measured": {
-                        **measured,
-                        "reserved_bytes": measured["peak_bytes"] + 2**28,
-                        "device_bytes": measured["peak_bytes"] + 2**29,
-                    },
-                    "samples": [{k: v for k, v in measured.items() if k != "other_bytes"}] * 3,
-                }
-            )
-    made = record("memory", models, cells=cells)
-    made["settings"]["batch"] = batch
-    return made
+    for entry, tokens in product(models, prompt_tokens):
+        weights = entry["footprint"]["weight_bytes"]
+        kv = entry["footprint"]["kv_bytes_per_token"] * tokens * 4
+        other = 2**20 * tokens // 2
+        measured = _sizes(int(weights * (1 + weight_error)), kv, other)
+        sample = {key: size for key, size in measured.items() if key != "other_bytes"}
+        sizes = {"predicted": _sizes(weights, kv, int(0.95 * other)), "measured": measured}
+        point = {"model": entry["name"], "prompt_tokens": tokens, "batch": 4}
+        cells.append({**point, **sizes, "samples": [sample] * 3})
+    return record("memory", models, cells=cells)
 
 
 def _sizes(weights: int, kv: int, other: int) -> dict[str, int]:
@@ -191,83 +155,58 @@ def _sizes(weights: int, kv: int, other: int) -> dict[str, int]:
     return {"weight_bytes": weights, "kv_bytes": kv, "peak_bytes": peak, "other_bytes": other}
 
 
-def kv_record(
-    models: Sequence[dict[str, Any]],
-    context: int = 2048,
-    memory_bytes: int = 20 * 2**30,
-    measured: bool = True,
-) -> Record:
-    """What the weights leave of the memory, in blocks of 16 tokens."""
+def kv_record(models: Models, measured: bool = True) -> Record:
+    """What the weights leave of 20 GiB, in blocks of 16 tokens."""
     cells = []
     for entry in models:
         figures = entry["footprint"]
-        pool_bytes = memory_bytes - figures["weight_bytes"]
+        pool_bytes = 20 * 2**30 - figures["weight_bytes"]
         tokens = pool_bytes // figures["kv_bytes_per_token"]
-        blocks = tokens // 16 * 16
-        vllm = {"cached_tokens": blocks, "sequences": blocks // context}
+        held = [{"cached_tokens": n, "sequences": n // 2048} for n in (tokens, tokens // 16 * 16)]
+        heads = [layer["num_key_value_heads"] for layer in figures["layers"]]
         cells.append(
             {
                 "model": entry["name"],
                 "memory_bytes": pool_bytes,
-                "context_tokens": context,
+                "context_tokens": 2048,
                 "kv_bytes_per_token": figures["kv_bytes_per_token"],
-                "layer_kv_bytes_per_token": [
-                    2 * layer["num_key_value_heads"] * figures["head_dim"] * 2
-                    for layer in figures["layers"]
-                ],
-                "predicted": {"cached_tokens": tokens, "sequences": tokens // context},
-                "measured": vllm if measured else None,
+                "layer_kv_bytes_per_token": [4 * count * figures["head_dim"] for count in heads],
+                "predicted": held[0],
+                "measured": held[1] if measured else None,
             }
         )
     made = record("kv", models, cells=cells)
-    made["settings"]["memory_bytes"] = memory_bytes
+    made["settings"]["memory_bytes"] = 20 * 2**30
     return made
 
 
 def serve_record(
-    models: Sequence[dict[str, Any]],
+    models: Models,
     gains: Mapping[str, float] | None = None,
     failed: Mapping[str, int] | None = None,
-    seed: int = 0,
 ) -> Record:
-    """Three loads, three repetitions; latency grows with the load."""
-    draw = random.Random(seed)
+    """Three loads, three repetitions."""
+    draw = random.Random(0)
     cells = []
-    for entry in models:
+    for entry, load in product(models, (8, 32, 128)):
         gain = (gains or {}).get(entry["name"], 1.0)
         lost = (failed or {}).get(entry["name"], 0)
-        for load in (8, 32, 128):
-            samples = [
-                _served(load, gain * math.exp(draw.gauss(0, 0.01)), 500 - lost, lost)
-                for _ in range(3)
-            ]
-            cells.append(
-                {
-                    "model": entry["name"],
-                    "load": {"max_concurrency": load, "request_rate": None},
-                    "requests": 500,
-                    "samples": samples,
-                }
-            )
+        rates = [90 * load**0.8 * gain * math.exp(draw.gauss(0, 0.01)) for _ in range(3)]
+        point = {"model": entry["name"], "load": {"max_concurrency": load, "request_rate": None}}
+        cells.append({**point, "requests": 500, "samples": [served(rate, lost) for rate in rates]})
     return record("serve", models, cells=cells)
 
 
-def _served(load: int, gain: float, completed: int, failed: int) -> dict[str, Any]:
-    def percentiles(seconds: float) -> dict[str, float]:
-        spread = {"mean": 1.05, "p50": 1.0, "p90": 1.6, "p99": 2.7}
-        return {name: factor * seconds / gain for name, factor in spread.items()}
-
-    tokens_per_second = 90 * load**0.8 * gain
+def served(tokens_per_second: float, failed: int = 0) -> dict[str, Any]:
+    """A sample of 500 requests."""
+    spread = {"mean": 0.105, "p50": 0.1, "p90": 0.16, "p99": 0.27}
     return {
-        "completed": completed,
+        "completed": 500 - failed,
         "failed": failed,
-        "seconds": 128 * completed / tokens_per_second,
+        "seconds": 100.0,
         "requests_per_second": tokens_per_second / 128,
         "output_tokens_per_second": tokens_per_second,
-        "output_tokens": 128 * completed,
-        "ttft_seconds": percentiles(0.03 * load**0.7),
-        "tpot_seconds": percentiles(0.008 * load**0.25),
-        "itl_seconds": percentiles(0.0075 * load**0.25),
-        "e2e_seconds": percentiles(0.03 * load**0.7 + 127 * 0.008 * load**0.25),
+        "output_tokens": 128 * (500 - failed),
+        **{f"{name}_seconds": spread for name in ("ttft", "tpot", "itl", "e2e")},
         "goodput_requests_per_second": None,
     }

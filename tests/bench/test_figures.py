@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,109 +21,78 @@ from tests.bench.records import (
 )
 from tests.report.figures import assert_legible, axes_of, legend_of
 
-NAMES = {
-    "short": ("dense", "pruned"),
-    "long": ("a-7b-model-with-a-long-name-and-a-date-2026-01-02", "M" * 70),
-}
+LONG = ("a-7b-model-with-a-long-name-and-a-date-2026-01-02", "M" * 70)
+MODELS = [model("dense"), model("pruned", 0.6)]
 
 
-def models(names: Sequence[str] = NAMES["short"]) -> list[dict[str, Any]]:
-    return [model(names[0]), model(names[1], 0.6)]
-
-
-def all_records(some: list[dict[str, Any]]) -> list[Record]:
-    return [
-        throughput_record(some),
-        memory_record(some),
-        kv_record(some),
-        serve_record(some, gains={some[1]["name"]: 1.3}),
-    ]
-
-
-def drawings(one: Record) -> list[Drawing]:
+def drawn(one: Record) -> dict[str, Drawing]:
     with our_style():
-        return section_of(NamedRecord("record", one, Path("record.json"))).figures()
+        drawings = section_of(NamedRecord("record", one, Path("record.json"))).figures()
+    return {drawing.name: drawing for drawing in drawings}
 
 
-def named(records: list[Record]) -> dict[str, Drawing]:
-    return {drawing.name: drawing for one in records for drawing in drawings(one)}
-
-
-def test_the_figures_of_each_record() -> None:
+@pytest.mark.parametrize("names", [("dense", "pruned"), LONG], ids=["short", "long"])
+def test_every_label_of_each_figure_can_be_read(names: tuple[str, str]) -> None:
+    models = [model(names[0]), model(names[1], 0.6)]
     speeds = {"throughput", "prefill", "decode"}
-    assert named(all_records(models())).keys() == {
-        *speeds,
-        *(f"{name}-ratio" for name in speeds),
-        *("memory", "kv-capacity"),
-        *("serve-throughput", "serve-ttft", "serve-tpot", "serve-itl", "serve-e2e"),
-    }
+    serving = {f"serve-{name}" for name in ("throughput", "ttft", "tpot", "itl", "e2e")}
+    for make, expected in (
+        (throughput_record, {*speeds, *(f"{name}-ratio" for name in speeds)}),
+        (memory_record, {"memory"}),
+        (kv_record, {"kv-capacity"}),
+        (serve_record, serving),
+    ):
+        found = drawn(make(models))
+        assert found.keys() == expected
+        for name, drawing in found.items():
+            assert_legible(drawing)
+            axes = axes_of(drawing)
+            assert axes.get_xlabel() and (axes.get_ylabel() or name == "kv-capacity"), name
+            legend = "".join(legend_of(drawing)).replace("\n", "").replace(" ", "")
+            assert all(one.replace(" ", "") in legend for one in names), (name, legend)
 
 
-@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
-def test_every_label_can_be_read(names: tuple[str, str]) -> None:
-    for name, drawing in named(all_records(models(names))).items():
-        assert_legible(drawing)
-        axes = axes_of(drawing)
-        assert axes.get_xlabel() and (axes.get_ylabel() or name == "kv-capacity"), name
-        legend = "".join(legend_of(drawing)).replace("\n", "").replace(" ", "")
-        assert all(one.replace(" ", "") in legend for one in names), (name, legend)
-
-
-def test_throughput_is_the_median_of_the_samples() -> None:
-    one = throughput_record(models(), batches=(1, 4), repetitions=3)
-    drawn = named([one])["throughput"]
-    line = axes_of(drawn).get_lines()[0]
-    for x, y in zip(*line.get_data(), strict=True):
-        cell = next(c for c in one["cells"] if c["model"] == "dense" and c["batch"] == x)
-        seconds = sorted(sample["seconds"] for sample in cell["samples"])[1]
-        assert y == pytest.approx(x * 256 / seconds)
-
-
-def test_a_batch_that_did_not_fit_leaves_a_gap() -> None:
-    one = throughput_record(models(), batches=(1, 4, 16))
-    for cell in one["cells"]:
-        if (cell["model"], cell["batch"]) == ("dense", 16):
-            cell["samples"] = []
-    found = named([one])
-    dense, pruned = (
-        list(line.get_xdata()) for line in axes_of(found["throughput"]).get_lines()[::3][:2]
-    )
-    assert (dense, pruned) == ([1, 4], [1, 4, 16])
-    assert [label.get_text() for label in axes_of(found["decode-ratio"]).get_xticklabels()] == [
-        "1",
-        "4",
-    ]
-
-
-def test_ratios_have_their_ideal_as_a_dashed_line() -> None:
-    found = named([throughput_record(models(), gains={"pruned": 1.2}, batches=(1, 4))])
-    dashed = [line for line in axes_of(found["decode-ratio"]).get_lines() if line.is_dashed()]
-    (ideal,) = dashed
+def test_throughput_is_the_median_of_the_samples_and_a_lack_leaves_a_gap() -> None:
+    one = throughput_record(MODELS, gains={"pruned": 1.2}, batches=(1, 4, 16))
+    one["cells"][4]["samples"] = []  # the dense model's batch of 16 did not fit
+    found = drawn(one)
+    for line, offset in zip(axes_of(found["throughput"]).get_lines()[::3], (0, 1), strict=False):
+        cells = [cell for cell in one["cells"][offset::2] if cell["samples"]]
+        medians = [sorted(s["seconds"] for s in cell["samples"])[1] for cell in cells]
+        batches = [cell["batch"] for cell in cells]
+        assert list(line.get_xdata()) == pytest.approx(batches, rel=0.05)  # side by side
+        rates = [256 * batch / seconds for batch, seconds in zip(batches, medians, strict=True)]
+        assert list(line.get_ydata()) == pytest.approx(rates)
+    ratio = axes_of(found["decode-ratio"])
+    assert [label.get_text() for label in ratio.get_xticklabels()] == ["1", "4"]
+    (ideal,) = [line for line in ratio.get_lines() if line.is_dashed()]
     assert all(1.3 < y < 1.9 for y in ideal.get_ydata())
 
 
 def test_memory_bars_end_at_the_measured_peak() -> None:
-    one = memory_record(models())
-    bars = axes_of(named([one])["memory"]).patches
-    tops = sorted(bar.get_y() + bar.get_height() for bar in bars)
-    assert tops[-1] == pytest.approx(one["cells"][3]["measured"]["peak_bytes"] / 2**20)
+    one = memory_record(MODELS)
+    bars = axes_of(drawn(one)["memory"]).patches
+    top = max(bar.get_y() + bar.get_height() for bar in bars)
+    assert top == pytest.approx(one["cells"][3]["measured"]["peak_bytes"] / 2**20)
     assert len(bars) == 3 * len(one["cells"])
 
 
-def test_kv_bars_are_the_sequences() -> None:
-    one = kv_record(models())
-    axes = axes_of(named([one])["kv-capacity"])
-    drawn = sorted(bar.get_width() for bar in axes.patches)
-    assert drawn == sorted(cell["measured"]["sequences"] for cell in one["cells"])
-    assert named([kv_record(models(), measured=False)])
+@pytest.mark.parametrize("measured", [True, False])
+def test_kv_bars_are_the_sequences(measured: bool) -> None:
+    one = kv_record(MODELS, measured)
+    widths = [bar.get_width() for bar in axes_of(drawn(one)["kv-capacity"]).patches]
+    source = "measured" if measured else "predicted"
+    assert widths == [cell[source]["sequences"] for cell in one["cells"]]
 
 
 def test_loads_by_rate() -> None:
-    one = serve_record(models())
+    one = serve_record(MODELS)
     for cell in one["cells"]:
         rate = cell["load"]["max_concurrency"] / 16
         cell["load"] = {"max_concurrency": None, "request_rate": rate}
-    for drawing in drawings(one):
+    for drawing in drawn(one).values():
         axes = axes_of(drawing)
         assert [label.get_text() for label in axes.get_xticklabels()] == ["0.5", "2", "8"]
         assert axes.get_xlabel() == "requests per second"
+    p50, p99 = axes_of(drawn(one)["serve-ttft"]).get_lines()[:2]
+    assert (list(p50.get_ydata()), list(p99.get_ydata())) == ([100] * 3, [270] * 3)

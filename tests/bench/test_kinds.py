@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from msgspec import to_builtins
 
 from grasp_deploy.bench.kinds import KINDS, read_sections, typed_record
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.record import read_record, write_record
+from grasp_deploy.files.record import read_record
 from tests.bench.records import (
     Record,
     kv_record,
@@ -27,19 +26,20 @@ from tests.evaluate.tasks.task_records import task_record
 
 MODELS = [model("dense"), model("pruned", 0.6)]
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.json"))
-MADE: dict[str, Callable[[], Record]] = {
-    "throughput": lambda: throughput_record(MODELS, batches=(1, 8)),
-    "memory": lambda: memory_record(MODELS),
-    "kv": lambda: kv_record(MODELS),
-    "serve": lambda: serve_record(MODELS),
+MADE = {
+    "throughput": throughput_record(MODELS, batches=(1, 8)),
+    "memory": memory_record(MODELS),
+    "kv": kv_record(MODELS),
+    "serve": serve_record(MODELS),
 }
-SAMPLE = ("cells", 0, "samples", 0)
+Place = tuple[str | int, ...]
+SAMPLE: Place = ("cells", 0, "samples", 0)
 ABSENT = object()
 
 
-def changed(kind: str, place: tuple[str | int, ...], value: Any) -> Record:
+def changed(kind: str, place: Place, value: Any) -> Record:
     """A record with another value in one place, or without what was there."""
-    made = copy.deepcopy(MADE[kind]())
+    made = copy.deepcopy(MADE[kind])
     inner: Any = made
     for step in place[:-1]:
         inner = inner[step]
@@ -51,85 +51,38 @@ def changed(kind: str, place: tuple[str | int, ...], value: Any) -> Record:
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_every_committed_record_of_a_bench_loads_and_keeps_its_keys(path: Path) -> None:
+def test_every_committed_record_of_a_bench_is_judged_and_keeps_its_keys(path: Path) -> None:
     document = read_record(path)
     if document["benchmark"] not in KINDS:
-        with pytest.raises(
-            InputError, match=r"a study: draw it with `python -m benchmarks.report`"
-        ):
+        with pytest.raises(InputError, match=r"a study: draw it with `python -m benchmarks.rep"):
             read_sections([path])
         return
     (section,) = read_sections([path])
     assert section.tables() and section.headlines and section.verdicts
+    rows = json.loads(json.dumps([*section.headlines, *section.verdicts]))
+    assert all(row["benchmark"] == document["benchmark"] and row["outcome"] for row in rows)
+    assert {row["model"] for row in rows} <= {model["name"] for model in section.models}
+    assert all(line["sentence"].endswith(".") for line in section.headlines)
     again = json.loads(json.dumps(to_builtins(typed_record(document, path))))
     assert again == {key: value for key, value in document.items() if key in again}
-
-
-@pytest.mark.parametrize("kind", MADE)
-def test_sections_have_json_verdicts_and_headlines_with_a_sentence(
-    kind: str, tmp_path: Path
-) -> None:
-    write_record(tmp_path / "one.json", MADE[kind]())
-    (section,) = read_sections([tmp_path / "one.json"])
-    rows = [*section.headlines, *section.verdicts]
-    assert json.loads(json.dumps(rows)) and section.figures() and section.models == MODELS
-    assert {row["model"] for row in rows} <= {"dense", "pruned"}
-    assert all(row["benchmark"] == kind and row["outcome"] for row in rows)
-    assert all(line["sentence"].endswith(".") for line in section.headlines)
-
-
-@pytest.mark.parametrize(
-    ("kind", "place", "value"),
-    [
-        ("throughput", ("cells", 0, "samples"), []),  # a batch that did not fit
-        ("throughput", (*SAMPLE, "tpot_seconds"), None),  # of one new token
-        ("throughput", (*SAMPLE, "joules"), ABSENT),
-        ("kv", ("cells", 0, "measured"), None),
-        ("serve", ("cells", 0, "load", "max_concurrency"), None),
-    ],
-)
-def test_what_a_true_record_may_hold(kind: str, place: tuple[str | int, ...], value: Any) -> None:
-    typed(changed(kind, place, value))
 
 
 @pytest.mark.parametrize(
     ("kind", "place", "value", "words"),
     [
         ("throughput", (*SAMPLE, "seconds"), 0, r"cells\[0\].samples\[0\].seconds.* > 0"),
-        ("throughput", (*SAMPLE, "ttft_seconds"), float("nan"), "ttft_seconds"),
-        ("throughput", (*SAMPLE, "tpot_seconds"), "fast", "tpot_seconds.*got `str`"),
         ("throughput", ("cells", 0, "engine"), ABSENT, r"cells\[0\].*`engine`"),
-        ("throughput", ("cells", 1, "samples", 2), ABSENT, r"cells\[1\].* has 2 repetitions"),
-        ("throughput", ("cells", 1, "prompt_tokens"), 1, "differ in engine"),
         ("throughput", ("models",), MODELS[:1], r"cells\[1\].model is 'pruned', which is not"),
         ("throughput", ("models",), [MODELS[0]] * 2, "have one name: dense, dense"),
-        ("throughput", ("models", 0, "footprint"), ABSENT, r"models\[0\].*`footprint`"),
-        ("throughput", ("settings",), ABSENT, "`settings`"),
-        ("throughput", ("machine",), "mine", "machine"),
-        ("memory", ("cells",), [], "cells"),
         ("memory", ("cells", 0, "measured"), {}, r"cells\[0\].measured.*`weight_bytes`"),
-        ("kv", ("cells", 0, "measured", "sequences"), 1.5, "measured.sequences"),
-        ("kv", ("cells", 0, "layer_kv_bytes_per_token"), [], "layer_kv_bytes_per_token"),
-        ("kv", ("settings", "memory_bytes"), "1GiB", "settings.memory_bytes"),
-        ("kv", ("cells", 1), ABSENT, "not one for each of its models"),
         ("serve", (*SAMPLE, "e2e_seconds", "p99"), None, "e2e_seconds.p99"),
-        ("serve", (*SAMPLE, "output_tokens_per_second"), 0, "although no request failed"),
         ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples"),
     ],
 )
-def test_what_is_refused(kind: str, place: tuple[str | int, ...], value: Any, words: str) -> None:
+def test_what_is_refused(kind: str, place: Place, value: Any, words: str) -> None:
     with pytest.raises(InputError, match=words) as refused:
         typed(changed(kind, place, value))
     assert str(refused.value).startswith("one.json") and "\n" not in str(refused.value)
-
-
-def test_records_of_one_name_and_records_named_twice(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "other"):
-        write_record(folder / "kv.json", kv_record(MODELS))
-    paths = [tmp_path / "kv.json", tmp_path / "other/kv.json"]
-    assert [section.name for section in read_sections(paths)] == ["kv", "kv#2"]
-    with pytest.raises(InputError, match="is named twice"):
-        read_sections([paths[0], tmp_path / "other/../kv.json"])
 
 
 def test_records_of_tasks_are_checked_before_they_are_drawn(tmp_path: Path) -> None:

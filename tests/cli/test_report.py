@@ -188,12 +188,6 @@ def test_samples_that_cannot_be(folder: Path, key: str, value: Any, words: tuple
     assert_refused(report(written(folder, {"cells": cells})), "cells[0]", *words)
 
 
-def test_repetitions_that_do_not_pair_up(folder: Path) -> None:
-    cells = made()["throughput"]["cells"]
-    cells[1]["samples"].pop()
-    assert_refused(report(written(folder, {"cells": cells})), "has 2 repetitions")
-
-
 def test_places_that_cannot_be_written(folder: Path) -> None:
     (folder / "notes.html").write_text("mine")
     before = tree(folder)

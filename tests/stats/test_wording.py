@@ -24,14 +24,11 @@ def test_numbers() -> None:
     assert (memory_size(2**29), memory_size(2**30)) == ("512.0 MiB", "1.00 GiB")
 
 
-def test_outcomes() -> None:
+def test_outcomes_and_groups() -> None:
     assert points_by_outcome([("faster", 1)]) == "faster"
     assert points_by_outcome([("faster", 1), ("faster", 4)]) == "faster at each"
     mixed = [("faster", 4), ("slower", 1), ("faster", 8)]
     assert points_by_outcome(mixed) == "faster at 4 and 8, slower at 1"
     assert common_outcome(["slower", "slower"]) == "slower"
     assert common_outcome(["slower", "faster"]) == "mixed"
-
-
-def test_groups_keep_the_order_of_their_first() -> None:
     assert grouped(["b1", "a1", "b2"], lambda name: name[0]) == [["b1", "b2"], ["a1"]]

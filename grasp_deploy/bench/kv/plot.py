@@ -28,28 +28,23 @@ BAR_WIDTH = 0.77
 def figures(record: KvRecord) -> Iterator[Drawing]:
     """Horizontal bars of the sequences that fit, one for each model."""
     measured = any(cell.measured for cell in record.cells)
-    axes = new_axes(TITLE, _note(record, measured), 1.3 + 0.24 * len(record.cells))
+    source = "as the running vLLM reports them" if measured else "predicted from config.json"
+    memory = memory_size(record.settings.memory_bytes)
+    note = f"{source}; legend: size of the cache beside the weights in {memory}"
+    axes = new_axes(TITLE, note, 1.3 + 0.24 * len(record.cells))
+    handles: list[Artist] = []
     for index, cell in enumerate(record.cells):
         _bar(axes, index, cell)
+        handles.append(patch_handle(index, f"{cell.model}: {memory_size(cell.memory_bytes)}"))
     axes.set_yticks([])
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set_xlabel(f"sequences of {record.dense.context_tokens:,} tokens at once")
+    axes.set_xlabel(f"sequences of {record.cells[0].context_tokens:,} tokens at once")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    handles: list[Artist] = [
-        patch_handle(index, f"{cell.model}: {memory_size(cell.memory_bytes)}")
-        for index, cell in enumerate(record.cells)
-    ]
     if measured:
         handles.append(key_handle("predicted", color=INK))
     yield finished("kv-capacity", TITLE, axes, handles)
-
-
-def _note(record: KvRecord, measured: bool) -> str:
-    source = "as the running vLLM reports them" if measured else "predicted from config.json"
-    memory = memory_size(record.settings.memory_bytes)
-    return f"{source}; legend: size of the cache beside the weights in {memory}"
 
 
 def _bar(axes: Axes, index: int, cell: Cell) -> None:

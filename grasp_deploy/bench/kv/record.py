@@ -1,4 +1,4 @@
-"""The record of `bench kv`."""
+"""The options and the record of `bench kv`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,31 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from grasp_deploy.bench.kv.settings import KvSettings
 from grasp_deploy.bench.record import BenchCell, BenchRecord, PositiveCount
+from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
 from grasp_deploy.engine.capacity import KvCapacity
+from grasp_deploy.files.sizes import parse_bytes
 
 
 @dataclass(frozen=True)
-class RecordSettings(KvSettings):
-    """The settings, and what follows from vLLM's platform and the models."""
+class KvSettings:
+    """A memory for weights and KV cache together, and the tokens of a full sequence."""
 
-    block_tokens: int = 16
+    memory_bytes: int = option(
+        "Memory for weights and KV cache together, such as 16GiB. Default: 20GiB.",
+        20 * 2**30,
+        flag="--memory",
+        parse=parse_bytes,
+    )
+    context_tokens: Count | None = option(
+        "Tokens of a full sequence. Default: 2048, or the models' limit if lower.",
+        None,
+        flag="--context",
+    )
+    predict_only: bool = option("Predict without starting vLLM.", False)
+    dtype: str = option(BENCH_DTYPE_HELP, "auto")  # recorded only: the models' shapes have it
+    seed: Seed = option(BENCH_SEED_HELP, 0)
+    block_tokens: int = 16  # this and the next: filled in for the record
     random_weights: bool = False
 
 
@@ -39,14 +54,4 @@ class Cell(BenchCell):
 class KvRecord(BenchRecord[Cell], kw_only=True):
     """The KV cache of every model, one cell each."""
 
-    settings: RecordSettings
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if [cell.model for cell in self.cells] != [model.name for model in self.models]:
-            raise ValueError("its cells are not one for each of its models, in their order")
-
-    @property
-    def dense(self) -> Cell:
-        """The first model's cell."""
-        return self.cells[0]
+    settings: KvSettings

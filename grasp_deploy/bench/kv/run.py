@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import replace
 
-from grasp_deploy.bench.kv.record import Cell, KvRecord, RecordSettings
-from grasp_deploy.bench.kv.settings import KvSettings
+from grasp_deploy.bench.kv.record import Cell, KvRecord, KvSettings
 from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.record import record_models
 from grasp_deploy.checkpoint.limits import Platform
 from grasp_deploy.checkpoint.read.config_file import positions_at
-from grasp_deploy.engine.capacity import BLOCK_TOKENS, KvCapacity, kv_capacity, predict_capacity
+from grasp_deploy.engine.capacity import BLOCK_TOKENS, kv_capacity, predict_capacity
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
@@ -29,39 +29,47 @@ def bench_kv(
 ) -> KvRecord:
     """Predict what the KV cache of every model holds, and ask vLLM where it is installed.
 
-    `models` start with the one that the others are compared with. `command` is recorded. A model's
-    KV cache gets what its weights leave of the memory, so that smaller weights count too. A real
-    engine is started on each model with a cache of that size, unless `predict_only` is set. Raises
-    InputError for a context that a model was not made for and for a memory that does not hold one
-    sequence beside the weights, ChildError if vLLM fails.
+    A model's KV cache gets what its weights leave of the memory, so that smaller weights count too.
+    A real engine is started on each model with a cache of that size, unless `predict_only` is set.
+    Raises InputError for a context that a model was not made for and for a memory that does not
+    hold one sequence beside the weights, ChildError if vLLM fails.
     """
     context_tokens = _context_tokens(models, settings.context_tokens)
-    platform = _vllm_platform()
+    platform: Platform | None = None
+    with suppress(InputError):
+        platform = installed_platform()
     measures = platform is not None and not settings.predict_only
     if measures and platform == "cpu":
         check_room(settings.memory_bytes, "--memory is", "ask for less, or give --predict-only")
-    block_tokens = BLOCK_TOKENS[platform or "cuda"]
-    settings = replace(settings, context_tokens=context_tokens)
-    cells = [_predicted(model, settings, context_tokens, block_tokens) for model in models]
+    settings = replace(
+        settings,
+        context_tokens=context_tokens,
+        block_tokens=BLOCK_TOKENS[platform or "cuda"],
+        random_weights=models[0].random_weights,
+    )
+    cells = [_predicted(model, settings, context_tokens) for model in models]
     if measures:
         advance = step_counter(on_progress, "asking vLLM", len(models))
         for model, cell in zip(models, cells, strict=True):
-            cell.measured = _measured(model, cell.memory_bytes, context_tokens, settings.seed)
+            with model_folder(model) as directory:
+                cell.measured = kv_capacity(
+                    directory,
+                    cell.memory_bytes,
+                    cell.context_tokens,
+                    dtype=model.shape.dtype,
+                    random_weights=model.random_weights,
+                    seed=settings.seed,
+                )
             advance()
-    random_weights = any(model.random_weights for model in models)
-    noted = RecordSettings(
-        **asdict(settings), block_tokens=block_tokens, random_weights=random_weights
-    )
-    return KvRecord(**new_record("kv", command, noted, models=record_models(models), cells=cells))
+    header = new_record("kv", command, settings, models=record_models(models), cells=cells)
+    return KvRecord(**header)
 
 
-def _predicted(
-    model: BenchModel, settings: KvSettings, context_tokens: int, block_tokens: int
-) -> Cell:
+def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> Cell:
     shape, memory_bytes = model.shape, settings.memory_bytes
     pool_bytes = memory_bytes - shape.weight_bytes
     token_bytes = shape.kv_bytes_per_token()
-    capacity = predict_capacity(pool_bytes, token_bytes, context_tokens, block_tokens)
+    capacity = predict_capacity(pool_bytes, token_bytes, context_tokens, settings.block_tokens)
     if capacity.sequences < 1:
         raise InputError(
             f"--memory holds {memory_bytes / 2**20:,.1f} MiB, which is too little for the "
@@ -81,29 +89,10 @@ def _predicted(
     )
 
 
-def _measured(model: BenchModel, pool_bytes: int, context_tokens: int, seed: int) -> KvCapacity:
-    with model_folder(model) as directory:
-        return kv_capacity(
-            directory,
-            pool_bytes,
-            context_tokens,
-            dtype=model.shape.dtype,
-            random_weights=model.random_weights,
-            seed=seed,
-        )
-
-
 def _context_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
     """The length of a full sequence; InputError if a model was not made for what was asked."""
     if asked is None:
         known = filter(None, (positions_at(model.path) for model in models))
         return min([DEFAULT_CONTEXT_TOKENS, *known])
-    check_positions(models, asked, f"the {asked} tokens of --context", "ask for fewer")
+    check_positions(models, asked, "--context")
     return asked
-
-
-def _vllm_platform() -> Platform | None:
-    try:
-        return installed_platform()
-    except InputError:
-        return None

@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.bench.kv.record import Cell, KvRecord
-from grasp_deploy.bench.table_cells import change
+from grasp_deploy.bench.table import change, mebibytes, new_table
 from grasp_deploy.engine.capacity import KvCapacity
+from grasp_deploy.stats.wording import span
 
-MIB = 2**20
+HEADS = ("model", "KV bytes\nper token", "in one layer", "cache,\nMiB", "", "tokens", "sequences")
 
 
 def kv_table(record: KvRecord) -> Table:
     """Tokens and full sequences that fit beside the weights: predicted, measured, change."""
-    memory = f"{record.settings.memory_bytes / MIB:,.0f} MiB"
-    context = f"{record.dense.context_tokens:,} tokens"
     measured = any(cell.measured for cell in record.cells)
-    table = Table(
-        title=f"KV cache beside the weights in {memory}; sequences of {context}",
-        title_justify="left",
+    table = new_table(
+        f"KV cache beside the weights in {record.settings.memory_bytes / 2**20:,.0f} MiB; "
+        f"sequences of {record.cells[0].context_tokens:,} tokens",
+        HEADS,
         caption=None if measured else "predicted only: no vLLM was asked",
-        caption_justify="left",
     )
-    table.add_column("model", overflow="fold")
-    table.add_column("KV bytes\nper token", justify="right", no_wrap=True)
-    table.add_column("in one layer", justify="right", overflow="fold")
-    table.add_column("cache,\nMiB", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for head in ("tokens", "sequences"):
-        table.add_column(head, justify="right", no_wrap=True)
     for cell in record.cells:
-        _add_rows(table, cell, record.dense)
+        _add_rows(table, cell, record.dense_cell(cell))
         table.add_section()
     return table
 
 
-def _add_rows(table: Table, cell: Cell, dense: Cell) -> None:
+def _add_rows(table: Table, cell: Cell, dense: Cell | None) -> None:
     figures = (
         f"{cell.kv_bytes_per_token:,}",
-        _range(cell.layer_kv_bytes_per_token),
-        f"{cell.memory_bytes / MIB:,.1f}",
+        span(cell.layer_kv_bytes_per_token, ","),
+        mebibytes(cell.memory_bytes),
     )
     table.add_row(Text(cell.model), *figures, "predicted", *_held(cell.predicted))
     if cell.measured:
         table.add_row("", "", "", "", "vLLM", *_held(cell.measured))
-    if cell is not dense:
+    if dense:
         table.add_row(
             "",
             change(cell.kv_bytes_per_token, dense.kv_bytes_per_token),
@@ -61,8 +51,3 @@ def _add_rows(table: Table, cell: Cell, dense: Cell) -> None:
 
 def _held(capacity: KvCapacity) -> tuple[str, str]:
     return f"{capacity.cached_tokens:,}", f"{capacity.sequences:,}"
-
-
-def _range(sizes: Sequence[int]) -> str:
-    least, most = min(sizes), max(sizes)
-    return f"{least:,}" if least == most else f"{least:,}-{most:,}"

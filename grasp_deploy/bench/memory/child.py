@@ -5,31 +5,26 @@ resident memory, above the loaded model: the kernel keeps that mark and resets i
 growth must be the prefill's alone. So all weights are read once beforehand, since they may be pages
 of a file that nobody has touched. A tiny prefill starts thread pools and kernel libraries, and what
 it freed is given back. Small tensors must come from the kernel and return to it too: see
-`measure.ALLOCATOR_SETTINGS`.
+`run.ALLOCATOR_SETTINGS`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import torch
 from transformers import PreTrainedModel
 
-from grasp_deploy.bench.throughput.energy import cuda_uuid
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.engine.child import answer_requests
 from grasp_deploy.errors import InputError, first_line
 
 RESET_PEAK = "5"  # to /proc/self/clear_refs, see proc(5)
-
-Load = Callable[[dict[str, Any]], PreTrainedModel]
 
 
 def load_model(request: dict[str, Any]) -> PreTrainedModel:
@@ -40,25 +35,28 @@ def load_model(request: dict[str, Any]) -> PreTrainedModel:
     return load_checked(path, device, request["dtype"], "sdpa")
 
 
-def answer(request: dict[str, Any], load: Load = load_model) -> dict[str, Any]:
+def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Samples of `repetitions` prefills of `batch` random prompts of `prompt_tokens` each.
 
     Raises InputError if the device's memory does not suffice, or this system cannot measure.
     """
     device = torch.device(request["device"])
-    used_before = _device_used_bytes(device) if device.type == "cuda" else 0
-    measure = measure_on_gpu if device.type == "cuda" else measure_on_cpu
+    # The growth since the child began is that of the whole process.
+    used_before = torch.cuda.device_memory_used(device) if device.type == "cuda" else 0
     generator = torch.Generator().manual_seed(request["seed"])
     try:
-        model = load(request)
+        model = load_model(request)
         size = (request["batch"], request["prompt_tokens"])
         warm_up(model, torch.zeros(size, dtype=torch.int64))
         samples = []
         for _ in range(request["repetitions"]):
             token_ids = torch.randint(model.config.vocab_size, size, generator=generator)
-            samples.append(measure(model, token_ids))
             if device.type == "cuda":
-                samples[-1]["device_bytes"] = _device_used_bytes(device) - used_before
+                sample = measure_on_gpu(model, token_ids)
+                sample["device_bytes"] = torch.cuda.device_memory_used(device) - used_before
+            else:
+                sample = measure_on_cpu(model, token_ids)
+            samples.append(sample)
     except torch.OutOfMemoryError as error:
         raise InputError(
             f"{request['device']} is too small for {request['batch']} prompts of "
@@ -103,8 +101,9 @@ def measure_on_gpu(model: PreTrainedModel, token_ids: torch.Tensor) -> dict[str,
 def measure_on_cpu(model: PreTrainedModel, token_ids: torch.Tensor) -> dict[str, int]:
     """The weights, and how far resident memory grew above the loaded model."""
     gc.collect()
-    _give_back_freed_memory()
-    _reset_peak()
+    with suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    reset_peak()
     before = _status_bytes("VmRSS")
     output = prefill(model, token_ids)
     growth = _status_bytes("VmHWM") - before
@@ -124,12 +123,8 @@ def kv_bytes(output: Any) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
-def _give_back_freed_memory() -> None:
-    with suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def _reset_peak() -> None:
+def reset_peak() -> None:
+    """Reset the kernel's mark of this process's peak; InputError where there is none."""
     try:
         Path("/proc/self/clear_refs").write_text(RESET_PEAK)
     except OSError as error:
@@ -142,17 +137,6 @@ def _reset_peak() -> None:
 def _status_bytes(field: str) -> int:
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-
-
-def _device_used_bytes(device: torch.device) -> int:
-    """Used memory of a GPU; its growth since the child began is that of the whole process."""
-    return int(pynvml.nvmlDeviceGetMemoryInfo(_nvml_handle(device)).used)
-
-
-def _nvml_handle(device: torch.device) -> Any:
-    pynvml.nvmlInit()
-    # By its identity: CUDA may number the devices otherwise, or see only some of them.
-    return pynvml.nvmlDeviceGetHandleByUUID(cuda_uuid(device.index or 0))
 
 
 if __name__ == "__main__":

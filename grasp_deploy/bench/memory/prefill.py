@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-
+from grasp_deploy.bench.memory.record import Sizes
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 
 FLOAT32_BYTES, INT64_BYTES = 4, 8
 
 
-@dataclass(frozen=True)
-class PrefillMemory:
-    """Bytes of one prefill; `peak_bytes` is the most that is allocated at any moment of it."""
-
-    weight_bytes: int
-    kv_bytes: int
-    peak_bytes: int
-
-    @property
-    def other_bytes(self) -> int:
-        """Activations at the worst moment, and whatever else is neither weights nor KV cache."""
-        return self.peak_bytes - self.weight_bytes - self.kv_bytes
-
-    def as_dict(self) -> dict[str, int]:
-        """The figures as records have them."""
-        return {**asdict(self), "other_bytes": self.other_bytes}
-
-
-def predict_prefill(shape: ModelShape, batch: int, prompt_tokens: int) -> PrefillMemory:
+def predict_prefill(shape: ModelShape, batch: int, prompt_tokens: int) -> Sizes:
     """Predict one prefill of `batch` prompts through the stock transformers forward.
 
     The path is the one for serving: KV cache kept, SDPA without a materialised mask, logits of the
@@ -55,7 +36,12 @@ def predict_prefill(shape: ModelShape, batch: int, prompt_tokens: int) -> Prefil
         moments.append(kv_bytes + everywhere + tokens * alive)
     head = tokens * (hidden + INT64_BYTES) + batch * shape.vocab_size * width
     moments.append(kv_bytes + head)
-    return PrefillMemory(shape.weight_bytes, kv_bytes, shape.weight_bytes + max(moments))
+    return Sizes(
+        weight_bytes=shape.weight_bytes,
+        kv_bytes=kv_bytes,
+        peak_bytes=shape.weight_bytes + max(moments),
+        other_bytes=max(moments) - kv_bytes,
+    )
 
 
 def _layer_bytes(shape: ModelShape, layer: LayerShape) -> int:

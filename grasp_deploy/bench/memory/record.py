@@ -1,4 +1,4 @@
-"""The record of `bench memory`."""
+"""The options and the record of `bench memory`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,31 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from grasp_deploy.bench.memory.settings import MemorySettings
-from grasp_deploy.bench.prediction import relative_error
 from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, PositiveCount
+from grasp_deploy.config.option import (
+    BENCH_DTYPE_HELP,
+    BENCH_SEED_HELP,
+    DEVICE_HELP,
+    REPETITIONS_HELP,
+    Seed,
+    option,
+)
+from grasp_deploy.config.option import Count as CountOption
 
 
 @dataclass(frozen=True)
-class RecordSettings(MemorySettings):
-    """The settings, and whether the weights were random."""
+class MemorySettings:
+    """The prefills to measure: `batch` prompts at each length."""
 
-    random_weights: bool = False
+    prompt_tokens: tuple[CountOption, ...] = option(
+        "Tokens of a prompt, one measurement for each length.", (256, 512, 1024, 2048)
+    )
+    batch: CountOption = option("Prompts in a prefill.", 4)
+    repetitions: CountOption = option(REPETITIONS_HELP, 3)
+    device: str = option(DEVICE_HELP, "auto")
+    dtype: str = option(BENCH_DTYPE_HELP, "auto")  # recorded only: the models' shapes have it
+    seed: Seed = option(BENCH_SEED_HELP, 0)
+    random_weights: bool = False  # filled in for the record
 
 
 class Sample(Struct, frozen=True, omit_defaults=True):
@@ -50,20 +65,8 @@ class Cell(BenchCell):
     def point(self) -> int:
         return self.prompt_tokens
 
-    @property
-    def error(self) -> float:
-        """The larger error of weights and KV cache against their predictions."""
-        measured, predicted = self.measured, self.predicted
-        weights = relative_error(measured.weight_bytes, predicted.weight_bytes)
-        return max(weights, relative_error(measured.kv_bytes, predicted.kv_bytes), key=abs)
-
-    @property
-    def peak_error(self) -> float:
-        """Error of the peak."""
-        return relative_error(self.measured.peak_bytes, self.predicted.peak_bytes)
-
 
 class MemoryRecord(BenchRecord[Cell], kw_only=True):
     """All models at all prompt lengths."""
 
-    settings: RecordSettings
+    settings: MemorySettings

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from msgspec import convert, structs
 
 from grasp_deploy.bench.limits import check_positions, check_room
-from grasp_deploy.bench.memory.measure import prefill_memory
 from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.bench.memory.record import Cell, MemoryRecord, RecordSettings, Sample, Sizes
-from grasp_deploy.bench.memory.settings import MemorySettings
+from grasp_deploy.bench.memory.record import Cell, MemoryRecord, MemorySettings, Sample, Sizes
 from grasp_deploy.bench.record import record_models
 from grasp_deploy.checkpoint.read.loading import resolve_device
+from grasp_deploy.engine.child import child
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.record import new_record
+
+CHILD = "grasp_deploy.bench.memory.child"
+# Resident memory must follow the tensors that are alive. So the C library takes each from the
+# kernel and returns it at once (by default it would keep freed memory), and threads share one heap.
+ALLOCATOR_SETTINGS = {
+    "MALLOC_MMAP_THRESHOLD_": str(64 * 2**10),
+    "MALLOC_TRIM_THRESHOLD_": "0",
+    "MALLOC_TOP_PAD_": "0",
+    "MALLOC_ARENA_MAX": "1",
+}
 
 
 def bench_memory(
@@ -28,45 +38,46 @@ def bench_memory(
 ) -> MemoryRecord:
     """Measure a prefill of every model at every length, each in a child process of its own.
 
-    `models` start with the one that the others are compared with. `command` is recorded. Raises
-    InputError for a device that is not there or too small, ChildError if a child fails.
+    Raises InputError for a device that is not there or too small, ChildError if a child fails.
     """
-    settings = replace(settings, device=str(resolve_device(settings.device)))
-    longest = max(settings.prompt_tokens)
-    remedy = "lower --prompt-tokens"
-    check_positions(models, longest, f"prompts of {longest} tokens", remedy)
+    device = str(resolve_device(settings.device))
+    settings = replace(settings, device=device, random_weights=models[0].random_weights)
+    check_positions(models, max(settings.prompt_tokens), "--prompt-tokens")
     points = [(model, tokens) for model in models for tokens in settings.prompt_tokens]
-    if settings.device == "cpu":
-        _check_room(points, settings.batch)
+    for model, tokens in points if device == "cpu" else []:
+        check_room(
+            predict_prefill(model.shape, settings.batch, tokens).peak_bytes,
+            f"{settings.batch} prompts of {tokens} tokens of {model.name} take",
+            "ask for fewer or shorter prompts",
+        )
     cells = []
     advance = step_counter(on_progress, "measuring prefills", len(points))
     for model, tokens in points:
-        cells.append(_cell(model, tokens, settings))
+        cells.append(measured_cell(model, tokens, settings))
         advance()
-    random_weights = any(model.random_weights for model in models)
-    noted = RecordSettings(**asdict(settings), random_weights=random_weights)
-    return MemoryRecord(
-        **new_record("memory", command, noted, models=record_models(models), cells=cells)
-    )
+    header = new_record("memory", command, settings, models=record_models(models), cells=cells)
+    return MemoryRecord(**header)
 
 
-def _cell(model: BenchModel, prompt_tokens: int, settings: MemorySettings) -> Cell:
-    samples = prefill_memory(
-        model.path,
-        batch=settings.batch,
-        prompt_tokens=prompt_tokens,
-        random_weights=model.random_weights,
-        device=settings.device,
-        dtype=model.shape.dtype,
-        seed=settings.seed,
-        repetitions=settings.repetitions,
-    )
-    predicted = predict_prefill(model.shape, settings.batch, prompt_tokens)
+def measured_cell(model: BenchModel, prompt_tokens: int, settings: MemorySettings) -> Cell:
+    """Predict the prefills of random prompts of this length, and measure them in a child."""
+    request = {
+        "path": str(model.path),
+        "random_weights": model.random_weights,
+        "device": settings.device,
+        "dtype": model.shape.dtype,
+        "seed": settings.seed,
+        "batch": settings.batch,
+        "prompt_tokens": prompt_tokens,
+        "repetitions": settings.repetitions,
+    }
+    with child(CHILD, {**os.environ, **ALLOCATOR_SETTINGS}, name="the memory child") as ask:
+        samples = convert(ask(request)["samples"], list[Sample])
     return Cell(
         model=model.name,
         prompt_tokens=prompt_tokens,
         batch=settings.batch,
-        predicted=convert(predicted.as_dict(), Sizes),
+        predicted=predict_prefill(model.shape, settings.batch, prompt_tokens),
         measured=_medians(samples),
         samples=samples,
     )
@@ -77,12 +88,3 @@ def _medians(samples: Sequence[Sample]) -> Sizes:
     medians = {key: round(statistics.median(getattr(s, key) for s in samples)) for key in known}
     other = medians["peak_bytes"] - medians["weight_bytes"] - medians["kv_bytes"]
     return Sizes(**medians, other_bytes=other)
-
-
-def _check_room(points: Sequence[tuple[BenchModel, int]], batch: int) -> None:
-    for model, tokens in points:
-        check_room(
-            predict_prefill(model.shape, batch, tokens).peak_bytes,
-            f"{batch} prompts of {tokens} tokens of {model.name} take",
-            "ask for fewer or shorter prompts",
-        )

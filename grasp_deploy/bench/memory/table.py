@@ -5,9 +5,11 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.bench.memory.record import Cell, MemoryRecord, Sizes
-from grasp_deploy.bench.table_cells import change
-from grasp_deploy.stats.wording import counted, grouped
+from grasp_deploy.bench.memory.record import MemoryRecord, Sizes
+from grasp_deploy.bench.table import change, mebibytes, new_table
+from grasp_deploy.stats.wording import grouped
+
+HEADS = ("tokens", "model", "", "weights", "KV cache", "other", "peak")
 
 
 def memory_table(record: MemoryRecord) -> Table:
@@ -15,36 +17,20 @@ def memory_table(record: MemoryRecord) -> Table:
 
     The change is that of the measured figure against the first model's at the same length.
     """
-    table = Table(
-        title=f"Memory of a prefill of {counted(record.settings.batch, 'prompt')}, MiB",
-        title_justify="left",
-        caption="other = peak - weights - KV cache; change: of the measured figures",
-        caption_justify="left",
-    )
-    table.add_column("tokens", justify="right")
-    table.add_column("model", overflow="fold")
-    table.add_column("", no_wrap=True)
-    for head in ("weights", "KV cache", "other", "peak"):
-        table.add_column(head, justify="right", no_wrap=True)
+    title = f"Memory of a prefill of {record.settings.batch:,} prompts, MiB"
+    caption = "other = peak - weights - KV cache; change: of the measured figures"
+    table = new_table(title, HEADS, caption)
     for cells in grouped(record.cells, lambda cell: cell.prompt_tokens):
         for cell in cells:
-            _add_rows(table, cell, record.dense_cell(cell))
+            predicted, measured = _parts(cell.predicted), _parts(cell.measured)
+            name = f"{cell.prompt_tokens:,}", Text(cell.model)
+            table.add_row(*name, "predicted", *map(mebibytes, predicted))
+            table.add_row("", "", "measured", *map(mebibytes, measured))
+            if dense := record.dense_cell(cell):
+                table.add_row("", "", "change", *map(change, measured, _parts(dense.measured)))
         table.add_section()
     return table
 
 
-def _add_rows(table: Table, cell: Cell, dense: Cell | None) -> None:
-    predicted, measured = _parts(cell.predicted), _parts(cell.measured)
-    tokens = f"{cell.prompt_tokens:,}"
-    table.add_row(tokens, Text(cell.model), "predicted", *map(_mib, predicted))
-    table.add_row("", "", "measured", *map(_mib, measured))
-    if dense:
-        table.add_row("", "", "change", *map(change, measured, _parts(dense.measured)))
-
-
 def _parts(sizes: Sizes) -> tuple[int, int, int, int]:
     return sizes.weight_bytes, sizes.kv_bytes, sizes.other_bytes, sizes.peak_bytes
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:,.1f}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from matplotlib.axes import Axes
 
@@ -27,72 +28,50 @@ LATENCIES = {
     "itl": "Time between two tokens, by load",
     "e2e": "Time to the last token, by load",
 }
-PERCENTILES: dict[str, Dashes] = {"p50": "-", "p99": DASHED}
+Curves = dict[Dashes, Callable[[Cell], float]]
 
 
 def figures(record: ServeRecord) -> Iterator[Drawing]:
     """Output tokens per second, then each latency: its median and 99th percentile."""
-    yield _throughput_drawing(record)
-    for name, title in LATENCIES.items():
-        yield _latency_drawing(record, name, title)
-
-
-def _throughput_drawing(record: ServeRecord) -> Drawing:
+    rates: Curves = {"-": lambda cell: statistics.median(cell.rates)}
     title = "Output tokens per second, by load"
-    loads = _loads(record)
-    axes = _load_axes(record, loads, title)
-    for index, cells in enumerate(_cells_by_model(record)):
-        points = [(loads.index(cell.load), statistics.median(cell.rates)) for cell in cells]
-        _line(axes, index, points, "-")
-    axes.set_ylabel("tokens per second")
-    count_from_zero(axes)
-    models = [line_handle(index, model.name) for index, model in enumerate(record.models)]
-    return finished("serve-throughput", title, axes, models)
+    yield _drawing(record, "throughput", title, "tokens per second", rates)
+    for name, title in LATENCIES.items():
+        median, tail = (partial(_milliseconds, name=name, percentile=p) for p in ("p50", "p99"))
+        yield _drawing(record, name, title, "milliseconds", {"-": median, DASHED: tail})
 
 
-def _latency_drawing(record: ServeRecord, name: str, title: str) -> Drawing:
-    loads = _loads(record)
+def _drawing(record: ServeRecord, name: str, title: str, unit: str, curves: Curves) -> Drawing:
+    loads = sorted({cell.load for cell in record.cells}, key=lambda load: load.size)
     axes = _load_axes(record, loads, title)
-    for index, cells in enumerate(_cells_by_model(record)):
-        for percentile, dashes in PERCENTILES.items():
-            points = [(loads.index(c.load), _milliseconds(c, name, percentile)) for c in cells]
-            _line(axes, index, points, dashes)
-    axes.set_ylabel("milliseconds")
+    for index, model in enumerate(record.models):
+        cells = {cell.load: cell for cell in record.cells if cell.model == model.name}
+        places = [place for place, load in enumerate(loads) if load in cells]
+        for dashes, value in curves.items():
+            values = [value(cells[loads[place]]) for place in places]
+            marker = MARKERS[index % len(MARKERS)]
+            axes.plot(places, values, linestyle=dashes, color=color_of(index), marker=marker)
+    axes.set_ylabel(unit)
     count_from_zero(axes)
     handles = [line_handle(index, model.name) for index, model in enumerate(record.models)]
-    handles += [key_handle("half of the requests"), key_handle("99 % of them", DASHED)]
+    if DASHED in curves:
+        handles += [key_handle("half of the requests"), key_handle("99 % of them", DASHED)]
     return finished(f"serve-{name}", title, axes, handles)
-
-
-def _loads(record: ServeRecord) -> list[LoadPoint]:
-    return sorted({cell.load for cell in record.cells}, key=lambda load: load.size)
-
-
-def _cells_by_model(record: ServeRecord) -> list[list[Cell]]:
-    return [[cell for cell in record.cells if cell.model == m.name] for m in record.models]
 
 
 def _load_axes(record: ServeRecord, loads: Sequence[LoadPoint], title: str) -> Axes:
     cells = record.cells
     failed = sum(cell.failed for cell in cells)
-    repetitions = max(len(cell.samples) for cell in cells)
-    runs = f"median of {repetitions} repetitions" if repetitions > 1 else "one run"
-    lost = f"{failed:,} failed in all" if failed else "none failed"
-    requests = max(cell.requests for cell in cells)
-    axes = new_axes(title, f"{requests:,} requests at each load, {lost}; {runs}")
+    note = (
+        f"{cells[0].requests:,} requests at each load, {failed:,} failed; "
+        f"median of {len(cells[0].samples)} repetitions"
+    )
+    axes = new_axes(title, note)
     axes.set_xticks(range(len(loads)), labels=[f"{load.size:,g}" for load in loads])
     axes.margins(x=0.08)
     axes.set_xlabel("requests per second" if loads[0].request_rate else "requests at once")
     return axes
 
 
-def _line(axes: Axes, index: int, points: Sequence[tuple[int, float]], dashes: Dashes) -> None:
-    places, values = zip(*sorted(points), strict=True)
-    (line,) = axes.plot(places, values, color=color_of(index), linestyle=dashes)
-    line.set_marker(MARKERS[index % len(MARKERS)])
-
-
 def _milliseconds(cell: Cell, name: str, percentile: str) -> float:
-    """Median over the repetitions."""
-    latencies = (getattr(sample, f"{name}_seconds") for sample in cell.samples)
-    return 1000 * statistics.median(getattr(seconds, percentile) for seconds in latencies)
+    return 1000 * cell.latency(name, percentile)

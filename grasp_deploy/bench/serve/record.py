@@ -1,8 +1,10 @@
-"""The record of `bench serve`."""
+"""The options and the record of `bench serve`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -14,17 +16,41 @@ from grasp_deploy.bench.record import (
     Count,
     Positive,
     PositiveCount,
-    check_repetitions,
 )
-from grasp_deploy.bench.serve.settings import ServeSettings
-from grasp_deploy.stats.wording import counted
+from grasp_deploy.config.option import (
+    BENCH_SEED_HELP,
+    LARGEST_NUMBER,
+    REPETITIONS_HELP,
+    Seed,
+    option,
+)
+from grasp_deploy.config.option import Count as CountOption
+
+CONCURRENCIES = (1, 8, 32)
+RateOption = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
 
 
 @dataclass(frozen=True)
-class RecordSettings(ServeSettings):
-    """The settings, and the flags that every server was started with."""
+class ServeSettings:
+    """The requests, and a load for each concurrency and rate; by default `CONCURRENCIES`."""
 
-    server_flags: tuple[str, ...] = ()
+    concurrencies: tuple[CountOption, ...] = option(
+        "Requests at once, one load for each number. Default: 1,8,32.", (), flag="--concurrency"
+    )
+    request_rates: tuple[RateOption, ...] = option(
+        "Instead of --concurrency: requests per second, such as 0.5,2,8.", (), flag="--request-rate"
+    )
+    requests: CountOption = option("Requests of each load.", 500)
+    prompt_tokens: CountOption = option("Tokens of each prompt.", 512)
+    new_tokens: CountOption = option("Tokens of each answer.", 128)
+    slo_ms: Mapping[str, float] = field(default_factory=dict)  # of ttft, tpot, e2el
+    repetitions: CountOption = option(REPETITIONS_HELP, 1)
+    seed: Seed = option(BENCH_SEED_HELP, 0)
+    server_flags: tuple[str, ...] = ()  # of every server; filled in for the record
+
+    def __post_init__(self) -> None:
+        if not self.concurrencies and not self.request_rates:
+            object.__setattr__(self, "concurrencies", CONCURRENCIES)
 
 
 class Percentiles(Struct, frozen=True):
@@ -62,9 +88,8 @@ class LoadPoint(Struct, frozen=True):
     @property
     def title(self) -> str:
         """`8 requests at once`, or `0.5 requests per second`."""
-        if self.max_concurrency is not None:
-            return f"{counted(self.max_concurrency, 'request')} at once"
-        return f"{self.request_rate:g} requests per second"
+        kind = "at once" if self.max_concurrency else "per second"
+        return f"{self.size:,g} {'request' if self.size == 1 else 'requests'} {kind}"
 
     @property
     def size(self) -> float:
@@ -84,11 +109,6 @@ class Cell(BenchCell):
         return self.load
 
     @property
-    def asked(self) -> int:
-        """Requests of all samples."""
-        return self.requests * len(self.samples)
-
-    @property
     def failed(self) -> int:
         """Failed requests of all samples."""
         return sum(sample.failed for sample in self.samples)
@@ -98,17 +118,13 @@ class Cell(BenchCell):
         """Output tokens per second of each sample."""
         return [sample.output_tokens_per_second for sample in self.samples]
 
+    def latency(self, name: str, percentile: str) -> float:
+        """Seconds of a percentile of `ttft`, `tpot`, `itl` or `e2e`: the median of the samples."""
+        latencies = (getattr(sample, f"{name}_seconds") for sample in self.samples)
+        return statistics.median(getattr(seconds, percentile) for seconds in latencies)
+
 
 class ServeRecord(BenchRecord[Cell], kw_only=True):
     """All models under all loads."""
 
-    settings: RecordSettings
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_repetitions((cell.load, len(cell.samples)) for cell in self.cells)
-        for index, cell in enumerate(self.cells):
-            if not all(cell.rates) and not cell.failed:
-                raise ValueError(
-                    f"cells[{index}] has 0 output tokens per second although no request failed"
-                )
+    settings: ServeSettings

@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import convert
 
-from grasp_deploy.bench.limits import check_sequence
+from grasp_deploy.bench.limits import check_positions
 from grasp_deploy.bench.record import record_models
-from grasp_deploy.bench.serve.record import Cell, LoadPoint, RecordSettings, Sample, ServeRecord
-from grasp_deploy.bench.serve.settings import ServeSettings
+from grasp_deploy.bench.serve.record import Cell, LoadPoint, Sample, ServeRecord, ServeSettings
 from grasp_deploy.bench.serve.vllm_bench import bench_serve_environment, load_arguments
 from grasp_deploy.bench.throughput.run import rounds
 from grasp_deploy.checkpoint.format.shapes import read_config
@@ -49,49 +48,41 @@ def bench_serve(
 ) -> ServeRecord:
     """Serve every model and put every load on it.
 
-    `models` are folders with weights and a tokenizer, first the one that the others are compared
-    with. `vllm_arguments` go to every server. `command` is recorded. Raises InputError for what
-    cannot be served or loaded, and ChildError if vLLM fails.
+    `vllm_arguments` go to every server. Raises InputError for what cannot be served or loaded, and
+    ChildError if vLLM fails.
     """
     installed_platform()
-    check_sequence(models, settings.prompt_tokens, settings.new_tokens)
-    flags = server_flags(models[0], vllm_arguments)
+    tokens = settings.prompt_tokens + settings.new_tokens
+    check_positions(models, tokens, "--prompt-tokens or --new-tokens")
+    settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
     for model in models:  # all of them before the first, which may be hours
-        check_before_serving(model.path, flags)
-    points = load_points(settings)
-    cells = [
-        [
+        check_before_serving(model.path, settings.server_flags)
+    loads = [
+        *(LoadPoint(concurrency, None) for concurrency in settings.concurrencies),
+        *(LoadPoint(None, rate) for rate in settings.request_rates),
+    ]
+    cells = {
+        model.name: [
             Cell(model=model.name, load=load, requests=settings.requests, samples=[])
-            for load in points
+            for load in loads
         ]
         for model in models
-    ]
-    steps = settings.repetitions * len(models) * len(points)
+    }
+    steps = settings.repetitions * len(models) * len(loads)
     advance = step_counter(on_progress, "serving", steps)
     with child(
         CLIENT, bench_serve_environment(), name="vllm bench serve", timeout_seconds=PATIENCE_SECONDS
     ) as ask:
-        for repetition, order in enumerate(rounds(len(models), settings.repetitions)):
-            seed = settings.seed + repetition * len(points)
-            for index in order:
-                path = models[index].path
-                _serve_and_load(path, flags, settings, seed, cells[index], ask, advance)
-    noted = RecordSettings(**asdict(settings), server_flags=tuple(flags))
-    all_cells = [cell for cells_of_model in cells for cell in cells_of_model]
-    return ServeRecord(
-        **new_record("serve", command, noted, models=record_models(models), cells=all_cells)
-    )
+        for repetition, order in enumerate(rounds(models, settings.repetitions)):
+            seed = settings.seed + repetition * len(loads)
+            for model in order:
+                _serve_and_load(model.path, settings, seed, cells[model.name], ask, advance)
+    all_cells = [cell for cells_of_model in cells.values() for cell in cells_of_model]
+    header = new_record("serve", command, settings, models=record_models(models), cells=all_cells)
+    return ServeRecord(**header)
 
 
-def load_points(settings: ServeSettings) -> list[LoadPoint]:
-    """One load for each concurrency, then one for each rate."""
-    return [
-        *(LoadPoint(concurrency, None) for concurrency in settings.concurrencies),
-        *(LoadPoint(None, rate) for rate in settings.request_rates),
-    ]
-
-
-def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> list[str]:
+def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> tuple[str, ...]:
     """The flags of every server, the user's last, so that they win.
 
     Prefix caching is off, because random prompts of a small vocabulary repeat. On a CPU the KV
@@ -103,12 +94,11 @@ def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> list[str]:
         cache_bytes = cpu_cache_bytes(read_config(first.path), available_memory_bytes())
         cache_bytes //= read_flags(vllm_arguments).workers
         flags += ["--kv-cache-memory-bytes", str(cache_bytes)]
-    return [*flags, *vllm_arguments]
+    return (*flags, *vllm_arguments)
 
 
 def _serve_and_load(
     directory: Path,
-    flags: Sequence[str],
     settings: ServeSettings,
     seed: int,
     cells: Sequence[Cell],
@@ -118,7 +108,9 @@ def _serve_and_load(
     """Start a server and add a sample to each cell; load i draws its requests from seed + i."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_server(directory, flags, Path(folder) / "server.log", START_SECONDS) as url,
+        running_server(
+            directory, settings.server_flags, Path(folder) / "server.log", START_SECONDS
+        ) as url,
     ):
         for index, cell in enumerate(cells):
             arguments = load_arguments(cell.load, settings, seed + index, url, directory)

@@ -13,8 +13,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from grasp_deploy.bench.serve.record import LoadPoint, Percentiles, Sample
-from grasp_deploy.bench.serve.settings import ServeSettings
+from grasp_deploy.bench.serve.record import LoadPoint, Percentiles, Sample, ServeSettings
 from grasp_deploy.engine.child import answer_requests
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
@@ -79,8 +78,7 @@ def _percentiles(result: Mapping[str, Any], metric: str) -> Percentiles:
     return Percentiles(*(float(result[f"{name}_{metric}_ms"]) / 1000 for name in names))
 
 
-def _main() -> None:
-    """Answer with a sample for each load; vLLM is imported while the server still starts."""
+if __name__ == "__main__":  # vLLM is imported while the server still starts
     from vllm.benchmarks.serve import add_cli_args, main
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -88,11 +86,6 @@ def _main() -> None:
     add_cli_args(parser)
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        sample = sample_of(main(parser.parse_args(request["arguments"])))
-        return dict(to_builtins(sample))
+        return dict(to_builtins(sample_of(main(parser.parse_args(request["arguments"])))))
 
     answer_requests(answer)
-
-
-if __name__ == "__main__":
-    _main()

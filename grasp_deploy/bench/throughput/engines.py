@@ -9,15 +9,14 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.bench.limits import check_room, check_sequence
+from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.bench.throughput.settings import ThroughputSettings
-from grasp_deploy.bench.throughput.timing import quiet_environment
+from grasp_deploy.bench.throughput.record import ThroughputSettings
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_head_size
+from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.checks import vllm_platform
-from grasp_deploy.engine.child import Ask
 from grasp_deploy.engine.vllm_process import vllm_child_environment
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
@@ -31,24 +30,22 @@ MODULES = {
 def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> ThroughputSettings:
     """Check settings and models without an engine, and fill in what was left open.
 
-    Raises InputError for an unknown engine or one that is not installed, for options of the other
-    engine, and for a model that cannot be measured with these settings.
+    Raises InputError for an engine that is not installed, for options of the other engine, and for
+    models that cannot be measured with these settings.
     """
-    check_sequence(models, settings.prompt_tokens, settings.new_tokens)
-    if settings.engine == "transformers":
-        return _checked_for_transformers(settings)
-    if settings.engine != "vllm":
-        raise InputError(f"--engine {settings.engine} is unknown: use vllm or transformers")
-    return _checked_for_vllm(models, settings)
-
-
-def _checked_for_transformers(settings: ThroughputSettings) -> ThroughputSettings:
-    from grasp_deploy.checkpoint.read.loading import resolve_device
-
-    if settings.kv_memory_bytes is not None or settings.enforce_eager:
-        option = "--enforce-eager" if settings.enforce_eager else "--kv-memory"
-        raise InputError(f"{option} is an option of vLLM: leave it out, or give --engine vllm")
-    return replace(settings, device=str(resolve_device(settings.device)))
+    check_positions(models, settings.tokens, "--prompt-tokens or --new-tokens")
+    settings = replace(settings, random_weights=models[0].random_weights)
+    if settings.engine == "vllm":
+        settings = _checked_for_vllm(models, settings)
+    elif settings.kv_memory_bytes is not None or settings.enforce_eager:
+        raise InputError(
+            "--kv-memory and --enforce-eager are options of vLLM: leave them out, or give "
+            "--engine vllm"
+        )
+    settings = replace(settings, device=str(resolve_device(settings.device)))
+    if settings.device == "cpu":
+        check_memory(models, settings)
+    return settings
 
 
 def _checked_for_vllm(
@@ -77,35 +74,28 @@ def kv_pool_bytes(shape: ModelShape, batch: int, tokens: int, block_tokens: int)
 
 
 def environment_of(engine: str) -> dict[str, str]:
-    """The environment of an engine's child."""
-    return quiet_environment(vllm_child_environment() if engine == "vllm" else os.environ)
+    """The environment of an engine's child, whose threads shall not spin while it is idle.
+
+    GNU's OpenMP stops after a few milliseconds by default. Intel's takes 200, at the next child's
+    expense; vLLM gives its own workers 5.
+    """
+    environment = vllm_child_environment() if engine == "vllm" else os.environ
+    return {"KMP_BLOCKTIME": "5", **environment}
 
 
 def load_request(model: BenchModel, folder: Path, settings: ThroughputSettings) -> dict[str, Any]:
-    """The request that makes a child load a model, whose config.json is in this folder."""
-    if settings.engine == "vllm":
-        return {"do": "load", "engine": _vllm_arguments(model, folder, settings)}
-    return {
-        "do": "load",
-        "model": str(folder),
-        "dtype": model.shape.dtype,
-        "random_weights": model.random_weights,
-        "device": settings.device,
-        "seed": settings.seed,
-    }
+    """The request that makes a child load a model, whose config.json is in this folder.
 
-
-def _vllm_arguments(
-    model: BenchModel, folder: Path, settings: ThroughputSettings
-) -> dict[str, Any]:
-    """Arguments of vLLM's LLM, with room for whole batches.
-
-    One step may prefill the whole of the largest batch. With vLLM's own limit the first requests
-    would decode while the last ones wait for their prefill: TTFT and TPOT would mix both phases.
+    vLLM gets room for whole batches, and one step may prefill the whole of the largest batch. With
+    its own limit the first requests would decode while the last ones wait for their prefill: TTFT
+    and TPOT would mix both phases.
     """
-    return {
-        "model": str(folder),
-        "dtype": model.shape.dtype,
+    common = {"model": str(folder), "dtype": model.shape.dtype}
+    if settings.engine == "transformers":
+        weights = {"random_weights": model.random_weights, "seed": settings.seed}
+        return {**common, **weights, "device": settings.device}
+    engine = {
+        **common,
         "load_format": "dummy" if model.random_weights else "auto",
         "kv_cache_memory_bytes": settings.kv_memory_bytes,
         # Of no use beside the line above, but unless so much is free, vLLM does not start: and
@@ -119,38 +109,30 @@ def _vllm_arguments(
         "skip_tokenizer_init": True,
         "disable_log_stats": True,
     }
+    return {"engine": engine}
 
 
-def check_memory(models: Sequence[BenchModel], settings: ThroughputSettings, ask: Ask) -> None:
-    """InputError if the models do not fit side by side; `ask` is a child that has none yet."""
-    device = {"device": settings.device} if settings.engine == "transformers" else {}
-    free_bytes = ask({"do": "free_memory", **device})["free_memory_bytes"]
-    if free_bytes is None and settings.device.startswith("cuda"):
-        raise InputError(
-            "the installed vLLM needs a GPU and none is visible here: look at nvidia-smi and "
-            "CUDA_VISIBLE_DEVICES, or give --engine transformers"
-        )
+def check_memory(models: Sequence[BenchModel], settings: ThroughputSettings) -> None:
+    """InputError if the models do not fit side by side in a machine without a GPU.
+
+    All weights, and the caches: vLLM's pools stay, those of transformers come one at a time. A GPU
+    says itself when it is full, but without one the kernel would kill programs.
+    """
+    needed_bytes = sum(model.shape.weight_bytes for model in models)
+    if settings.engine == "vllm":
+        needed_bytes += len(models) * (settings.kv_memory_bytes or 0)
+    else:
+        needed_bytes += max(_batch_bytes(model.shape, settings) for model in models)
     check_room(
-        _needed_bytes(models, settings, on_gpu=free_bytes is not None),
+        needed_bytes,
         f"{len(models)} models side by side take",
-        "take smaller batches or shorter prompts, compare fewer models at a time"
-        + (", or set --kv-memory" if settings.engine == "vllm" else ""),
-        free_bytes,
+        "take smaller batches or shorter prompts, or compare fewer models at a time",
     )
 
 
-def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings, on_gpu: bool) -> int:
-    """All weights, and the caches: vLLM's pools stay, those of transformers come one at a time."""
-    weights = sum(model.shape.weight_bytes for model in models)
-    if settings.engine == "vllm":
-        return weights + len(models) * (settings.kv_memory_bytes or 0)
-    # A GPU says when it is full, and the bench goes on. Without one the kernel would kill programs.
-    batch = min(settings.batches) if on_gpu else max(settings.batches)
-    return weights + max(_batch_bytes(model.shape, batch, settings) for model in models)
-
-
-def _batch_bytes(shape: ModelShape, batch: int, settings: ThroughputSettings) -> int:
-    """Bytes of a batch of transformers beside the weights."""
+def _batch_bytes(shape: ModelShape, settings: ThroughputSettings) -> int:
+    """Bytes of the largest batch of transformers beside the weights."""
+    batch = max(settings.batches)
     prefill = predict_prefill(shape, batch, settings.prompt_tokens)
     later = batch * settings.new_tokens * shape.kv_bytes_per_token()
     return prefill.peak_bytes - prefill.weight_bytes + later

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import convert
 
 from grasp_deploy.bench.record import record_models
-from grasp_deploy.bench.throughput.engines import (
-    MODULES,
-    check_memory,
-    checked,
-    environment_of,
-    load_request,
-)
-from grasp_deploy.bench.throughput.record import Cell, RecordSettings, Sample, ThroughputRecord
-from grasp_deploy.bench.throughput.settings import ThroughputSettings
+from grasp_deploy.bench.throughput.engines import MODULES, checked, environment_of, load_request
+from grasp_deploy.bench.throughput.record import Cell, Sample, ThroughputRecord, ThroughputSettings
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
@@ -30,6 +22,7 @@ from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counte
 from grasp_deploy.files.record import new_record
 
 PATIENCE_SECONDS = 6 * 3600.0  # a large batch on a CPU may take an hour
+T = TypeVar("T")
 
 
 def bench_throughput(
@@ -40,8 +33,7 @@ def bench_throughput(
 ) -> ThroughputRecord:
     """Measure every model at every batch size.
 
-    `models` start with the one that the others are compared with. `command` is recorded. A cell
-    without samples says in `refused` why: that batch did not fit in the GPU's memory. Raises
+    A cell without samples says in `refused` why: that batch did not fit in the GPU's memory. Raises
     InputError for what cannot be measured, and ChildError if an engine fails.
     """
     settings = checked(models, settings)
@@ -49,24 +41,18 @@ def bench_throughput(
         asks = _start(stack, models, settings, on_progress)
         steps = len(settings.batches) * len(models) * (1 + settings.repetitions)
         advance = step_counter(on_progress, "measuring", steps)
-        cells = [
-            cell
-            for batch in settings.batches
-            for cell in _cells_of_batch(batch, models, asks, settings, advance)
-        ]
+        cells: list[Cell] = []
+        for batch in settings.batches:
+            cells += _cells_of_batch(batch, models, asks, settings, advance)
     if not any(cell.samples for cell in cells):
         raise InputError(str(cells[0].refused))
-    random_weights = any(model.random_weights for model in models)
-    noted = RecordSettings(**asdict(settings), random_weights=random_weights)
-    return ThroughputRecord(
-        **new_record("throughput", command, noted, models=record_models(models), cells=cells)
-    )
+    header = new_record("throughput", command, settings, models=record_models(models), cells=cells)
+    return ThroughputRecord(**header)
 
 
-def rounds(models: int, repetitions: int) -> list[list[int]]:
+def rounds(models: Sequence[T], repetitions: int) -> list[list[T]]:
     """The models' turns in each round: in order, and backwards in every other round."""
-    forwards = list(range(models))
-    return [forwards[::-1] if index % 2 else forwards for index in range(repetitions)]
+    return [list(models[::-1] if index % 2 else models) for index in range(repetitions)]
 
 
 def _start(
@@ -75,19 +61,12 @@ def _start(
     settings: ThroughputSettings,
     on_progress: OnProgress,
 ) -> list[Ask]:
-    environment = environment_of(settings.engine)
-    asks = [
-        stack.enter_context(
-            child(
-                MODULES[settings.engine],
-                environment,
-                name=f"{settings.engine} with {model.name}",
-                timeout_seconds=PATIENCE_SECONDS,
-            )
-        )
-        for model in models
-    ]
-    check_memory(models, settings, asks[0])
+    module, environment = MODULES[settings.engine], environment_of(settings.engine)
+    asks = []
+    for model in models:  # all of them at once, because libraries take seconds to import
+        name = f"{settings.engine} with {model.name}"
+        started = child(module, environment, name=name, timeout_seconds=PATIENCE_SECONDS)
+        asks.append(stack.enter_context(started))
     advance = step_counter(on_progress, "starting engines", len(models))
     for model, ask in zip(models, asks, strict=True):
         ask(load_request(model, stack.enter_context(model_folder(model)), settings))
@@ -103,28 +82,22 @@ def _cells_of_batch(
     advance: Callable[[], None],
 ) -> list[Cell]:
     """Warm up every model with a batch of the same shape, then measure in rounds."""
-    prompt_tokens, new_tokens = settings.prompt_tokens, settings.new_tokens
+    lengths: dict[str, Any] = {
+        "prompt_tokens": settings.prompt_tokens,
+        "new_tokens": settings.new_tokens,
+    }
     cells = [
-        Cell(
-            model=model.name,
-            engine=settings.engine,
-            batch=batch,
-            prompt_tokens=prompt_tokens,
-            new_tokens=new_tokens,
-            samples=[],
-        )
+        Cell(model=model.name, engine=settings.engine, batch=batch, samples=[], **lengths)
         for model in models
     ]
-    size = {"batch": batch, "prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
-    warm_up = list(range(len(models)))
-    turns = [warm_up, *rounds(len(models), settings.repetitions)]
-    for round_number, order in enumerate(turns):
+    children = list(zip(asks, cells, strict=True))
+    for number, turns in enumerate([children, *rounds(children, settings.repetitions)]):
         # Other prompts in each round, the same for all models.
-        request = {"do": "measure", **size, "seed": settings.seed + round_number}
-        for index in order:
-            _measure(asks[index], request, cells[index])
-            if order is warm_up:
-                cells[index].samples.clear()
+        request = {"batch": batch, **lengths, "seed": settings.seed + number}
+        for ask, cell in turns:
+            _measure(ask, request, cell)
+            if number == 0:
+                cell.samples.clear()
             advance()
     return cells
 

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from grasp_deploy.bench.throughput.energy import joules_between, read_joules
+import pynvml
+import torch
 
 Prompts = list[list[int]]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """When the tokens of a batch came, in seconds since it was handed over."""
-
-    seconds: float  # until all was done
-    first_seconds: list[float]  # each request's first token
-    last_seconds: list[float]  # each request's last one
+Timing = tuple[list[float], list[float]]  # seconds until each request's first and last token
 
 
 @dataclass(frozen=True)
@@ -32,29 +25,23 @@ class LoadedModel:
 
     generate: Callable[[Prompts, int], Timing]  # prompts, new tokens of each
     vocab_size: int
-    gpu_uuid: str | None  # None on a CPU
+    gpu: int | None  # its number in PyTorch; None on a CPU
 
 
 def throughput_answers(
-    load: Callable[..., LoadedModel], free_memory_bytes: Callable[..., int | None]
+    load: Callable[..., LoadedModel],
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The answers of a child: to "free_memory", then once to "load", then to any "measure".
+    """The answers of a child, whose first request loads a model; every further one is a batch.
 
-    The other keys of a request, beside `do`, are the arguments of the function that answers it.
-    Free memory is that of the GPU; None says that the engine will use a CPU.
+    The keys of a request are the arguments of `load`, then of `measure`.
     """
     loaded: list[LoadedModel] = []
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        what = {key: value for key, value in request.items() if key != "do"}
-        match request["do"]:
-            case "free_memory":
-                return {"free_memory_bytes": free_memory_bytes(**what)}
-            case "load":
-                loaded.append(load(**what))
-                return {}
-            case _:
-                return measure(loaded[0], **what)
+        if loaded:
+            return measure(loaded[0], **request)
+        loaded.append(load(**request))
+        return {}
 
     return answer
 
@@ -68,17 +55,16 @@ def measure(
     (per token after the first; None if there is but one) as means over the requests, and `joules`.
     """
     prompts = random_prompts(batch, prompt_tokens, model.vocab_size, seed)
-    joules = read_joules(model.gpu_uuid)
-    timing = model.generate(prompts, new_tokens)
-    joules = joules_between(joules, read_joules(model.gpu_uuid))
-    first, last = timing.first_seconds, timing.last_seconds
+    before = read_joules(model.gpu)
+    first, last = model.generate(prompts, new_tokens)
+    after = read_joules(model.gpu)
     assert len(first) == len(last) == batch, "every request was answered"
     decoding = statistics.fmean(last) - statistics.fmean(first)
     return {
-        "seconds": timing.seconds,
+        "seconds": max(last),
         "ttft_seconds": statistics.fmean(first),
         "tpot_seconds": decoding / (new_tokens - 1) if new_tokens > 1 else None,
-        "joules": joules,
+        "joules": None if before is None or after is None else after - before,
     }
 
 
@@ -88,13 +74,18 @@ def random_prompts(batch: int, prompt_tokens: int, vocab_size: int, seed: int) -
     return [generator.choices(range(vocab_size), k=prompt_tokens) for _ in range(batch)]
 
 
-def quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would keep the threads of an idle child spinning.
+def read_joules(gpu: int | None) -> float | None:
+    """Joules that the whole GPU has used since its driver was loaded; None without a counter.
 
-    GNU's OpenMP stops after a few milliseconds by default. Intel's takes 200, at the next child's
-    expense; vLLM gives its own workers 5.
+    The counter moves every few dozen milliseconds: only what takes a second is measured well.
     """
-    quiet = {"KMP_BLOCKTIME": "5", **environment}
-    if quiet.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE":
-        del quiet["OMP_WAIT_POLICY"]
-    return quiet
+    if gpu is None:
+        return None
+    # PyTorch's numbers change with the GPUs that are hidden from the process.
+    uuid = f"GPU-{torch.cuda.get_device_properties(gpu).uuid}"
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+    except pynvml.NVMLError:  # older than Volta, or part of a GPU
+        return None

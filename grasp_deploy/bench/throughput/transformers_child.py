@@ -17,13 +17,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from grasp_deploy.bench.throughput.energy import cuda_uuid
 from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, throughput_answers
 from grasp_deploy.checkpoint.read.loading import load as load_weights
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.engine.child import answer_requests
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 # Freed memory that a child keeps from the others, as a share of the GPU's. Keeping some makes small
 # batches fast; large ones are slow enough for the few milliseconds that getting memory takes.
@@ -33,14 +32,20 @@ KEPT_SHARE = 1 / 32
 def load(model: str, dtype: str, device: str, random_weights: bool, seed: int) -> LoadedModel:
     """Load or build the model; InputError for what stands in the way."""
     where = resolve_device(device)
-    if random_weights:
-        loaded = random_model(Path(model), where, dtype, seed=seed)
-    else:
-        loaded = load_weights(model, device=device, dtype=dtype)
+    try:
+        if random_weights:
+            loaded = random_model(Path(model), where, dtype, seed=seed)
+        else:
+            loaded = load_weights(model, device=device, dtype=dtype)
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"{device} has no room for {model} beside what is loaded ({first_line(error)}): "
+            "compare fewer models at a time"
+        ) from None
     return LoadedModel(
         generate=partial(generate, loaded),
         vocab_size=int(loaded.config.vocab_size),
-        gpu_uuid=cuda_uuid(where.index or 0) if where.type == "cuda" else None,
+        gpu=(where.index or 0) if where.type == "cuda" else None,
     )
 
 
@@ -50,7 +55,8 @@ def generate(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timin
     try:
         timing = _prefill_and_decode(model, prompts, new_tokens)
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        out_of_memory = isinstance(error, torch.OutOfMemoryError)
+        if not out_of_memory and "can't allocate memory" not in str(error):
             raise
     _give_back_memory(model.device)  # out of the handler: the error's frames hold the cache
     if timing is None:
@@ -71,7 +77,7 @@ def _prefill_and_decode(model: PreTrainedModel, prompts: Prompts, new_tokens: in
     for _ in range(new_tokens - 1):
         tokens = _next_tokens(model, tokens, cache)
     first, last = first - began, _now(model.device) - began
-    return Timing(last, [first] * len(prompts), [last] * len(prompts))
+    return [first] * len(prompts), [last] * len(prompts)
 
 
 def _next_tokens(model: PreTrainedModel, tokens: Tensor, cache: Cache) -> Tensor:
@@ -123,10 +129,6 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def _give_back_memory(device: torch.device) -> None:
     """Let the other models' children have what this one holds and does not use."""
     if device.type != "cuda":
@@ -136,11 +138,5 @@ def _give_back_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def free_memory_bytes(device: str) -> int | None:
-    """Free memory of the GPU that is meant; None if it is the CPU."""
-    where = resolve_device(device)
-    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else None
-
-
 if __name__ == "__main__":
-    answer_requests(throughput_answers(load, free_memory_bytes))
+    answer_requests(throughput_answers(load))

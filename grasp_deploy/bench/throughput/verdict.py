@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from msgspec import Struct
-
-from grasp_deploy.bench.ideal import Load, ideal_gains, share_of_ideal
-from grasp_deploy.bench.reasons import Case, likely_reasons, on_gpu, reason_lines
+from grasp_deploy.bench.reasons import Case, reason_lines
+from grasp_deploy.bench.throughput.ideal import ideal_gains, share_of_ideal
 from grasp_deploy.bench.throughput.record import QUANTITIES, Cell, ThroughputRecord
 from grasp_deploy.stats.noise import (
     FASTER,
@@ -16,166 +15,114 @@ from grasp_deploy.stats.noise import (
     SMALLEST_RATIO,
     Difference,
     differences,
-    log_ratios,
 )
 from grasp_deploy.stats.wording import common_outcome, grouped, listed, points_by_outcome, span
 
 ENOUGH_OF_IDEAL = 0.8
+Row = dict[str, Any]
 
 
-class Verdict(Struct, kw_only=True):
-    """One model at one batch size against the first model, in one quantity.
+def verdicts(record: ThroughputRecord) -> list[Row]:
+    """One JSON row for each model but the first, each of its cells, and each quantity.
 
     `ratio` is that of the rates, over 1 if the model is faster. `interval` is None for a single
     repetition, `share_of_ideal` where the ideal is hardly above 1.
     """
-
-    benchmark: str = "throughput"
-    model: str
-    baseline: str
-    quantity: str
-    batch: int
-    engine: str
-    prompt_tokens: int
-    new_tokens: int
-    repetitions: int
-    ratio: float
-    interval: tuple[float, float] | None
-    outcome: str
-    ideal: float
-    share_of_ideal: float | None
-
-    @property
-    def highest_ratio(self) -> float:
-        """Upper end of the interval."""
-        return self.interval[1] if self.interval else self.ratio
-
-    @property
-    def falls_short(self) -> bool:
-        """True for a model that ought to be faster, and is slower or short of the ideal."""
-        share = share_of_ideal(self.highest_ratio, self.ideal)
-        short = share is not None and share < ENOUGH_OF_IDEAL
-        return short or (self.outcome == SLOWER and self.ideal > 1 / SMALLEST_RATIO)
-
-
-def throughput_verdicts(record: ThroughputRecord) -> list[Verdict]:
-    """One verdict for each model but the first, each of its cells, and each quantity."""
     pairs = [
         (dense, cell)
         for cell in record.cells
         if cell.samples and (dense := record.dense_cell(cell)) and dense.samples
     ]
-    verdicts = []
+    rows = []
     for quantity in QUANTITIES:
         measured = [pair for pair in pairs if all(cell.rates(quantity) for cell in pair)]
-        samples = [log_ratios(d.rates(quantity), c.rates(quantity)) for d, c in measured]
-        results = differences(samples, len(pairs) * len(QUANTITIES)) if samples else []
-        verdicts += [
+        rates = [(dense.rates(quantity), cell.rates(quantity)) for dense, cell in measured]
+        results = differences(rates, len(pairs) * len(QUANTITIES))
+        rows += [
             _verdict(record, quantity, dense, cell, difference)
             for (dense, cell), difference in zip(measured, results, strict=True)
         ]
-    return verdicts
+    return rows
 
 
 def _verdict(
     record: ThroughputRecord, quantity: str, dense: Cell, cell: Cell, difference: Difference
-) -> Verdict:
-    ideal = ideal_gains(
-        record.footprints[dense.model],
-        record.footprints[cell.model],
-        Load(cell.batch, cell.prompt_tokens, cell.new_tokens),
-        [(sample.seconds, sample.ttft_seconds) for sample in dense.samples],
-    )[quantity]
-    return Verdict(
-        model=cell.model,
-        baseline=dense.model,
-        quantity=quantity,
-        batch=cell.batch,
-        engine=cell.engine,
-        prompt_tokens=cell.prompt_tokens,
-        new_tokens=cell.new_tokens,
-        repetitions=len(cell.samples),
-        ratio=difference.ratio,
-        interval=difference.interval,
-        outcome=difference.outcome,
-        ideal=ideal,
-        share_of_ideal=share_of_ideal(difference.ratio, ideal),
-    )
+) -> Row:
+    footprints = record.footprints
+    ideal = ideal_gains(footprints[dense.model], footprints[cell.model], dense)[quantity]
+    return {
+        **_shared(record, cell.model),
+        "quantity": quantity,
+        "batch": cell.batch,
+        "repetitions": len(cell.samples),
+        **asdict(difference),
+        "ideal": ideal,
+        "share_of_ideal": share_of_ideal(difference.ratio, ideal),
+    }
 
 
-def throughput_headlines(record: ThroughputRecord) -> list[dict[str, Any]]:
+def headlines(record: ThroughputRecord) -> list[Row]:
     """For each model and quantity one sentence over all batches; then likely reasons.
 
     Batches that did not fit are named as well, also those of the first model.
     """
-    lines = _refusals(record)
-    for rows in grouped(throughput_verdicts(record), lambda row: row.model):
-        by_quantity = grouped(rows, lambda row: row.quantity)
-        lines += [_headline(record, group) for group in by_quantity]
+    lines = []
+    for cells in grouped((c for c in record.cells if not c.samples), lambda cell: cell.model):
+        batches = listed(cell.batch for cell in cells)
+        refusal = f"not measured at batch {batches}: {cells[0].refused}."
+        shared = _shared(record, cells[0].model)
+        lines.append({**shared, "outcome": "not measured", "sentence": refusal})
+    for rows in grouped(verdicts(record), lambda row: row["model"]):
+        shared = _shared(record, rows[0]["model"])
+        by_quantity = grouped(rows, lambda row: row["quantity"])
+        lines += [
+            {
+                **shared,
+                "quantity": group[0]["quantity"],
+                "outcome": common_outcome(row["outcome"] for row in group),
+                "sentence": _sentence(group),
+            }
+            for group in by_quantity
+        ]
         cases = [_case(record, row, group) for group in by_quantity for row in group]
-        reasons = [likely_reasons(case) for case in cases if case]
-        lines += reason_lines(reasons, _shared(record, rows[0].model))
+        lines += reason_lines(filter(None, cases), shared)
     return lines
 
 
-def _shared(record: ThroughputRecord, model: str) -> dict[str, Any]:
+def _shared(record: ThroughputRecord, model: str) -> Row:
     cell = record.cells[0]
-    return {
-        "benchmark": "throughput",
-        "model": model,
-        "baseline": record.baseline,
-        "engine": cell.engine,
-        "prompt_tokens": cell.prompt_tokens,
-        "new_tokens": cell.new_tokens,
-    }
-
-
-def _refusals(record: ThroughputRecord) -> list[dict[str, Any]]:
-    refused = [cell for cell in record.cells if not cell.samples]
-    return [
-        {
-            **_shared(record, cells[0].model),
-            "outcome": "not measured",
-            "sentence": f"not measured at batch {listed(cell.batch for cell in cells)}: "
-            f"{cells[0].refused or 'no reason was recorded'}.",
-        }
-        for cells in grouped(refused, lambda cell: cell.model)
-    ]
-
-
-def _headline(record: ThroughputRecord, rows: Sequence[Verdict]) -> dict[str, Any]:
-    first = rows[0]
-    ratios, batches = [row.ratio for row in rows], [row.batch for row in rows]
-    sentence = (
-        f"{span(ratios, '.2f', 'x')} the {QUANTITIES[first.quantity]} of {first.baseline} "
-        f"at batch {span(batches, ',')}: "
-        f"{points_by_outcome([(row.outcome, row.batch) for row in rows])}"
+    return record.line(
+        model, engine=cell.engine, prompt_tokens=cell.prompt_tokens, new_tokens=cell.new_tokens
     )
+
+
+def _sentence(rows: Sequence[Row]) -> str:
+    ratios = span([row["ratio"] for row in rows], ".2f", "x")
+    batches = span([row["batch"] for row in rows], ",")
+    outcomes = points_by_outcome([(row["outcome"], row["batch"]) for row in rows])
+    quantity, baseline = QUANTITIES[rows[0]["quantity"]], rows[0]["baseline"]
+    sentence = f"{ratios} the {quantity} of {baseline} at batch {batches}: {outcomes}"
     # A ratio within noise has no share: those points wait for more repetitions.
-    sure = [row for row in rows if row.outcome in (FASTER, SLOWER)]
-    shares = [row.share_of_ideal for row in sure if row.share_of_ideal is not None]
+    sure = [row for row in rows if row["outcome"] in (FASTER, SLOWER)]
+    shares = [max(0.0, row["share_of_ideal"]) for row in sure if row["share_of_ideal"] is not None]
     if shares:
-        reached = span([max(0.0, share) for share in shares], ".0%")
-        ideals = span([row.ideal for row in sure], ".2f", "x")
-        sentence += f"; {reached} of the way to the ideal {ideals}"
-    return {
-        **_shared(record, first.model),
-        "quantity": first.quantity,
-        "outcome": common_outcome(row.outcome for row in rows),
-        "sentence": f"{sentence}.",
-    }
+        ideals = span([row["ideal"] for row in sure], ".2f", "x")
+        sentence += f"; {span(shares, '.0%')} of the way to the ideal {ideals}"
+    return f"{sentence}."
 
 
-def _case(record: ThroughputRecord, row: Verdict, rows: Sequence[Verdict]) -> Case | None:
-    if not row.falls_short:
+def _case(record: ThroughputRecord, row: Row, rows: Sequence[Row]) -> Case | None:
+    """The case of a model that ought to be faster, and is slower or surely short of the ideal."""
+    highest_ratio = row["interval"][1] if row["interval"] else row["ratio"]
+    share = share_of_ideal(highest_ratio, row["ideal"])
+    is_short = share is not None and share < ENOUGH_OF_IDEAL
+    if not is_short and (row["outcome"] != SLOWER or row["ideal"] * SMALLEST_RATIO <= 1):
         return None
     return Case(
-        dense=record.footprints[row.baseline],
-        pruned=record.footprints[row.model],
-        batch=row.batch,
-        gain_by_batch={other.batch: other.ratio for other in rows},
-        highest_gain=row.highest_ratio,
-        on_gpu=on_gpu(record.machine, record.settings.device),
-        engine=record.settings.engine,
-        eager=record.settings.enforce_eager,
+        dense=record.footprints[row["baseline"]],
+        pruned=record.footprints[row["model"]],
+        batch=row["batch"],
+        gain_by_batch={other["batch"]: other["ratio"] for other in rows},
+        highest_gain=highest_ratio,
+        on_gpu="gpu" in record.machine and record.settings.device != "cpu",
     )

@@ -10,7 +10,8 @@ import time
 from functools import partial
 from typing import Any
 
-from grasp_deploy.bench.throughput.energy import cuda_uuid
+import torch
+
 from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, throughput_answers
 from grasp_deploy.engine.child import answer_requests
 from grasp_deploy.errors import InputError
@@ -18,7 +19,6 @@ from grasp_deploy.errors import InputError
 
 def load(engine: dict[str, Any]) -> LoadedModel:
     """Start the engine with these arguments of vLLM's LLM; InputError for what vLLM refuses."""
-    import torch
     from vllm import LLM
 
     try:
@@ -28,7 +28,7 @@ def load(engine: dict[str, Any]) -> LoadedModel:
     return LoadedModel(
         generate=partial(generate, llm.llm_engine),
         vocab_size=llm.llm_engine.model_config.get_vocab_size(),
-        gpu_uuid=cuda_uuid(torch.cuda.current_device()) if torch.cuda.is_available() else None,
+        gpu=torch.cuda.current_device() if torch.cuda.is_available() else None,
     )
 
 
@@ -59,15 +59,8 @@ def generate(engine: Any, prompts: Prompts, new_tokens: int) -> Timing:
             first.setdefault(output.request_id, now)
             if output.finished:
                 last[output.request_id] = now
-    return Timing(max(last.values()), list(first.values()), list(last.values()))
-
-
-def free_memory_bytes() -> int | None:
-    """Free memory of the GPU that vLLM will use; None if it will use the CPU."""
-    import torch
-
-    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+    return list(first.values()), list(last.values())
 
 
 if __name__ == "__main__":
-    answer_requests(throughput_answers(load, free_memory_bytes))
+    answer_requests(throughput_answers(load))

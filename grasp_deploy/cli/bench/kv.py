@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grasp_deploy.bench.kv.settings import KvSettings
+from grasp_deploy.bench.kv.record import KvSettings
 from grasp_deploy.cli.bench.output import command_line, write_and_print
 from grasp_deploy.cli.console import stderr
 from grasp_deploy.cli.options import Json, Models, RandomWeights, RecordOutput

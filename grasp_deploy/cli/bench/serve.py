@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.bench.serve.settings import ServeSettings
+from grasp_deploy.bench.serve.record import ServeSettings
 from grasp_deploy.cli.bench.output import command_line, write_and_print
 from grasp_deploy.cli.console import stderr
 from grasp_deploy.cli.options import Json, RecordOutput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grasp_deploy.bench.kv.verdict import kv_headlines, kv_verdicts
+from grasp_deploy.bench.kv.verdict import headlines, verdicts
 from tests.bench.records import kv_record, model, typed
 
 DENSE, PRUNED = model("dense"), model("pruned", 0.6)
@@ -12,17 +12,16 @@ DENSE, PRUNED = model("dense"), model("pruned", 0.6)
 
 def test_the_gain_counts_the_smaller_weights_too() -> None:
     record = typed(kv_record([DENSE, PRUNED]))
-    pools = [20 * 2**30 - m["footprint"]["weight_bytes"] for m in (DENSE, PRUNED)]
+    footprints = [one["footprint"] for one in (DENSE, PRUNED)]
     dense_tokens, pruned_tokens = (
-        pool // m["footprint"]["kv_bytes_per_token"]
-        for pool, m in zip(pools, (DENSE, PRUNED), strict=True)
+        (20 * 2**30 - figures["weight_bytes"]) / figures["kv_bytes_per_token"]
+        for figures in footprints
     )
-    dense, pruned = kv_verdicts(record)
+    dense, pruned = verdicts(record)
     assert dense["gain"] is None
     assert pruned["gain"] == pytest.approx(pruned_tokens / dense_tokens, rel=0.01)
-    line = kv_headlines(record)[0]["sentence"]
-    sequences = dense_tokens // 2048
-    assert line.startswith(f"{pools[0] / 2**30:.2f} GiB of cache hold {sequences} sequences of")
+    line = headlines(record)[0]["sentence"]
+    assert f" GiB of cache hold {dense_tokens // 2048:.0f} sequences of 2,048 tokens" in line
 
 
 @pytest.mark.parametrize(("missing", "outcome"), [(127, "as predicted"), (128, "not as predicted")])
@@ -30,10 +29,10 @@ def test_a_block_that_is_not_full_is_as_predicted(missing: int, outcome: str) ->
     document = kv_record([DENSE])
     cell = document["cells"][0]
     cell["measured"]["cached_tokens"] = cell["predicted"]["cached_tokens"] - missing
-    assert kv_verdicts(typed(document))[0]["outcome"] == outcome
+    assert verdicts(typed(document))[0]["outcome"] == outcome
 
 
 def test_without_vllm_there_is_a_prediction_only() -> None:
     record = typed(kv_record([DENSE], measured=False))
-    assert kv_verdicts(record)[0]["outcome"] == "predicted only"
-    assert kv_headlines(record)[0]["sentence"].endswith("; predicted only.")
+    assert verdicts(record)[0]["outcome"] == "predicted only"
+    assert headlines(record)[0]["sentence"].endswith("; predicted only.")

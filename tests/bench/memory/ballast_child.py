@@ -5,15 +5,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from grasp_deploy.bench.memory import child as memory_child
+from grasp_deploy.bench.memory import child
 from grasp_deploy.engine.child import answer_requests
 
 BALLAST_BYTES = 32 * 2**20
+load_model = child.load_model
 
 
 def load_with_ballast(request: dict[str, Any]) -> PreTrainedModel:
     """The model, whose last layer holds some memory of its own while it runs."""
-    model = memory_child.load_model(request)
+    model = load_model(request)
     held: list[torch.Tensor] = []
     layer = model.model.layers[-1]
     layer.register_forward_pre_hook(
@@ -24,4 +25,5 @@ def load_with_ballast(request: dict[str, Any]) -> PreTrainedModel:
 
 
 if __name__ == "__main__":
-    answer_requests(lambda request: memory_child.answer(request, load_with_ballast))
+    child.load_model = load_with_ballast
+    answer_requests(child.answer)

@@ -18,10 +18,8 @@ class LiveTensors(TorchDispatchMode):
     def __init__(self, known: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
         self.live_bytes = self.peak_bytes = 0
-        self.at_peak: dict[int, tuple[str, int]] = {}
-        self._counted: dict[int, tuple[str, int]] = {}
         self._known = [tensor.untyped_storage() for tensor in known]
-        self._known_ids = {storage._cdata for storage in self._known}
+        self._counted = {storage._cdata for storage in self._known}
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -29,18 +27,17 @@ class LiveTensors(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self._count(leaf.untyped_storage(), str(function))
+                self._count(leaf.untyped_storage())
         return result
 
-    def _count(self, storage: torch.UntypedStorage, maker: str) -> None:
-        key = storage._cdata
-        if key in self._counted or key in self._known_ids:
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata in self._counted:
             return
-        self._counted[key] = (maker, storage.nbytes())
+        self._counted.add(storage._cdata)
         self.live_bytes += storage.nbytes()
-        weakref.finalize(storage, self._drop, key)
-        if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self.at_peak = self.live_bytes, dict(self._counted)
+        weakref.finalize(storage, self._drop, storage._cdata, storage.nbytes())
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
-    def _drop(self, key: int) -> None:
-        self.live_bytes -= self._counted.pop(key)[1]
+    def _drop(self, key: int, size_bytes: int) -> None:
+        self._counted.remove(key)
+        self.live_bytes -= size_bytes

@@ -9,61 +9,39 @@ import torch
 
 from grasp_deploy.bench import limits
 from grasp_deploy.bench.memory import child as memory_child
-from grasp_deploy.bench.memory.measure import prefill_memory
-from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.bench.memory.run import bench_memory
-from grasp_deploy.bench.memory.settings import MemorySettings
-from grasp_deploy.bench.memory.table import memory_table
+from grasp_deploy.bench.memory import run
+from grasp_deploy.bench.memory.record import MemorySettings
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.memory.ballast_child import BALLAST_BYTES
-from tests.bench.records import lines_of, typed
-from tests.cli.command import assert_refused, grasp_deploy
+from tests.cli.command import REPOSITORY, assert_refused, grasp_deploy
 from tests.tiny import save_tiny, tiny_config
 
-ROOT = Path(__file__).parents[3]
 BATCH, TOKENS = 4, 128
 SIZES: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8}
 # The C library and the kernels' own scratch memory: about a MiB, whatever the model.
 SLACK_BYTES = 2 * 2**20
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children find the tests, and the package where it is not installed."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config.json; children find the package where it is not installed."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    path = tmp_path / "tiny.json"
+    tiny_config("llama", **SIZES, dtype="bfloat16").to_json_file(path)
+    return path
 
 
-@pytest.fixture(scope="module")
-def configs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two config files; the second model has twice the KV heads of the first."""
-    folder = tmp_path_factory.mktemp("configs")
-    paths = []
-    for kv_heads in (2, 4):
-        config = tiny_config("llama", **SIZES, num_key_value_heads=kv_heads, dtype="bfloat16")
-        paths.append(folder / f"kv-{kv_heads}.json")
-        config.to_json_file(paths[-1])
-    return paths
-
-
-@pytest.fixture(scope="module")
-def record(configs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the command measures on both."""
-    output = tmp_path_factory.mktemp("records") / "new" / "memory.json"
+def test_what_is_measured_is_what_was_predicted(config: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new" / "memory.json"
     options = ("--random-weights", "--prompt-tokens", str(TOKENS), "--batch", str(BATCH))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        ended = grasp_deploy(
-            "bench", "memory", *configs, *options, "--device", "cpu", "--json", "-o", output
-        )
+    ended = grasp_deploy(
+        "bench", "memory", config, *options, "--device", "cpu", "--json", "-o", output
+    )
     assert ended.code == 0, ended.stderr
-    document: dict[str, Any] = json.loads(ended.stdout)
-    assert document == json.loads(output.read_text())
-    assert "measuring prefills 2/2" in ended.stderr
-    return document
-
-
-def test_the_record_says_what_was_done(record: dict[str, Any]) -> None:
+    record = json.loads(ended.stdout)
+    assert record == json.loads(output.read_text())
+    assert "measuring prefills 1/1" in ended.stderr
     assert (record["schema_version"], record["benchmark"]) == (1, "memory")
     assert record["settings"] == {
         "prompt_tokens": [TOKENS],
@@ -74,92 +52,62 @@ def test_the_record_says_what_was_done(record: dict[str, Any]) -> None:
         "seed": 0,
         "random_weights": True,
     }
-    assert [model["name"] for model in record["models"]] == ["kv-2", "kv-4"]
-    for cell in record["cells"]:
-        assert (cell["prompt_tokens"], cell["batch"]) == (TOKENS, BATCH)
-        assert len(cell["samples"]) == 3
-        peaks = sorted(sample["peak_bytes"] for sample in cell["samples"])
-        assert cell["measured"]["peak_bytes"] == peaks[1]
-        for sizes in (cell["predicted"], cell["measured"]):
-            rest = sizes["peak_bytes"] - sizes["weight_bytes"] - sizes["kv_bytes"]
-            assert sizes["other_bytes"] == rest > 0
+    (cell,) = record["cells"]
+    assert (cell["model"], cell["prompt_tokens"], cell["batch"]) == ("tiny", TOKENS, BATCH)
+    measured, predicted = cell["measured"], cell["predicted"]
+    assert measured["peak_bytes"] == sorted(s["peak_bytes"] for s in cell["samples"])[1]
+    for sizes in (measured, predicted):
+        rest = sizes["peak_bytes"] - sizes["weight_bytes"] - sizes["kv_bytes"]
+        assert sizes["other_bytes"] == rest > 0
+    for key in ("weight_bytes", "kv_bytes"):
+        assert measured[key] == pytest.approx(predicted[key], rel=0.005)
+    surplus = measured["peak_bytes"] - predicted["peak_bytes"]
+    assert -SLACK_BYTES / 8 < surplus < SLACK_BYTES
 
 
-def test_what_is_measured_is_what_was_predicted(record: dict[str, Any]) -> None:
-    for cell in record["cells"]:
-        measured, predicted = cell["measured"], cell["predicted"]
-        for key in ("weight_bytes", "kv_bytes"):
-            assert measured[key] == pytest.approx(predicted[key], rel=0.005)
-        surplus = measured["peak_bytes"] - predicted["peak_bytes"]
-        assert -SLACK_BYTES / 8 < surplus < SLACK_BYTES
-
-
-def test_twice_the_kv_heads_show_twice_the_kv_bytes(record: dict[str, Any]) -> None:
-    few, many = record["cells"]
-    assert many["measured"]["kv_bytes"] == 2 * few["measured"]["kv_bytes"]
-    growth = many["measured"]["peak_bytes"] - few["measured"]["peak_bytes"]
-    expected = many["predicted"]["peak_bytes"] - few["predicted"]["peak_bytes"]
-    assert growth == pytest.approx(expected, abs=SLACK_BYTES / 2)
-
-
+@pytest.mark.usefixtures("config")
 def test_real_weights_are_measured_and_a_planted_allocation_shows_in_the_peak(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run, "CHILD", "tests.bench.memory.ballast_child")
     save_tiny("qwen3", tmp_path / "model", dtype=torch.bfloat16)
     (model,) = bench_models([str(tmp_path / "model")])
-    (sample,) = prefill_memory(
-        model.path,
-        batch=2,
-        prompt_tokens=64,
-        dtype=model.shape.dtype,
-        module="tests.bench.memory.ballast_child",
-    )
-    predicted = predict_prefill(model.shape, 2, 64)
+    settings = MemorySettings((64,), batch=2, repetitions=1, device="cpu")
+    cell = run.measured_cell(model, 64, settings)
     stored = (tmp_path / "model" / "model.safetensors").stat().st_size
-    assert sample.weight_bytes == predicted.weight_bytes
-    assert sample.weight_bytes == pytest.approx(stored, rel=0.1)
-    assert sample.kv_bytes == predicted.kv_bytes
-    planted = sample.peak_bytes - predicted.peak_bytes
+    assert cell.measured.weight_bytes == cell.predicted.weight_bytes
+    assert cell.measured.weight_bytes == pytest.approx(stored, rel=0.1)
+    assert cell.measured.kv_bytes == cell.predicted.kv_bytes
+    planted = cell.measured.peak_bytes - cell.predicted.peak_bytes
     # On processors with AMX the kernels for bfloat16 are compiled as they are first needed.
     assert planted == pytest.approx(BALLAST_BYTES, abs=BALLAST_BYTES / 4)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_a_gpu_measures_what_was_predicted(configs: list[Path]) -> None:
-    settings = MemorySettings((1024,), BATCH, repetitions=1, device="cuda")
-    models = bench_models([str(path) for path in configs], random_weights=True)
-    for cell in bench_memory(models, settings, []).cells:
-        measured, predicted = cell.measured, cell.predicted
-        assert measured.weight_bytes == pytest.approx(predicted.weight_bytes, rel=0.005)
-        assert measured.kv_bytes == pytest.approx(predicted.kv_bytes, rel=0.005)
-        assert 0 <= measured.peak_bytes - predicted.peak_bytes < 64 * 2**20
-        assert measured.reserved_bytes and measured.device_bytes
-        assert measured.peak_bytes <= measured.reserved_bytes < measured.device_bytes
-
-
-def test_the_table_fits_and_shows_each_figure(record: dict[str, Any]) -> None:
-    text = "\n".join(lines_of(memory_table(typed(record))))
-    assert max(map(len, text.splitlines())) <= 100 and "…" not in text
-    for cell in record["cells"]:
-        for sizes in (cell["predicted"], cell["measured"]):
-            for size in sizes.values():
-                assert f"{size / 2**20:,.1f}" in text
-    assert "+100.0%" in text  # the KV cache of the second model
+def test_a_gpu_measures_what_was_predicted(config: Path) -> None:
+    settings = MemorySettings((512,), BATCH, repetitions=1, device="cuda")
+    (cell,) = run.bench_memory(bench_models([str(config)], random_weights=True), settings, []).cells
+    measured, predicted = cell.measured, cell.predicted
+    assert measured.weight_bytes == pytest.approx(predicted.weight_bytes, rel=0.005)
+    assert measured.kv_bytes == pytest.approx(predicted.kv_bytes, rel=0.005)
+    assert 0 <= measured.peak_bytes - predicted.peak_bytes < 64 * 2**20
+    assert measured.reserved_bytes and measured.device_bytes
+    assert measured.peak_bytes <= measured.reserved_bytes < measured.device_bytes
 
 
 def test_what_does_not_fit_is_refused_before_it_begins(
-    configs: list[Path], monkeypatch: pytest.MonkeyPatch
+    config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "available_memory_bytes", lambda: 2**20)
-    bench = ("bench", "memory", configs[0], "--random-weights", "--device", "cpu")
+    bench = ("bench", "memory", config, "--random-weights", "--device", "cpu")
     ended = grasp_deploy(*bench, "--prompt-tokens", "256")
-    assert_refused(ended, "4 prompts of 256 tokens of kv-2 take", "0.0 GiB are free")
+    assert_refused(ended, "4 prompts of 256 tokens of tiny take", "0.0 GiB are free")
     ended = grasp_deploy(*bench, "--prompt-tokens", "256,1024")
-    assert_refused(ended, "1024 tokens exceed the 512 positions", "kv-2", "--prompt-tokens")
+    assert_refused(ended, "1024 tokens exceed the 512 positions", "tiny", "--prompt-tokens")
 
 
 def test_a_system_that_cannot_measure_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_child, "RESET_PEAK", "no such command")
     with pytest.raises(InputError, match="peak of resident memory cannot be measured here"):
-        memory_child._reset_peak()
+        memory_child.reset_peak()

@@ -1,4 +1,4 @@
-"""Verdicts over load on the live server."""
+"""Verdicts over load on the live server, and their table."""
 
 from __future__ import annotations
 
@@ -6,47 +6,75 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.bench.serve.verdict import serve_headlines, serve_verdicts
+from grasp_deploy.bench.serve.table import serve_table
+from grasp_deploy.bench.serve.verdict import headlines, verdicts
 from grasp_deploy.stats.noise import FASTER, NO_DIFFERENCE
-from tests.bench.records import Record, model, serve_record, typed
+from tests.bench.records import Record, lines_of, model, record, row_of, serve_record, served, typed
 
 DENSE, PRUNED = model("dense"), model("pruned", 0.6)
+NAMES = ("llama-2-7b", "llama-2-7b-keep-0.6-multiple-64")
 
 
-def outcomes(record: Record) -> list[str]:
-    return [row.outcome for row in serve_verdicts(typed(record))]
-
-
-def reasons(record: Record) -> set[str]:
-    return {line["reason"] for line in serve_headlines(typed(record)) if "reason" in line}
+def outcomes(made: Record) -> list[str]:
+    return [row["outcome"] for row in verdicts(typed(made))]
 
 
 def test_rates_against_the_first_model() -> None:
-    record = serve_record([DENSE, PRUNED], gains={"pruned": 1.3})
-    assert outcomes(record) == ["no request failed"] * 3 + [FASTER] * 3
-    dense, pruned = serve_headlines(typed(record))
-    assert "none of 4,500 requests failed" in dense["sentence"]
+    made = serve_record([DENSE, PRUNED], gains={"pruned": 1.3})
+    assert outcomes(made) == ["no request failed"] * 3 + [FASTER] * 3
+    dense, pruned = headlines(typed(made))
+    assert "0 of 4,500 requests failed" in dense["sentence"]
     assert pruned["outcome"] == FASTER and "over 3 loads: faster at each" in pruned["sentence"]
     same = serve_record([DENSE, {**DENSE, "name": "dense#2"}])
     assert set(outcomes(same)[3:]) == {NO_DIFFERENCE}
 
 
-@pytest.mark.parametrize(
-    "flags", [["--tensor-parallel-size", "16"], ["--tensor_parallel_size=16"], ["-tp", "16"]]
-)
-def test_reasons_of_a_slower_server(flags: list[str]) -> None:
-    record = serve_record([DENSE, PRUNED], gains={"pruned": 0.8})
-    assert reasons(record) == {"odd widths", "many distinct shapes"}
-    record["settings"]["server_flags"] = flags
-    assert "tensor-parallel replication" in reasons(record)
+def test_reasons_of_a_slower_server() -> None:
+    lines = headlines(typed(serve_record([DENSE, PRUNED], gains={"pruned": 0.8})))
+    reasons = {line["reason"] for line in lines if "reason" in line}
+    assert reasons == {"odd widths", "many distinct shapes"}
 
 
 @pytest.mark.parametrize("failing", ["dense", "pruned"])
 def test_failed_requests_are_named_and_nothing_is_compared(failing: str) -> None:
-    record = serve_record([DENSE, PRUNED], gains={"pruned": 1.3}, failed={failing: 2})
-    rows = serve_verdicts(typed(record))
-    assert {row.model for row in rows if row.failed} == {failing}
-    assert all(row.outcome == "6 requests failed" for row in rows if row.failed)
-    assert all(row.ratio is None for row in rows)
-    lines: dict[str, Any] = {line["model"]: line for line in serve_headlines(typed(record))}
-    assert lines[failing]["outcome"] == "18 requests failed"
+    made = typed(serve_record([DENSE, PRUNED], gains={"pruned": 1.3}, failed={failing: 2}))
+    rows = verdicts(made)
+    assert all(row["ratio"] is None for row in rows)
+    failures = {(row["model"], row["outcome"]) for row in rows if row["failed"]}
+    assert failures == {(failing, "6 requests failed")}
+    line = next(line for line in headlines(made) if line["model"] == failing)
+    assert line["outcome"] == "18 requests failed"
+
+
+def cell(name: str, at_once: int, rate: float, failed: int = 0) -> dict[str, Any]:
+    load = {"max_concurrency": at_once, "request_rate": None}
+    samples = [{**served(rate, failed), "goodput_requests_per_second": 1.25}]
+    return {"model": name, "load": load, "requests": 500, "samples": samples}
+
+
+def lines(*cells: dict[str, Any], width: int = 100, **settings: Any) -> list[str]:
+    document = record("serve", [model(name) for name in NAMES], cells=list(cells))
+    document["settings"] |= settings
+    return lines_of(serve_table(typed(document)), width)
+
+
+def test_latencies_changes_and_failures() -> None:
+    drawn = lines(
+        *(cell(NAMES[0], 1, 100.0), cell(NAMES[0], 32, 1000.0)),
+        *(cell(NAMES[1], 1, 125.0), cell(NAMES[1], 32, 900.0, failed=3)),
+    )
+    assert drawn[0].strip() == "Load on the live server: 500 requests of 512 + 128 tokens"
+    assert row_of(drawn, "1 request at once") and row_of(drawn, "32 requests at once")
+    assert "100/270" in row_of(drawn, "125", "+25%", "none")
+    assert row_of(drawn, "900", "-10%", "3 of 500")
+    assert not any("good/s" in line for line in drawn)
+
+
+def test_goodput_where_there_is_an_slo() -> None:
+    drawn = lines(cell(NAMES[0], 1, 100.0), slo_ms={"ttft": 200.0})
+    assert "1.25" in row_of(drawn, "llama-2-7b") and "good/s" in drawn[2]
+
+
+def test_a_server_that_answered_nothing_is_still_drawn_and_no_figure_is_cut() -> None:
+    cells = cell(NAMES[0], 1, 0.0, failed=500), cell(NAMES[1], 1, 12345.6, failed=12)
+    assert row_of(lines(*cells, width=80, slo_ms={"ttft": 1.0}), "500 of 500")

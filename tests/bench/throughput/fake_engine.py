@@ -12,12 +12,9 @@ loaded: list[str] = []
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    match request["do"]:
-        case "free_memory":
-            return {"free_memory_bytes": json.loads(os.environ.get("FAKE_FREE_MEMORY", "null"))}
-        case "load":
-            loaded.append(Path(request.get("model") or request["engine"]["model"]).name)
-            return {}
+    if not loaded:
+        loaded.append(Path(request.get("model") or request["engine"]["model"]).name)
+        return {}
     if request["batch"] > int(os.environ.get("FAKE_LARGEST_BATCH", "1000000")):
         raise InputError(f"{request['batch']} prompts do not fit: take smaller batches")
     with Path(os.environ["FAKE_LOG"]).open("a") as log:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 
-from grasp_deploy.bench.throughput import transformers_child as transformers_throughput
+from grasp_deploy.bench.throughput import transformers_child
 from grasp_deploy.bench.throughput.timing import random_prompts
 from grasp_deploy.bench.throughput.transformers_child import (
     PreallocatedLayer,
@@ -21,8 +21,6 @@ from grasp_deploy.bench.throughput.transformers_child import (
 from grasp_deploy.errors import InputError
 from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model
 
-FULL_ATTENTION = ("llama", "qwen2-tied", "qwen3")
-SLIDING = ("mistral-sliding", "qwen2-sliding")
 PROMPTS = random_prompts(3, 11, 256, seed=0)
 
 
@@ -33,86 +31,76 @@ def greedy(model: PreTrainedModel, new_tokens: int) -> torch.Tensor:
     parts = []
     with torch.inference_mode():
         for _ in range(new_tokens):
-            tokens = transformers_throughput._next_tokens(model, tokens, cache)
+            tokens = transformers_child._next_tokens(model, tokens, cache)
             parts.append(tokens)
     return torch.cat(parts, dim=1)
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-@pytest.mark.parametrize("variant", [*FULL_ATTENTION, *SLIDING])
+@pytest.mark.parametrize("variant", ["llama", "qwen2-tied", "qwen3", "qwen2-sliding"])
 def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
     model = tiny_model(**VARIANTS[variant])
     if pruned:
         model = slice_by_hand(model, random_kept(model.config))
     generator: Any = model
-    wanted = generator.generate(
-        torch.tensor(PROMPTS),
-        max_new_tokens=7,
-        min_new_tokens=7,
-        do_sample=False,
-        eos_token_id=None,
-    )
+    options = {"max_new_tokens": 7, "min_new_tokens": 7, "do_sample": False, "eos_token_id": None}
+    wanted = generator.generate(torch.tensor(PROMPTS), **options)
     assert torch.equal(greedy(model, 7), wanted[:, 11:])
+    is_ours = isinstance(empty_cache(model, 1, 9).layers[0], PreallocatedLayer)
+    assert is_ours != ("sliding" in variant), "transformers' own cache forgets"
 
 
 def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
     dense = tiny_model("llama")
     model = slice_by_hand(dense, random_kept(dense.config))
-    cache = empty_cache(model, batch=2, tokens=9)
-    layers = [layer for layer in cache.layers if isinstance(layer, PreallocatedLayer)]
+    layers: list[Any] = list(empty_cache(model, batch=2, tokens=9).layers)
     heads = [layer.num_key_value_heads for layer in model.config.per_layer_config]
     assert len(set(heads)) > 1
     assert [layer.all_keys.shape for layer in layers] == [(2, k, 9, 32) for k in heads]
-    first = layers[0]
-    one = torch.ones(2, heads[0], 4, 32)
-    keys, values = first.update(one, 2 * one)
-    assert first.get_seq_length() == 4 and keys.data_ptr() == first.all_keys.data_ptr()
-    keys, values = first.update(3 * one[:, :, :1], one[:, :, :1])
-    assert keys.shape[2] == values.shape[2] == 5 and keys.data_ptr() == first.all_keys.data_ptr()
+    new = torch.ones(2, heads[0], 4, 32)
+    layers[0].update(new, 2 * new)
+    keys, values = layers[0].update(3 * new[:, :, :1], new[:, :, :1])
+    assert keys.data_ptr() == layers[0].all_keys.data_ptr()
     assert keys[0, 0, :, 0].tolist() == [1, 1, 1, 1, 3]
     assert values[0, 0, :, 0].tolist() == [2, 2, 2, 2, 1]
 
 
-@pytest.mark.parametrize("variant", SLIDING)
-def test_sliding_windows_keep_the_cache_that_forgets(variant: str) -> None:
-    assert isinstance(empty_cache(tiny_model(**VARIANTS[variant]), 1, 9), DynamicCache)
-
-
 def test_random_weights_need_a_config_only(tmp_path: Path) -> None:
     tiny_model("qwen3").config.save_pretrained(tmp_path)
-    arguments = {"dtype": "bfloat16", "device": "cpu", "seed": 0}
-    model = load(str(tmp_path), random_weights=True, **arguments)  # type: ignore[arg-type]
-    assert model.vocab_size == 256 and model.gpu_uuid is None
-    timing = model.generate(PROMPTS, 3)
-    assert 0 < timing.first_seconds[0] < timing.seconds == timing.last_seconds[2]
+    model = load(str(tmp_path), "bfloat16", "cpu", random_weights=True, seed=0)
+    assert model.vocab_size == 256 and model.gpu is None
+    first, last = model.generate(PROMPTS, 3)
+    assert 0 < first[0] < last[2]
     with pytest.raises(InputError, match="weights"):
-        load(str(tmp_path), random_weights=False, **arguments)  # type: ignore[arg-type]
+        load(str(tmp_path), "bfloat16", "cpu", random_weights=False, seed=0)
+
+
+def test_weights_that_do_not_fit_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(transformers_child, "load_weights", fail)
+    with pytest.raises(InputError, match=r"^cpu has no room for m .* fewer models at a time$"):
+        load("m", "bfloat16", "cpu", random_weights=False, seed=0)
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "told"),
     [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (RuntimeError("a bug of ours"), False),
     ],
 )
-def test_memory_that_runs_out_is_told_in_one_line(
-    error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+def test_only_memory_that_runs_out_is_told_in_one_line(
+    error: RuntimeError, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(transformers_throughput, "_next_tokens", fail)
-    with pytest.raises(InputError, match=r"^3 prompts of 11 tokens do not fit .* smaller batches"):
-        generate(tiny_model("llama"), PROMPTS, 2)
-
-
-def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug of ours")
-
-    monkeypatch.setattr(transformers_throughput, "_next_tokens", fail)
-    with pytest.raises(RuntimeError, match="a bug of ours"):
+    monkeypatch.setattr(transformers_child, "_next_tokens", fail)
+    words = r"^3 prompts of 11 tokens do not fit .* smaller batches" if told else "a bug of ours"
+    with pytest.raises(InputError if told else RuntimeError, match=words):
         generate(tiny_model("llama"), PROMPTS, 2)
 
 
@@ -124,8 +112,6 @@ def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) 
         clock[0] += 1.0 if tokens.shape[1] > 1 else 2.0
         return tokens[:, :1]
 
-    monkeypatch.setattr(transformers_throughput, "_next_tokens", step)
-    monkeypatch.setattr(transformers_throughput, "_now", lambda device: clock[0])
-    timing = generate(tiny_model("llama"), PROMPTS, 4)
-    assert timing.first_seconds == [1.0] * 3
-    assert timing.last_seconds == [7.0] * 3 and timing.seconds == 7.0
+    monkeypatch.setattr(transformers_child, "_next_tokens", step)
+    monkeypatch.setattr(transformers_child, "_now", lambda device: clock[0])
+    assert generate(tiny_model("llama"), PROMPTS, 4) == ([1.0] * 3, [7.0] * 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 
 from grasp_deploy.bench.throughput import vllm_child
 from grasp_deploy.bench.throughput.engines import MODULES, environment_of, load_request
-from grasp_deploy.bench.throughput.settings import ThroughputSettings
-from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.bench.throughput.record import ThroughputSettings
+from grasp_deploy.engine.child import child
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 from tests.cli.command import REPOSITORY
@@ -34,33 +33,29 @@ class StaggeredEngine:
 
     def __init__(self) -> None:
         self.renderer = SimpleNamespace(render_cmpl=list)
-        self.requests: list[str] = []
-        self.steps = itertools.count()
-        self.unfinished = 0
+        self.requests: list[int] = []
+        self.steps = 0
 
     def add_request(self, name: str, prompt: Any, params: Any) -> None:
-        self.requests.append(name)
-        self.unfinished += 1
+        self.requests.append(int(name))
 
     def has_unfinished_requests(self) -> bool:
-        return self.unfinished > 0
+        return self.steps <= max(self.requests) + 3
 
     def step(self) -> list[Any]:
-        step = next(self.steps)
-        outputs = [
-            SimpleNamespace(request_id=name, finished=step == int(name) + 3)
-            for name in self.requests
-            if step in (int(name), int(name) + 3)
+        now, self.steps = self.steps, self.steps + 1
+        return [
+            SimpleNamespace(request_id=str(request), finished=now == request + 3)
+            for request in self.requests
+            if now in (request, request + 3)
         ]
-        self.unfinished -= sum(output.finished for output in outputs)
-        return outputs
 
 
 @pytest.mark.vllm
 def test_first_and_last_tokens_are_timed_by_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.perf_counter", itertools.count().__next__)
     timing = vllm_child.generate(StaggeredEngine(), [[1, 2], [3, 4]], new_tokens=4)
-    assert (timing.first_seconds, timing.last_seconds, timing.seconds) == ([1, 2], [4, 5], 5)
+    assert timing == ([1, 2], [4, 5])
 
 
 @pytest.fixture
@@ -72,13 +67,6 @@ def model(tmp_path: Path) -> BenchModel:
     return bench_models([str(tmp_path)], random_weights=True, dtype="bfloat16")[0]
 
 
-@pytest.fixture
-def ask() -> Iterator[Ask]:
-    environment = {**environment_of("vllm"), "PYTHONPATH": str(REPOSITORY)}
-    with child(MODULES["vllm"], environment, name="vLLM") as ask:
-        yield ask
-
-
 def test_one_step_may_prefill_the_largest_batch(model: BenchModel) -> None:
     engine = load_request(model, model.path, SETTINGS)["engine"]
     assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (2, 48)
@@ -87,10 +75,13 @@ def test_one_step_may_prefill_the_largest_batch(model: BenchModel) -> None:
 
 
 @pytest.mark.vllm
-def test_what_vllm_refuses_is_told_in_one_line(model: BenchModel, ask: Ask) -> None:
-    assert ask({"do": "free_memory"}) == {"free_memory_bytes": None}
+def test_what_vllm_refuses_is_told_in_one_line(model: BenchModel) -> None:
     request = load_request(model, model.path, SETTINGS)
     request["engine"]["dtype"] = "int3"
-    with pytest.raises(InputError, match=r"^vLLM cannot start: .*'float32'") as caught:
+    environment = {**environment_of("vllm"), "PYTHONPATH": str(REPOSITORY)}
+    with (
+        child(MODULES["vllm"], environment, name="vLLM") as ask,
+        pytest.raises(InputError, match=r"^vLLM cannot start: .*'float32'") as caught,
+    ):
         ask(request)
     assert "\n" not in str(caught.value)
