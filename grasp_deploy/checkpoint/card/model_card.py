@@ -34,17 +34,6 @@ _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table 
 )
 
 
-def ratios(plan: Plan, dense: ModelShape, pruned: ModelShape) -> dict[str, float]:
-    """The four shares that are kept: prunable cost, all parameters, weight bytes, KV bytes."""
-    budget = plan.provenance["budget"]
-    return {
-        "prunable_cost": budget["kept_cost"] / budget["total_cost"],
-        "parameters": pruned.parameters / dense.parameters,
-        "weight_bytes": pruned.weight_bytes / dense.weight_bytes,
-        "kv_bytes_per_token": pruned.kv_bytes_per_token() / dense.kv_bytes_per_token(),
-    }
-
-
 def model_card(
     plan: Plan, dense: ModelShape, pruned: ModelShape, quality: Mapping[str, Any] | None = None
 ) -> str:
@@ -65,7 +54,6 @@ def model_card(
     return _TEMPLATES.get_template("model_card.md.jinja").render(
         base=model_name(provenance),
         revision=provenance["revision"],
-        ratios=ratios(plan, dense, pruned),
         figures=_figures(plan, dense, pruned),
         made=made,
         learnt_from=what_it_learnt_from(provenance),
@@ -91,24 +79,17 @@ def _quality_tables(quality: Mapping[str, Any]) -> dict[str, Any]:
 def _figures(
     plan: Plan, dense: ModelShape, pruned: ModelShape
 ) -> list[tuple[str, str, str, float]]:
-    share, budget = ratios(plan, dense, pruned), plan.provenance["budget"]
-    mib = 2**20
-    kv_bytes = (dense.kv_bytes_per_token(), pruned.kv_bytes_per_token())
-    costs = (budget["total_cost"], budget["kept_cost"])
+    budget, mib = plan.provenance["budget"], 2**20
+    costs = f"prunable cost ({plan.provenance['cost_model']})"
     rows = [
-        ("parameters", (dense.parameters, pruned.parameters), ",", "parameters"),
-        (
-            "weights, MiB",
-            (dense.weight_bytes / mib, pruned.weight_bytes / mib),
-            ",.1f",
-            "weight_bytes",
-        ),
-        ("KV cache, bytes per token", kv_bytes, ",", "kv_bytes_per_token"),
-        (f"prunable cost ({plan.provenance['cost_model']})", costs, ",.0f", "prunable_cost"),
+        ("parameters", dense.parameters, pruned.parameters, ","),
+        ("weights, MiB", dense.weight_bytes / mib, pruned.weight_bytes / mib, ",.1f"),
+        ("KV cache, bytes per token", dense.kv_bytes_per_token(), pruned.kv_bytes_per_token(), ","),
+        (costs, budget["total_cost"], budget["kept_cost"], ",.0f"),
     ]
     return [
-        (name, f"{before:{form}}", f"{after:{form}}", share[key])
-        for name, (before, after), form, key in rows
+        (name, f"{before:{form}}", f"{after:{form}}", after / before)
+        for name, before, after, form in rows
     ]
 
 

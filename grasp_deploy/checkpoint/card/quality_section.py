@@ -9,7 +9,9 @@ from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
 from grasp_deploy.stats.wording import plus_minus
 
 MARK = "†"
-ERRORS_ARE = "±: one standard error; of what was lost it is paired, block by block, item by item."
+ERRORS_ARE = (
+    "±: one standard error; of what was lost it is paired, sequence by sequence, item by item."
+)
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
 MODELS = ("dense", "pruned")
 TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
@@ -29,7 +31,7 @@ def corpus_cells(row: Row) -> list[str]:
     split = f" ({row['split']})" if row["split"] else ""
     return [
         f"{row['name']}{split}{MARK * row['calibrated_on']}",
-        f"{row['tokens']:,} in blocks of {row['sequence_length']:,}",
+        f"{row['tokens']:,} in sequences of {row['sequence_length']:,}",
         f"{before:,.2f}",
         f"{after:,.2f}",
         plus_minus(excess_loss(before, after), row["excess_error"], ".3f"),

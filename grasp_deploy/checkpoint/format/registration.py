@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from grasp_deploy.checkpoint.format.families import FAMILIES
@@ -66,12 +66,11 @@ class ImportProgress(threading.local):
 
     def __init__(self) -> None:
         self.depth = 0  # watched modules whose execution has begun and not ended
-        self.searching: set[str] = set()  # modules whose spec the other finders are looking for
         self.executed: list[str] = []  # Auto modules executed and not yet registered in
 
 
 class TransformersWatcher(MetaPathFinder):
-    """A finder that wraps what the other finders find for the modules that it watches."""
+    """A finder that wraps the loaders of the modules that it watches."""
 
     def __init__(self) -> None:
         self.progress = ImportProgress()
@@ -79,27 +78,12 @@ class TransformersWatcher(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        watched = fullname.partition(".")[0] == "transformers" or fullname in OWN_MODULES
-        if not watched or fullname in self.progress.searching:
+        if fullname.partition(".")[0] != "transformers" and fullname not in OWN_MODULES:
             return None
-        self.progress.searching.add(fullname)  # another hook may ask us while we ask it
-        try:
-            spec = self._find_with_others(fullname, path, target)
-        finally:
-            self.progress.searching.discard(fullname)
+        spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = WatchedLoader(spec.loader, self.progress)
         return spec
-
-    def _find_with_others(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            if finder is not self:
-                spec = finder.find_spec(fullname, path, target)
-                if spec is not None:
-                    return spec
-        return None
 
 
 class WatchedLoader(Loader):

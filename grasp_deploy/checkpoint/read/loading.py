@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import DTYPES
 from grasp_deploy.checkpoint.read.source import resolve_model
-from grasp_deploy.checkpoint.read.validate import check_weights
+from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
@@ -29,10 +29,10 @@ def load(
     elsewhere. Raises InputError if files are missing or damaged, or the device or the attention
     implementation is not there.
     """
-    if dtype not in ("auto", *DTYPE_BYTES):
-        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPE_BYTES)}")
+    if dtype not in ("auto", *DTYPES):
+        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
     directory = resolve_model(str(model)).directory
-    check_weights(directory, model_shape(read_config(directory)))
+    read_stored_model(directory)  # which checks it
     return load_checked(directory, resolve_device(device), dtype, attention)
 
 
@@ -91,23 +91,9 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # whatever transformers makes of an odd file
-        _check_config(directory)
         raise InputError(
-            f"the tokenizer of {directory} cannot be loaded: {first_line(error)}; add the "
-            "tokenizer files that belong to the model"
-        ) from None
-
-
-def _check_config(directory: Path) -> None:
-    """InputError if transformers cannot read a config.json, which its tokenizers read first."""
-    if not (directory / "config.json").is_file():
-        return
-    try:
-        AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever transformers makes of an odd file
-        raise InputError(
-            f"{directory / 'config.json'} cannot be read by transformers: {first_line(error)}; "
-            "mend it, or fetch the model again"
+            f"the tokenizer of {directory} cannot be loaded, or its config.json cannot be read "
+            f"({first_line(error)}): add the tokenizer files that belong to it, or fetch it again"
         ) from None
 
 
@@ -116,8 +102,8 @@ def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
     longest, length = config.get("max_position_embeddings"), token_ids.shape[1]
     if longest is not None and length > longest:
         raise InputError(
-            f"blocks of {length} tokens are longer than the {longest} positions that the model was "
-            f"made for: use --sequence-length {longest} or less"
+            f"sequences of {length} tokens are longer than the {longest} positions that the model "
+            f"was made for: use --sequence-length {longest} or less"
         )
     largest = int(token_ids.max())
     if largest >= config["vocab_size"]:

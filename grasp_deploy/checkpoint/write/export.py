@@ -7,7 +7,7 @@ from pathlib import Path
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_hashes, check_layers
 from grasp_deploy.checkpoint.read.source import file_hashes, resolve_model
-from grasp_deploy.checkpoint.read.validate import StoredModel, TensorEntry, read_stored_model
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.checkpoint import SHARD_BYTES as SHARD_BYTES
 from grasp_deploy.checkpoint.write.checkpoint import write_checkpoint
 from grasp_deploy.errors import InputError
@@ -37,7 +37,7 @@ def export(
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
     base = read_stored_model(resolve_base(plan, str(model), revision))
-    check_layers(plan, base.shape)
+    check_layers(plan, base)
     return write_checkpoint(
         plan,
         base,
@@ -73,13 +73,13 @@ def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Store
             f"name it with --model{remedy}"
         ) from None
     base = read_stored_model(directory)
-    check_layers(plan, base.shape)
+    check_layers(plan, base)
     check_hashes(plan, file_hashes(directory))
     return base
 
 
-def _fitted_beside(plan: Plan) -> dict[str, TensorEntry]:
-    """The fitted tensors of a loaded plan, in the checkpoint that it belongs to.
+def _fitted_beside(plan: Plan) -> dict[str, Path]:
+    """The file of each fitted tensor of a loaded plan, in the checkpoint that it belongs to.
 
     Raises InputError if there are any, and the plan's file lies in no whole checkpoint.
     """
@@ -87,16 +87,14 @@ def _fitted_beside(plan: Plan) -> dict[str, TensorEntry]:
         return {}
     folder = (plan.path or Path(PLAN_FILE)).parent
     try:
-        entries = read_stored_model(folder).entries
-        fitted = {name: entries[name] for name in plan.fitted}
-        stated = manifest_of(folder)
-        for path in sorted({entry.path for entry in fitted.values()}):
+        stored, stated = read_stored_model(folder).files, manifest_of(folder)
+        fitted = {name: stored[name] for name in plan.fitted}
+        for path in sorted(set(fitted.values())):
             if sha256(path) != stated.get(path.name):
                 raise InputError(f"{path.name} has another SHA-256 than {MANIFEST_FILE} states")
     except (InputError, KeyError) as error:
         raise InputError(
-            f"{len(plan.fitted)} tensors of this plan were fitted to the calibration text and lie "
-            f"in its checkpoint alone, which {folder} is not ({error}): name the {PLAN_FILE} in "
-            "the checkpoint's own folder"
+            f"{len(plan.fitted)} tensors of this plan were fitted and lie in its checkpoint alone, "
+            f"which {folder} is not ({error}): name the {PLAN_FILE} in the checkpoint's own folder"
         ) from None
     return fitted
