@@ -31,6 +31,22 @@ WANTED = (
     *CARRIED_OVER,
 )
 UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy
+REFUSALS = {  # by the name of huggingface_hub's error; the first that fits counts
+    "HFValidationError": "that is neither a folder here nor a hub id: name one of them",
+    "GatedRepoError": (
+        "the hub keeps it behind a form: accept its terms on https://huggingface.co/{name}, then "
+        "log in with `hf auth login`"
+    ),
+    "RevisionNotFoundError": "the hub has no such revision of it: look at its branches and tags",
+    "RepositoryNotFoundError": (
+        "there is no such folder here and no such model on the hub: check the name, or log in with "
+        "`hf auth login` if it is private"
+    ),
+    "LocalEntryNotFoundError": (
+        "there is no such folder here, the hub cannot be reached ({error}), and its cache does not "
+        "hold the model: check the name and the network, or name a folder that holds the model"
+    ),
+}
 logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 8.0
 
@@ -97,28 +113,12 @@ def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
 
     try:
         return Path(_snapshot(name, revision, wanted))
-    except errors.HFValidationError:
-        reason = "that is neither a folder here nor a hub id: name one of them"
-    except errors.GatedRepoError:
-        reason = (
-            f"the hub keeps it behind a form: accept its terms on https://huggingface.co/{name}, "
-            "then log in with `hf auth login`"
-        )
-    except errors.RevisionNotFoundError:
-        reason = "the hub has no such revision of it: look at its branches, tags and commits there"
-    except errors.RepositoryNotFoundError:
-        reason = (
-            "there is no such folder here and no such model on the hub: check the name, "
-            "or log in with `hf auth login` if it is private"
-        )
-    except errors.LocalEntryNotFoundError as error:
-        reason = _out_of_reach(error.__cause__ or error)
-        if "/" not in name:  # a folder's name with a typo, more often than a hub id
-            reason = f"there is no such folder here; as for a hub id, {reason}"
-    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        reason = f"the download failed ({first_line(error)}): try again"
-    version = f" at revision {revision}" if revision else ""
-    raise InputError(f"cannot get {name}{version}: {reason}")
+    except (OSError, errors.HFValidationError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+        said = [text for kind, text in REFUSALS.items() if isinstance(error, getattr(errors, kind))]
+        text = [*said, "the download failed ({error}): try again"][0]
+        reason = text.format(name=name, error=first_line(error.__cause__ or error))
+        version = f" at revision {revision}" if revision else ""
+        raise InputError(f"cannot get {name}{version}: {reason}") from None
 
 
 def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:
@@ -143,17 +143,3 @@ def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:
         )
     except errors.LocalEntryNotFoundError as error:
         raise error from silence or error.__cause__
-
-
-def _out_of_reach(error: BaseException) -> str:
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return (
-            "it is not in the hub's cache and HF_HUB_OFFLINE is set: unset it, "
-            "or name a folder that holds the model"
-        )
-    return (
-        f"the hub cannot be reached ({first_line(error)}) and its cache does not hold the model: "
-        "check the network, or name a folder that holds the model"
-    )
