@@ -5,7 +5,6 @@ The last link, served by vLLM, is in tests/vllm_plugin and tests/engine/test_ser
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.plan import Plan, load_plan
+from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import export
@@ -125,33 +123,3 @@ def test_gated_sliced_reloaded_and_loaded_without_the_package_agree(
     expected = gated_logits[output]
     assert (logits(load(output)) - expected).abs().max() <= TOLERANCE
     assert (logits_without_package[name] - expected).abs().max() <= TOLERANCE
-
-
-def test_export_from_the_plan_gives_the_same_bytes(
-    demo_checkpoint: Path, demo_model: Path, tmp_path: Path
-) -> None:
-    again = tmp_path / "again"
-    export(load_plan(demo_checkpoint / "plan.safetensors"), demo_model, again)
-    hashes = [
-        json.loads((folder / "manifest.json").read_text())["sha256"]
-        for folder in (demo_checkpoint, again)
-    ]
-    assert hashes[0].pop("metrics.jsonl")  # learning leaves its metrics, a plan has none
-    assert hashes[0] == hashes[1]
-
-
-def test_many_shards_hold_the_same_model(
-    demo_checkpoint: Path, demo_model: Path, tmp_path: Path
-) -> None:
-    sharded = tmp_path / "sharded"
-    plan = load_plan(demo_checkpoint / "plan.safetensors")
-    export(plan, demo_model, sharded, shard_bytes=1_000_000)
-    files = sorted(path.name for path in sharded.glob("*.safetensors") if "model" in path.name)
-    assert len(files) >= 4
-    index = json.loads((sharded / "model.safetensors.index.json").read_text())
-    assert sorted(set(index["weight_map"].values())) == files
-    whole = load_file(demo_checkpoint / "model.safetensors")
-    for name, file in index["weight_map"].items():
-        assert torch.equal(load_file(sharded / file)[name], whole[name])
-    assert index["metadata"]["total_size"] == sum(t.nbytes for t in whole.values())
-    assert AutoModelForCausalLM.from_pretrained(sharded).dtype == torch.bfloat16

@@ -13,11 +13,9 @@ from tests.tiny import random_kept, slice_by_hand, tiny_model
 pytestmark = pytest.mark.slow  # each starts an interpreter that imports transformers
 
 
-def run(code: str, *arguments: object) -> None:
-    """Run code in a fresh interpreter; it fails if the code does."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stderr
+def run(*arguments: object) -> None:
+    """Run a fresh interpreter; it fails if the code does."""
+    subprocess.run([sys.executable, *map(str, arguments)], check=True, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_importing_the_package_loads_neither_torch_nor_transformers() -> None:
-    run("import sys, grasp_deploy; assert not {'torch', 'transformers'} & {*sys.modules}")
+    run("-c", "import sys, grasp_deploy; assert not {'torch', 'transformers'} & {*sys.modules}")
 
 
 LOAD = """
@@ -55,11 +53,12 @@ for auto, name in ((AutoModel, "GraspQwen3Model"), (AutoModelForCausalLM, "Grasp
     ],
 )
 def test_checkpoints_load_in_any_order_of_imports(imports: str, folder: Path) -> None:
-    run(imports + LOAD, folder)
+    run("-c", imports + LOAD, folder)
 
 
 def test_reloaded_auto_modules_are_registered_in_again(folder: Path) -> None:
     run(
+        "-c",
         """
 import importlib, grasp_deploy, sys
 from transformers.models.auto import configuration_auto, modeling_auto
@@ -116,10 +115,4 @@ if __name__ == "__main__":
         assert pool.map(load, [config]) == ["GraspQwen3Model"] == [load(config)]
 """
     )
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stderr
+    run(script, folder)
