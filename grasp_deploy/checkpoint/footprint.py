@@ -34,7 +34,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
     parameters: int
     weight_bytes: int
     kv_bytes_per_token: int
-    layers: tuple[LayerShape, ...]
+    layers: list[LayerShape]
     distinct_shapes: int
     tensor_parallel_sizes: list[int]
     memory_bytes: int | None = None
@@ -42,8 +42,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON has them, without those that were not asked for."""
-        figures: dict[str, Any] = to_builtins(self)
-        return {**figures, "layers": list(figures["layers"])}
+        return to_builtins(self)
 
 
 def footprint(
@@ -64,7 +63,7 @@ def footprint(
         parameters=shape.parameters,
         weight_bytes=shape.weight_bytes,
         kv_bytes_per_token=kv_bytes_per_token,
-        layers=shape.layers,
+        layers=list(shape.layers),
         distinct_shapes=len(set(shape.layers)),
         tensor_parallel_sizes=tensor_parallel_sizes(shape),
         memory_bytes=memory_bytes,

@@ -27,8 +27,7 @@ from grasp_deploy.checkpoint.verify_files import (
     check_shapes,
     check_sidecar_files,
 )
-from grasp_deploy.checkpoint.write.checkpoint import cut_tensors, layer_and_tail
-from grasp_deploy.checkpoint.write.export import base_of
+from grasp_deploy.checkpoint.write.export import base_of, cut_tensors, layer_and_tail
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import MANIFEST_FILE

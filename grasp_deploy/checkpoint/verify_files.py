@@ -10,8 +10,8 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_shap
 from grasp_deploy.checkpoint.read.validate import (
     INDEX_FILE,
     StoredModel,
-    check_checkpoint,
     listed,
+    read_stored_model,
 )
 from grasp_deploy.checkpoint.write.shards import index_of
 from grasp_deploy.checkpoint.write.sidecar_files import (
@@ -50,7 +50,7 @@ def check_files(directory: Path) -> str:
 
 def check_shapes(directory: Path) -> str:
     """Every layer in config.json, tensors and plan."""
-    shape, plan = check_checkpoint(directory), load_plan(directory / PLAN_FILE)
+    shape, plan = read_stored_model(directory).shape, load_plan(directory / PLAN_FILE)
     planned = pruned_shape(plan, shape).layers
     if len(planned) != len(shape.layers):
         raise Difference(f"config.json has {len(shape.layers)} layers and the plan {len(planned)}")

@@ -10,7 +10,7 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.checkpoint.write.checkpoint import SHARD_BYTES, write_checkpoint
+from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
 from grasp_deploy.compression.failures import explained_failures
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.gates import candidate_masks, learn_gates

@@ -14,16 +14,18 @@ from grasp_deploy.checkpoint.card.method_text import (
     paragraph,
     what_it_learnt_from,
 )
-from grasp_deploy.checkpoint.card.quality_section import (
-    CORPUS_HEAD,
-    ERRORS_ARE,
-    TASK_HEAD,
-    corpus_cells,
-    mark_means,
-    task_cells,
-)
+from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.stats.wording import plus_minus
+
+MARK = "†"
+ERRORS_ARE = (
+    "±: one standard error; of what was lost it is paired, sequence by sequence, item by item."
+)
+CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
+MODELS = ("dense", "pruned")
+TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
 
 _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table cells
     loader=PackageLoader(__package__, "."),
@@ -97,3 +99,38 @@ def model_name(provenance: dict[str, Any]) -> str:
     """Hub id of the base model, or the name of its folder; paths stay private."""
     name = provenance["model"]
     return name if provenance["revision"] else Path(name).resolve().name
+
+
+def mark_means(quality: Mapping[str, Any]) -> str:
+    """Note under a table in which a corpus is marked."""
+    how = seen(bool(quality.get("healed_on")))
+    return f"{MARK} The model was {how} this corpus, or a part of it, so it does not count."
+
+
+def corpus_cells(row: Mapping[str, Any]) -> list[str]:
+    """One row of the table under `CORPUS_HEAD`."""
+    before, after = row["dense"]["perplexity"], row["pruned"]["perplexity"]
+    split = f" ({row['split']})" if row["split"] else ""
+    return [
+        f"{row['name']}{split}{MARK * row['calibrated_on']}",
+        f"{row['tokens']:,} in sequences of {row['sequence_length']:,}",
+        f"{before:,.2f}",
+        f"{after:,.2f}",
+        plus_minus(excess_loss(before, after), row["excess_error"], ".3f"),
+    ]
+
+
+def task_cells(row: Mapping[str, Any]) -> list[str]:
+    """One row of the table under `TASK_HEAD`."""
+    shots = f", {row['num_fewshot']} examples" if row["num_fewshot"] else ""
+    return [
+        f"{row['task']} ({row['metric']}{shots})",
+        f"{row['items']:,}",
+        f"{100 * row['chance']:.1f}",
+        *(_percent(row[model]["accuracy"], row[model]["standard_error"]) for model in MODELS),
+        _percent(row["change"], row["change_error"], "+"),
+    ]
+
+
+def _percent(share: float, error: float | None, sign: str = "") -> str:
+    return plus_minus(100 * share, None if error is None else 100 * error, ".1f", sign)

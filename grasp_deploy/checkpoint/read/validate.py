@@ -61,8 +61,7 @@ def read_stored_model(directory: Path) -> StoredModel:
     """Read and compare a folder's config.json and weight headers.
 
     Buffers that older checkpoints carry along, and a second copy of tied embeddings, are left out.
-    Raises InputError for damaged files, missing, unexpected or contradicting tensors, and mixed
-    dtypes.
+    Raises InputError for damaged files, and for tensors or dtypes that do not fit the config.
     """
     config = read_config(directory)
     shape = model_shape(config)
@@ -85,20 +84,13 @@ def read_stored_model(directory: Path) -> StoredModel:
                 f"config.json: {APART}"
             )
     dtype = _common_dtype({name: tensors[name] for name in expected})
+    if shape.pruned and dtype != shape.dtype:
+        raise InputError(
+            f"{directory / 'config.json'} says {shape.dtype} and the tensors are {dtype}: one of "
+            "them was replaced; export the checkpoint again"
+        )
     files = {name: tensors[name].path for name in expected}
     return StoredModel(directory, config, replace(shape, dtype=dtype), files)
-
-
-def check_checkpoint(directory: Path) -> ModelShape:
-    """The shape of a folder whose config.json and weight headers agree; else InputError."""
-    model = read_stored_model(directory)
-    stated = model_shape(model.config)
-    if stated.pruned and model.shape.dtype != stated.dtype:
-        raise InputError(
-            f"{directory / 'config.json'} says {stated.dtype} and the tensors are "
-            f"{model.shape.dtype}: one of them was replaced; export the checkpoint again"
-        )
-    return stated
 
 
 def check_tokenizer(directory: Path) -> None:

@@ -55,7 +55,7 @@ def test_swaps_and_compensation_are_named_where_they_changed_something() -> None
     swaps = [{"unit": 3, "keeps": True, "heldout_loss": 2.0}]
     assert "and swaps of KV groups" in how_units_were_chosen(plan_of(swaps=swaps))
     assert "Compensation: " in how_units_were_chosen(plan_of(fitted=["a"]))
-    healed = {"fitted": ["a"], "healing": [HEALING]}
+    healed: dict[str, Any] = {"fitted": ["a"], "healing": [HEALING]}
     assert "Compensation" not in how_units_were_chosen(plan_of(**healed)), "healing alone fits too"
     both = plan_of(**healed, compensation=[{"layer": 0}])
     assert "Compensation: " in how_units_were_chosen(both)

@@ -11,11 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from grasp_deploy.checkpoint.read.validate import (
-    check_checkpoint,
-    check_tokenizer,
-    read_stored_model,
-)
+from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_stored_model
 from grasp_deploy.errors import InputError
 from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand, tiny_model
 
@@ -127,10 +123,10 @@ def test_damaged_folders(
     saved: Path, tmp_path: Path, model: str, damage: Damage, words: str
 ) -> None:
     folder = Path(shutil.copytree(saved / model, tmp_path / "model"))
-    check_checkpoint(folder)
+    read_stored_model(folder)
     damage(folder)
     with pytest.raises(InputError) as caught:
-        check_checkpoint(folder)
+        read_stored_model(folder)
     message = str(caught.value)
     assert words in message.replace(str(folder), "DIR") and "\n" not in message
 
@@ -141,7 +137,7 @@ def test_sound_folders_of_every_family_pass(variant: str, tmp_path: Path) -> Non
     pruned = slice_by_hand(dense, random_kept(dense.config))
     for model, name in ((dense, "dense"), (pruned, "pruned")):
         model.save_pretrained(tmp_path / name)
-        shape = check_checkpoint(tmp_path / name)
+        shape = read_stored_model(tmp_path / name).shape
         assert shape.pruned == (name == "pruned")
         assert shape.parameters == sum(p.numel() for p in model.parameters())
 
