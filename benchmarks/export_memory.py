@@ -43,7 +43,6 @@ from benchmarks.common.output import (
 )
 from benchmarks.common.plans import plan_of, random_mask, random_scales
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.write.shards import plan_shards, write_shards
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
@@ -198,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_positive(options, "shards", "repeats")
     if options.smoke:
         options.config, options.repeats = MODEL / "config.json", 2
-    config = read_config_at(options.config)
+    config = read_config(options.config)
     torch.set_num_threads(1)
     command = command_of("export_memory", arguments)
     with tempfile.TemporaryDirectory(prefix="export-memory-") as work:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.footprint import footprint
-from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape
-from grasp_deploy.checkpoint.read.config_file import read_config_at, resolve_config
-from grasp_deploy.checkpoint.read.source import path_of, resolve_model
+from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
 from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
@@ -88,7 +87,7 @@ def _path(name: str, random_weights: bool) -> Path:
 
 def _shape(path: Path, random_weights: bool) -> ModelShape:
     if random_weights:
-        return model_shape(read_config_at(path))
+        return model_shape(read_config(path))
     if not any(path.glob("*.safetensors")):
         raise InputError(
             f"{path} holds no weights (.safetensors): for its shape alone give --random-weights"

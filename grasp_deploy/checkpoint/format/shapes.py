@@ -114,14 +114,11 @@ class ModelShape:
         return sum(2 * layer.num_key_value_heads * self.head_dim * width for layer in self.layers)
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """Parse the config.json of a model folder; InputError if it is missing or broken."""
-    path = directory / "config.json"
-    if not path.exists():
-        raise InputError(
-            f"{directory} holds no config.json: name a Hugging Face model folder or a hub id"
-        )
-    return read_json(path, REMEDY)
+def read_config(path: Path) -> dict[str, Any]:
+    """Parse the config of a model folder or a file; InputError if it is missing or broken."""
+    if path.is_dir() and not (path / "config.json").exists():
+        raise InputError(f"{path} holds no config.json: name a model's folder or a hub id")
+    return read_json(path / "config.json" if path.is_dir() else path, REMEDY)
 
 
 def model_shape(config: dict[str, Any]) -> ModelShape:

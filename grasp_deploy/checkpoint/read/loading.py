@@ -12,12 +12,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from grasp_deploy.checkpoint.format.shapes import DTYPES
+from grasp_deploy.checkpoint.format.shapes import DTYPES, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.files.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
+STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
 
 
 def load(
@@ -82,6 +84,41 @@ def _not_loadable(directory: Path, error: Exception, other: str = "") -> InputEr
         f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
         f"its config.json, or fetch the model again{other}"
     )
+
+
+def random_model(
+    path: Path,
+    device: torch.device | str,
+    dtype: str = "auto",
+    *,
+    seed: int = 0,
+    attention: str = "sdpa",
+) -> PreTrainedModel:
+    """Build the model of a config.json (the file or its folder) with random weights, in eval mode.
+
+    Weights are drawn on the device in their dtype ("auto": that of config.json), without a copy
+    elsewhere or in another dtype. The same seed gives the same weights on the same kind of device.
+    Raises InputError for a config.json that is missing, broken or not supported.
+    """
+    stated = read_config(path)
+    shape = model_shape(stated)
+    device = torch.device(device)
+    config = AutoConfig.for_model(**stated | {"initializer_range": STANDARD_DEVIATION})
+    forked = [device] if device.type == "cuda" else []  # the CPU's state always is
+    try:
+        with torch.random.fork_rng(forked), device:
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(
+                config,
+                dtype=getattr(torch, shape.dtype if dtype == "auto" else dtype),
+                attn_implementation=attention,
+            )
+    except torch.OutOfMemoryError:
+        raise InputError(
+            f"{device} is too small for the {format_bytes(shape.weight_bytes)} of {path}: "
+            "take a smaller model or a larger device"
+        ) from None
+    return model.eval()
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

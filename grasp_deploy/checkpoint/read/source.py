@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.disk import kind_of, sha256
 
@@ -89,6 +90,27 @@ def resolve_model(name: str, revision: str | None = None, weights: bool = True) 
     snapshot = _fetch(name, revision, WANTED if weights else ("config.json",))
     logger.info("%s lies in %s", name, snapshot)
     return ModelSource(name, snapshot, snapshot.name)
+
+
+def resolve_config(name: str, revision: str | None = None) -> Path:
+    """A config file, or a model's folder by its path or hub id; InputError for an unknown one."""
+    path = path_of(name)
+    if kind_of(path) == "file":
+        return path
+    if path.suffix == ".json" and not path.is_dir():
+        raise InputError(f"there is no file {name}: name a model's folder or its config.json")
+    return resolve_model(name, revision, weights=False).directory
+
+
+def positions_at(path: Path) -> int | None:
+    """Positions that the model of a config was made for; None where it is silent, or InputError."""
+    positions = read_config(path).get("max_position_embeddings")
+    if positions and (type(positions) is not int or positions < 0):
+        raise InputError(
+            f"max_position_embeddings of {path} is {positions!r:.40}, not a positive whole number: "
+            "mend the config, or fetch the model again"
+        )
+    return positions or None
 
 
 def file_hashes(directory: Path) -> dict[str, str]:

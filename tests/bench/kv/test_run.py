@@ -9,7 +9,7 @@ import pytest
 from grasp_deploy.bench import limits
 from grasp_deploy.bench.kv import run as kv
 from grasp_deploy.bench.kv.table import kv_table
-from grasp_deploy.checkpoint.read.config_file import read_config_at
+from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.engine.capacity import KvCapacity, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
@@ -35,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def kv_heads(folder: Path) -> list[int]:
-    layers = read_config_at(folder)["per_layer_config"].values()
+    layers = read_config(folder)["per_layer_config"].values()
     return [layer["num_key_value_heads"] for layer in layers]
 
 

@@ -10,9 +10,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from grasp_deploy.bench.memory.child import kv_bytes, prefill
 from grasp_deploy.bench.memory.prefill import PrefillMemory, predict_prefill
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
-from grasp_deploy.checkpoint.read.config_file import read_config_at
-from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
 from tests.bench.memory.live_tensors import LiveTensors
@@ -74,9 +73,7 @@ def test_the_peak_is_exact_at_real_sizes(name: str) -> None:
     path = CONFIGS / f"{name}.json"
     model = random_model(path, "meta")
     cache_bytes, tensors = trace(model, 4, 2048)
-    assert (cache_bytes, tensors.peak_bytes) == predicted(
-        model_shape(read_config_at(path)), 4, 2048
-    )
+    assert (cache_bytes, tensors.peak_bytes) == predicted(model_shape(read_config(path)), 4, 2048)
 
 
 def sizes_mib(memory: PrefillMemory) -> dict[str, float]:
@@ -89,7 +86,7 @@ DENSE = [(256, 512, 13990.8), (512, 1024, 15120.9), (1024, 2048, 17375.2), (2048
 
 @pytest.mark.parametrize(("tokens", "cache", "peak"), DENSE)
 def test_llama_2_7b_is_as_in_the_paper(tokens: int, cache: float, peak: float) -> None:
-    sizes = sizes_mib(predict_prefill(model_shape(read_config_at(LLAMA_2_7B)), 4, tokens))
+    sizes = sizes_mib(predict_prefill(model_shape(read_config(LLAMA_2_7B)), 4, tokens))
     assert sizes["weight"] == pytest.approx(12852.5, abs=0.1)
     assert sizes["kv"] == pytest.approx(cache, abs=0.1)
     assert sizes["weight"] + sizes["kv"] < sizes["peak"] < peak
@@ -116,7 +113,7 @@ def test_pruned_llama_2_7b_is_as_in_the_paper(
 
 
 def test_the_figures_of_a_record_add_up() -> None:
-    memory = predict_prefill(model_shape(read_config_at(LLAMA_2_7B)), 4, 256)
+    memory = predict_prefill(model_shape(read_config(LLAMA_2_7B)), 4, 256)
     figures = memory.as_dict()
     assert list(figures) == ["weight_bytes", "kv_bytes", "peak_bytes", "other_bytes"]
     parts = figures["weight_bytes"] + figures["kv_bytes"] + figures["other_bytes"]
