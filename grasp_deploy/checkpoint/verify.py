@@ -212,10 +212,9 @@ def _compare(names: str, expected: Tensor, actual: Tensor) -> str:
 
 
 def _same_tokens(left: str, expected: Tokens, right: str, actual: Tokens) -> None:
-    for prompt, pair in enumerate(zip(expected, actual, strict=True)):
-        for position, (a, b) in enumerate(zip(*pair, strict=True)):
-            if a != b:
-                raise Difference(
-                    f"greedy tokens differ first at prompt {prompt}, token {position}: {left} "
-                    f"gives {a}, {right} gives {b}"
-                )
+    different = (torch.tensor(expected) != torch.tensor(actual)).nonzero().tolist()
+    for prompt, token in different[:1]:
+        raise Difference(
+            f"greedy tokens differ first at prompt {prompt}, token {token}: {left} gives "
+            f"{expected[prompt][token]}, {right} gives {actual[prompt][token]}"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,13 @@ UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
 STARTS = {"equal": "equal scores", "progressive": "a cut in rounds"}
 SHARES = {"layerwise": "with equal shares for all layers", "owl": "with shares by layers' outliers"}
 ONE_BUDGET = "under one global budget"
+COMPENSATION = (
+    " Compensation: the kept columns of the output layers were solved by least squares for the "
+    "dense model's hidden states."
+)
 ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate perplexity`."
-WIDTH = 96
 
 Texts = Mapping[str, Any]
-
-
-def paragraph(*sentences: str) -> str:
-    """Sentences as lines of a card; empty ones are left out."""
-    text = " ".join(sentence for sentence in sentences if sentence)
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def how_units_were_chosen(plan: Plan) -> str:
@@ -43,7 +39,9 @@ def how_units_were_chosen(plan: Plan) -> str:
     else:
         chosen = f"the criterion `{method}`, at once"
     budget = SHARES.get(config["allocation"], ONE_BUDGET)
-    return f"{units} were chosen by {chosen}, {budget}.{_compensation(plan)}"
+    provenance = plan.provenance
+    solved = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
+    return f"{units} were chosen by {chosen}, {budget}.{COMPENSATION if solved else ''}"
 
 
 def what_it_learnt_from(provenance: Texts) -> str:
@@ -64,7 +62,7 @@ def what_it_learnt_from(provenance: Texts) -> str:
         f"nats per token, where the dense model's is {healing['loss_dense']:.4f}."
         for healing in provenance.get("healing", [])
     ]
-    return paragraph(text, *healed, ADVICE)
+    return " ".join([text, *healed, ADVICE])
 
 
 def how_it_is_made_again(plan: Plan) -> str:
@@ -76,16 +74,6 @@ def how_it_is_made_again(plan: Plan) -> str:
     return (
         f"From the plan in this folder and the base model {again}, and checked. The {kept} taken "
         "from this folder: no plan holds them."
-    )
-
-
-def _compensation(plan: Plan) -> str:
-    provenance = plan.provenance
-    if not (provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))):
-        return ""
-    return (
-        " Compensation: the kept columns of the output layers were solved by least squares for the "
-        "dense model's hidden states."
     )
 
 

@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from grasp_deploy.checkpoint.card.method_text import (
     how_it_is_made_again,
     how_units_were_chosen,
-    paragraph,
     what_it_learnt_from,
 )
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
@@ -20,9 +19,7 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.stats.wording import plus_minus
 
 MARK = "†"
-ERRORS_ARE = (
-    "±: one standard error; of what was lost it is paired, sequence by sequence, item by item."
-)
+ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
 MODELS = ("dense", "pruned")
 TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
@@ -41,41 +38,22 @@ def model_card(
 ) -> str:
     """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made."""
     provenance = plan.provenance
-    made = paragraph(
-        f"A smaller dense model, cut from `{model_name(provenance)}` by grasp-deploy "
-        f"{provenance['versions']['grasp_deploy']}.",
-        how_units_were_chosen(plan),
-        "Each layer has its own sizes; weights keep their stock names.",
-        "The licence is the base model's.",
-    )
-    made_again = paragraph(
-        "`plan.safetensors` holds every decision (scores, mask, scales, provenance), and",
-        "`compress_config.json` the options.",
-        how_it_is_made_again(plan),
-    )
     return _TEMPLATES.get_template("model_card.md.jinja").render(
         base=model_name(provenance),
+        release=provenance["versions"]["grasp_deploy"],
         revision=provenance["revision"],
         figures=_figures(plan, dense, pruned),
-        made=made,
+        chosen=how_units_were_chosen(plan),
         learnt_from=what_it_learnt_from(provenance),
-        made_again=made_again,
+        made_again=how_it_is_made_again(plan),
         quality=quality,
-        **({} if quality is None else _quality_tables(quality)),
+        corpus_head=CORPUS_HEAD,
+        corpus_cells=corpus_cells,
+        mark_means=mark_means,
+        task_head=TASK_HEAD,
+        task_cells=task_cells,
+        errors_are=ERRORS_ARE,
     )
-
-
-def _quality_tables(quality: Mapping[str, Any]) -> dict[str, Any]:
-    corpora, tasks = quality["corpora"], quality["tasks"]
-    marked = any(row["calibrated_on"] for row in corpora)
-    return {
-        "corpus_head": CORPUS_HEAD,
-        "corpora": [corpus_cells(row) for row in corpora],
-        "mark": mark_means(quality) if marked else None,
-        "task_head": TASK_HEAD,
-        "tasks": [task_cells(row) for row in tasks],
-        "errors_are": ERRORS_ARE,
-    }
 
 
 def _figures(

@@ -19,7 +19,7 @@ NEEDS_MORE_HEALING = "needs more healing"  # of a model that was healed already
 UNDECIDED = "undecided"
 
 # Less than what lies between neighbouring sizes of one family: LLaMA 7B has 0.07 nats more than 13B
-# on C4 and 0.11 on WikiText-2 (perplexities 7.05 and 6.58, 5.67 and 5.08).
+# on C4 and 0.11 on WikiText-2.
 DROP_IN_NATS = 0.05
 # By Kaplan et al. (2020), loss goes with the parameters to the power -0.076. On top of 2 nats, 0.5
 # more are those of a dense model a twentieth of the size, which would then be the better choice.
@@ -46,13 +46,11 @@ def seen(healed: bool) -> str:
 def quality_verdict(
     corpora: Sequence[Row], tasks: Sequence[Row], healed: bool = False
 ) -> dict[str, str]:
-    """`outcome` and a `sentence` of reason, which names the figure that decides and its threshold.
+    """`outcome`, and a `sentence` that names the figure that decides and its threshold.
 
-    A corpus has `name`, `calibrated_on`, `sequences`, `dense` and `pruned` with their `perplexity`,
-    and `excess_error` of the difference (null: unknown). A task has `task`, `chance`, `change` and
-    `change_error` (null: unknown), and `dense` and `pruned` with their `accuracy` and
-    `standard_error`. For a `healed` model `calibrated_on` covers that text too. Tasks alone can
-    condemn a model and not acquit it.
+    The rows are those of a quality record; an `excess_error` or `change_error` of null is unknown.
+    For a `healed` model `calibrated_on` covers that text too. Tasks alone can condemn a model and
+    not acquit it.
     """
     unmeasured = f"no text was measured that the model was not {seen(healed)}"
     none = _Loss(unmeasured, -math.inf, math.inf)
@@ -113,10 +111,7 @@ def _lost_tasks(tasks: Sequence[Row]) -> list[Row]:
 
 
 def _fallen_to_chance(tasks: Sequence[Row]) -> list[Row]:
-    """The tasks that only the dense model can do, if they are most of those that it can do.
-
-    One task of many may ask for a single skill; most of them are the model.
-    """
+    """The tasks that only the dense model can do, if they are most of those that it can do."""
     able = [row for row in tasks if _above_chance(row, "dense")]
     fallen = [row for row in _lost_tasks(able) if not _above_chance(row, "pruned")]
     return fallen if 2 * len(fallen) > len(able) else []
