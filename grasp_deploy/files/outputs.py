@@ -26,10 +26,9 @@ PLAN_FILE = "plan.safetensors"  # in every pruned checkpoint
 def staged_directory(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A temporary sibling of `output` that takes its name when the block ends well.
 
-    Everything in it is flushed to the disk first. If the block fails, nothing is left behind; what
-    a killed process left behind is cleared by the next run. With `overwrite` the old folder goes
-    only after the new one is complete. Raises InputError if the output exists, or another process
-    is writing it.
+    Everything in it is flushed to the disk first. If the block fails, nothing is left behind; the
+    next run clears what a killed one left. With `overwrite` the old folder goes after the new one
+    is complete. Raises InputError if the output exists, or another process is writing it.
     """
     refuse_existing(output, overwrite=overwrite)
     staging = output.with_name(f".{output.name}.incomplete")

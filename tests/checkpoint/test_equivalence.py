@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.common.plans import plan_of, random_mask, random_scales
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load
-from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.compression.budget import unit_table
+from grasp_deploy.compression.budget import budget_for, unit_table
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.gates import gated
 from tests.tiny import VARIANTS, save_tiny
@@ -27,33 +27,13 @@ TOLERANCE = 1e-4
 IDS = torch.randint(256, (4, 24), generator=torch.Generator().manual_seed(3))
 
 
-def random_plan(directory: Path, seed: int = 0) -> Plan:
+def random_plan(directory: Path) -> Plan:
     """A plan with a random mask and random scales for the model in a folder."""
-    units = unit_table(model_shape(read_config(directory)))
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(units.size, generator=generator) < 0.6
-    for layer in range(units.layers):  # at least one unit of each kind
-        mask[units.ffn(layer).start] = mask[units.kv(layer).start] = True
-    scales = torch.where(mask, 0.5 + torch.rand(units.size, generator=generator), 1.0)
-    provenance = {
-        "model": str(directory),
-        "revision": None,
-        "weight_hashes": file_hashes(directory),
-        "dense_layers": list(zip(units.ffn_channels, units.kv_groups, strict=True)),
-        "cost_model": "parameters",
-        "budget": {"limit": 1.0, "kept_cost": 1.0, "total_cost": 2.0},
-        "config": CompressConfig(str(directory), keep=0.6).as_dict(),
-        "calibration": {
-            "source": "text",
-            "sequences": 1,
-            "sequence_length": 2,
-            "heldout_sequences": 0,
-        },
-        "losses": {"heldout_dense": None, "heldout_pruned": None},
-        "seconds": {"gates": 0.0, "scales": 0.0},
-        "versions": {"grasp_deploy": "0"},
-    }
-    return Plan(torch.zeros(units.size), mask, scales, provenance)
+    shape = model_shape(read_config(directory))
+    config = CompressConfig(str(directory), keep=0.6)
+    budget = budget_for(config, shape, torch.device("cpu"))
+    mask = random_mask(budget, seed=0)
+    return plan_of(directory, budget, mask, random_scales(mask, seed=0))
 
 
 def logits(model: torch.nn.Module) -> torch.Tensor:

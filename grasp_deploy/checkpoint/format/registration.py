@@ -1,10 +1,9 @@
 """Registration of pruned checkpoints with transformers' Auto classes, without importing them.
 
-Auto classes hold classes, not names, so registering means importing the model code, which means
-importing torch. `import grasp_deploy` may do neither, so the registration waits. A finder in front
-of `sys.meta_path` watches imports of transformers and of the two files here that import it. It
-registers once an import that loaded an Auto module has ended as a whole: transformers imports its
-Auto modules in the middle of loading others, when ours could not be loaded yet.
+Auto classes hold classes, so registering means importing the model code and torch, which
+`import grasp_deploy` may not do. A finder in front of `sys.meta_path` watches imports of
+transformers and of the two files here that import it. It registers once an import that loaded an
+Auto module has ended as a whole: in its middle our code could not be loaded yet.
 """
 
 from __future__ import annotations

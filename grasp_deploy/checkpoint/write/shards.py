@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,33 +52,28 @@ def write_shards(
 ) -> dict[str, str]:
     """Write the tensors of a model, in the order of its shape, and the index of the shards.
 
-    Returns the SHA-256 of each file by its name. Threads take it, and flush what is written, while
-    the next tensor comes.
+    Returns the SHA-256 of each file by its name; a thread takes it while the next tensor comes.
     """
     shards, sizes = plan_shards(shape, shard_bytes), shape.tensor_shapes()
     incoming, hashes = enumerate(tensors, start=1), {}
-    with ThreadPoolExecutor(2) as threads:
+    with ThreadPoolExecutor(1) as thread:
         for file_name, names in shards.items():
             with (directory / file_name).open("wb") as file:
                 header = _header({name: sizes[name] for name in names}, shape)
-                digest = hashlib.sha256(header)
+                digest = hashlib.sha256()
                 file.write(header)
-                hashed = flushed = threads.submit(os.fdatasync, file.fileno())
+                hashed = thread.submit(digest.update, header)
                 for expected in names:
                     done, (name, tensor) = next(incoming)
                     found = (name, str(tensor.dtype), tuple(tensor.shape))
                     assert found == (expected, f"torch.{shape.dtype}", sizes[expected]), found
                     data = tensor.contiguous().view(torch.uint8).numpy().data.cast("B")
                     hashed.result()  # so that no more than one tensor waits in memory
-                    hashed = threads.submit(digest.update, data)
+                    hashed = thread.submit(digest.update, data)
                     for start in range(0, len(data), PIECE_BYTES):
                         file.write(data[start : start + PIECE_BYTES])
-                    if flushed.done():
-                        flushed.result()
-                        flushed = threads.submit(os.fdatasync, file.fileno())
                     on_progress(done, len(sizes))
                 hashed.result()
-                flushed.result()
             hashes[file_name] = digest.hexdigest()
     # Also for a single shard: without an index vLLM would load every .safetensors file beside it,
     # the plan included.
