@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,8 @@ from benchmarks.common.output import (
 )
 from benchmarks.common.plans import plan_of, random_mask, random_scales
 from benchmarks.common.spread import spread
-from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.read.config_file import read_config_at
-from grasp_deploy.checkpoint.write.shards import TensorLayout, plan_shards, write_shards
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.write.shards import plan_shards, write_shards
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
@@ -78,23 +78,18 @@ def write_model(folder: Path, config: dict[str, Any], shards: int) -> int:
     """A random model in so many shards, written as a stream; returns the bytes of a shard."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    layouts = {
-        name: TensorLayout(torch.bfloat16, size)
-        for name, size in model_shape(config).tensor_shapes().items()
-    }
-    total = sum(layout.size_bytes for layout in layouts.values())
+    shape = replace(model_shape(config), dtype="bfloat16")
     shard_bytes = bisect.bisect_left(
-        range(total), True, key=lambda size: len(plan_shards(layouts, size)) <= shards
+        range(shape.weight_bytes), True, key=lambda size: len(plan_shards(shape, size)) <= shards
     )
-    for _ in write_shards(folder, layouts, _random_tensors(layouts), shard_bytes):
-        pass
+    write_shards(folder, shape, _random_tensors(shape), shard_bytes)
     return shard_bytes
 
 
-def _random_tensors(layouts: Mapping[str, TensorLayout]) -> Iterator[tuple[str, Tensor]]:
+def _random_tensors(shape: ModelShape) -> Iterator[tuple[str, Tensor]]:
     generator = torch.Generator().manual_seed(0)
-    for name, layout in layouts.items():
-        yield name, torch.randn(layout.shape, dtype=layout.dtype, generator=generator)
+    for name, size in shape.tensor_shapes().items():
+        yield name, torch.randn(size, dtype=torch.bfloat16, generator=generator)
 
 
 def export_once(work: Path, shard_bytes: int) -> dict[str, Any]:
@@ -202,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_positive(options, "shards", "repeats")
     if options.smoke:
         options.config, options.repeats = MODEL / "config.json", 2
-    config = read_config_at(options.config)
+    config = read_config(options.config)
     torch.set_num_threads(1)
     command = command_of("export_memory", arguments)
     with tempfile.TemporaryDirectory(prefix="export-memory-") as work:

@@ -49,7 +49,6 @@ from benchmarks.common.output import (
 from benchmarks.common.spread import spread
 from benchmarks.gate_bounds import lower_bound, tight_bound, twin
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
@@ -104,7 +103,7 @@ def build(options: argparse.Namespace) -> Subject:
     """Load or make the model, straight on the device and in its dtype."""
     device = resolve_device(options.device)
     if options.config:
-        config = read_config_at(options.config)
+        config = read_config(options.config)
         with device:
             model = AutoModelForCausalLM.from_config(
                 AutoConfig.for_model(**config),

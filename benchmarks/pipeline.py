@@ -33,10 +33,8 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from grasp_deploy.checkpoint.format.shapes import model_shape
-from grasp_deploy.checkpoint.read.config_file import read_config_at
-from grasp_deploy.checkpoint.read.loading import resolve_device
-from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource
 from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.compression.budget import budget_for
@@ -62,7 +60,7 @@ COMPENSATION_BLOCKS = CompressConfig.compensation_sequences
 def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
     """A prepared run on random tokens."""
     device = resolve_device(options.device)
-    shape = model_shape(read_config_at(options.config))
+    shape = model_shape(read_config(options.config))
     config = CompressConfig(
         model=str(options.config),
         keep=options.keep,

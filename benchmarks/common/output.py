@@ -16,8 +16,8 @@ from grasp_deploy.cli.console import error_boundary, tidy_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.record import check_place as check_place
 from grasp_deploy.files.record import write_record
-from grasp_deploy.files.record_output import check_place as check_place
 from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.report.progress import stage_bars
 

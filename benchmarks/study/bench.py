@@ -16,9 +16,8 @@ from transformers import PreTrainedModel
 from benchmarks.study.healing import healed
 from benchmarks.study.record import Layer, Losses, Row
 from benchmarks.study.tasks import accuracies
-from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.unit_costs import unit_costs
@@ -73,7 +72,7 @@ class Bench:
         }
         self.directory: Path = options.model
         self.dense = self.perplexities(load_float32(self.directory))
-        self.shape = model_shape(read_config_at(options.model / "config.json"))
+        self.shape = model_shape(read_config(options.model / "config.json"))
         self.dense_layers: list[Layer] = [
             (layer.intermediate_size, layer.num_key_value_heads) for layer in self.shape.layers
         ]

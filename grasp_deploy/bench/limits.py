@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grasp_deploy.checkpoint.read.config_file import positions_at
+from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.engine.serve import available_memory_bytes
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel

@@ -6,8 +6,16 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
-from grasp_deploy.checkpoint.limits import tensor_parallel_sizes
+from grasp_deploy.checkpoint.format.shapes import (
+    LayerShape,
+    ModelShape,
+    dense_shape,
+    model_shape,
+    read_config,
+)
+from grasp_deploy.checkpoint.limits import check_tensor_parallel, tensor_parallel_sizes
+from grasp_deploy.checkpoint.read.source import resolve_model
+from grasp_deploy.errors import InputError
 
 
 class Footprint(Struct, frozen=True, omit_defaults=True):
@@ -26,7 +34,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
     parameters: int
     weight_bytes: int
     kv_bytes_per_token: int
-    layers: tuple[LayerShape, ...]
+    layers: list[LayerShape]
     distinct_shapes: int
     tensor_parallel_sizes: list[int]
     memory_bytes: int | None = None
@@ -34,8 +42,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON has them, without those that were not asked for."""
-        figures: dict[str, Any] = to_builtins(self)
-        return {**figures, "layers": list(figures["layers"])}
+        return to_builtins(self)
 
 
 def footprint(
@@ -56,7 +63,7 @@ def footprint(
         parameters=shape.parameters,
         weight_bytes=shape.weight_bytes,
         kv_bytes_per_token=kv_bytes_per_token,
-        layers=shape.layers,
+        layers=list(shape.layers),
         distinct_shapes=len(set(shape.layers)),
         tensor_parallel_sizes=tensor_parallel_sizes(shape),
         memory_bytes=memory_bytes,
@@ -64,10 +71,34 @@ def footprint(
     )
 
 
-def compare(dense: Footprint, pruned: Footprint) -> dict[str, float]:
+def compare(dense: ModelShape, pruned: ModelShape) -> dict[str, float]:
     """Pruned as a share of dense, for parameters, weight bytes and KV bytes per token."""
     return {
-        "parameters_ratio": pruned.parameters / dense.parameters,
-        "weight_bytes_ratio": pruned.weight_bytes / dense.weight_bytes,
-        "kv_bytes_per_token_ratio": pruned.kv_bytes_per_token / dense.kv_bytes_per_token,
+        "parameters": pruned.parameters / dense.parameters,
+        "weight_bytes": pruned.weight_bytes / dense.weight_bytes,
+        "kv_bytes_per_token": pruned.kv_bytes_per_token() / dense.kv_bytes_per_token(),
     }
+
+
+def inspect_model(
+    name: str,
+    revision: str | None = None,
+    tensor_parallel: int | None = None,
+    memory_bytes: int | None = None,
+) -> dict[str, Any]:
+    """The footprint of a model from its config.json, and of the dense model that it came from."""
+    config = read_config(resolve_model(name, revision, weights=False).directory)
+    shape = model_shape(config)
+    record = footprint(shape, memory_bytes).as_dict()
+    if shape.pruned:
+        dense = dense_shape(config)
+        record["dense"] = footprint(dense, memory_bytes).as_dict()
+        record["ratios"] = compare(dense, shape)
+    if tensor_parallel is not None:
+        fits = {"fits": True, "detail": f"every layer divides by {tensor_parallel}"}
+        try:
+            check_tensor_parallel(shape, tensor_parallel)
+        except InputError as error:
+            fits = {"fits": False, "detail": str(error)}
+        record["tensor_parallel"] = {"size": tensor_parallel, **fits}
+    return record

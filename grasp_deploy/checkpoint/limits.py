@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Literal
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.errors import InputError
+from grasp_deploy.stats.wording import listed
 
 Platform = Literal["cpu", "cuda"]
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM 0.32
@@ -29,7 +29,7 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
     undivided = _undivided(shape, size)
     if not undivided:
         return
-    what = "; ".join(f"the {unit} of {_ranges(layers)}" for layers, unit in undivided.items())
+    what = "; ".join(f"the {unit} of layers {listed(layers)}" for unit, layers in undivided.items())
     fitting = ", ".join(map(str, tensor_parallel_sizes(shape)))
     remedy = f"take a size that does ({fitting})"
     if size <= max(layer.num_key_value_heads for layer in shape.layers):
@@ -47,25 +47,17 @@ def check_head_size(shape: ModelShape, platform: Platform) -> None:
         )
 
 
-def _undivided(shape: ModelShape, size: int) -> dict[tuple[int, ...], str]:
-    """Kinds of units whose number `size` does not divide, by the layers in which it does not."""
+def _undivided(shape: ModelShape, size: int) -> dict[str, list[int]]:
+    """The layers that `size` does not divide, by kind of unit.
+
+    Where it divides the KV groups, it divides their query heads too.
+    """
     counts = {
-        "query heads": [layer.num_attention_heads for layer in shape.layers],
         "KV groups": [layer.num_key_value_heads for layer in shape.layers],
         "FFN channels": [layer.intermediate_size for layer in shape.layers],
     }
-    undivided: dict[tuple[int, ...], str] = {}
-    for unit, values in counts.items():
-        layers = tuple(index for index, value in enumerate(values) if value % size)
-        if layers:
-            undivided[layers] = f"{undivided[layers]}, {unit}" if layers in undivided else unit
-    return undivided
-
-
-def _ranges(layers: tuple[int, ...]) -> str:
-    """Layer numbers in words: (0, 2, 3, 4) -> "layers 0, 2-4"."""
-    breaks = [(a, b) for a, b in pairwise(layers) if b != a + 1]
-    starts = [layers[0], *(start for _, start in breaks)]
-    ends = [*(end for end, _ in breaks), layers[-1]]
-    spans = (f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
-    return f"{'layer' if len(layers) == 1 else 'layers'} {', '.join(spans)}"
+    undivided = {
+        unit: [index for index, value in enumerate(values) if value % size]
+        for unit, values in counts.items()
+    }
+    return {unit: layers for unit, layers in undivided.items() if layers}

@@ -9,20 +9,130 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta, Struct
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
-from grasp_deploy.checkpoint.plan_record import Provenance
+from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
 from grasp_deploy.files.tensors import read_tensors, write_tensors
+from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 1
+Count = Annotated[int, Meta(ge=0)]
+Cost = Annotated[float, Meta(gt=0)]
+
+
+class TextPart(Struct):
+    """One source of a mixture."""
+
+    source: str
+    sequences: Count
+
+
+class Text(Struct, kw_only=True):
+    """Text that was learnt from; of calibration, some sequences were held out."""
+
+    source: str
+    sequences: Count
+    sequence_length: Count
+    parts: list[TextPart] = []
+
+
+class Calibration(Text, kw_only=True):
+    heldout_sequences: Count
+
+
+class Healing(Struct):
+    """One healing: its text, how long it learnt, and the held-out loss in nats per token."""
+
+    text: Text
+    steps: Count
+    rank: Count
+    loss_dense: float
+    loss_before: float
+    loss_after: float
+
+
+class Budget(Struct):
+    """Costs on the flat axis of units, in the unit of the cost model."""
+
+    limit: Cost
+    kept_cost: Cost
+    total_cost: Cost
+
+
+class Losses(Struct):
+    """Held-out loss in nats per token; null where nothing was held out."""
+
+    heldout_dense: float | None
+    heldout_pruned: float | None
+
+    def __post_init__(self) -> None:
+        if (self.heldout_dense is None) != (self.heldout_pruned is None):
+            raise ValueError("one loss is null and the other is not")
+
+
+class Seconds(Struct):
+    gates: float
+    scales: float
+
+
+class Options(Struct):
+    """The options of a compression that an export and a model card read."""
+
+    model: str
+    method: str
+    start: str
+    rounds: Count
+    round_criterion: str
+    targets: str
+    allocation: str
+    select: str
+    compensation: bool
+    swap_groups: Count
+    scale_epochs: Count
+
+
+class Versions(Struct):
+    grasp_deploy: str
+
+
+class Provenance(Struct, kw_only=True):
+    """The origin of a plan. Checked where a plan is loaded, except for keys that are never read."""
+
+    model: str
+    revision: str | None
+    weight_hashes: dict[str, str]  # SHA-256 by file name
+    dense_layers: list[tuple[Count, Count]]  # FFN channels, KV groups
+    cost_model: str
+    budget: Budget
+    config: Options
+    calibration: Calibration
+    losses: Losses
+    seconds: Seconds
+    versions: Versions
+    fitted: list[str] = []
+    healing: list[Healing] = []
+
+    def __post_init__(self) -> None:
+        """Refuse fitted tensors that no release fits: `verify` cannot prove those."""
+        linears = tuple(linear.name for linear in PRUNABLE_LINEARS)
+        fittable = {
+            f"model.layers.{layer}.{name}.weight"
+            for layer in range(len(self.dense_layers))
+            for name in (linears if self.healing else OUTPUT_PROJECTIONS)
+        }
+        names = set(self.fitted)
+        complete = names <= fittable if self.healing else names in (set(), fittable)
+        if len(names) < len(self.fitted) or not complete:
+            raise ValueError("fitted names other tensors than those that are fitted or healed")
 
 
 @dataclass(frozen=True)
@@ -52,11 +162,6 @@ class Plan:
     def fitted(self) -> list[str]:
         """Names of fitted tensors, scales folded in, which the checkpoint alone holds."""
         return self.provenance.get("fitted", [])
-
-    @property
-    def units(self) -> int:
-        """`N`."""
-        return sum(ffn + kv for ffn, kv in self.dense_layers)
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -90,28 +195,33 @@ def calibrated_beside(directory: Path) -> Tensor | None:
 
 
 def _is_whole(plan: Plan) -> bool:
-    for tensor in (plan.scores, plan.scales):
-        if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
-            return False
-    if plan.mask.dtype != torch.bool:
+    units = UnitTable.of_layers(plan.dense_layers)
+    dtypes = [(plan.scores, torch.float32), (plan.mask, torch.bool), (plan.scales, torch.float32)]
+    if any(part.dtype != dtype or part.shape != (units.size,) for part, dtype in dtypes):
         return False
-    if any(tensor.shape != (plan.units,) for tensor in (plan.scores, plan.mask, plan.scales)):
+    if not (torch.isfinite(plan.scores) & torch.isfinite(plan.scales)).all():
         return False
     windows = plan.calibrated
     if windows is not None and (windows.dtype != torch.int64 or windows.dim() != 1):
         return False
-    kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
+    kept = units.kept_per_layer(plan.mask)
     return all(channels > 0 and groups > 0 for channels, groups in kept)
 
 
-def check_layers(plan: Plan, shape: ModelShape) -> None:
-    """Raise InputError if the plan was made for a model with other layers than `shape`."""
-    layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in shape.layers]
-    if layers != plan.dense_layers:
-        raise InputError(
-            f"the plan was made for {plan.provenance['model']}, whose layers have other sizes than "
-            "this model's: name the model that it was made for"
-        )
+def check_layers(plan: Plan, base: StoredModel) -> None:
+    """Raise InputError, before weights are read, if a model is not the one of a plan by its sizes
+    or by the names of its weight files."""
+    layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in base.shape.layers]
+    names = {path.name for path in base.directory.glob("*.safetensors")}
+    for what, same in (
+        ("layers have other sizes", layers == plan.dense_layers),
+        ("weight files have other names", names == plan.provenance["weight_hashes"].keys()),
+    ):
+        if not same:
+            raise InputError(
+                f"the plan was made for {plan.provenance['model']}, whose {what} than this "
+                "model's: name the model that it was made for"
+            )
 
 
 def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
@@ -133,8 +243,3 @@ def pruned_shape(plan: Plan, dense: ModelShape) -> ModelShape:
     """The shape that a plan leaves of its base model's."""
     kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
     return replace(dense, layers=pruned_layers(dense, kept), pruned=True)
-
-
-def unit_scales(mask: Tensor) -> Tensor:
-    """`(N,)` scales of 1 for a `(N,)` mask: nothing is rescaled."""
-    return torch.ones(len(mask), dtype=torch.float32)

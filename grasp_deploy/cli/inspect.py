@@ -27,7 +27,7 @@ def inspect_command(
     as_json: Json = False,
 ) -> None:
     """Predict a model's footprint from its config.json alone, dense beside pruned."""
-    from grasp_deploy.checkpoint.inspection import inspect_model
+    from grasp_deploy.checkpoint.footprint import inspect_model
 
     memory_bytes = parse_bytes(memory, "--memory") if memory else None
     record = inspect_model(model, revision, tensor_parallel, memory_bytes)

@@ -46,7 +46,7 @@ def synthesize_command(
         checked = CompressConfig(model=config, **budget)
     except InputError as error:  # --set targets is an option of its own here
         raise InputError(str(error).replace("--set targets=", "--targets ")) from None
-    from grasp_deploy.checkpoint.inspection import inspect_model
+    from grasp_deploy.checkpoint.footprint import inspect_model
     from grasp_deploy.compression.synthesize import synthesize
 
     synthesize(checked, output, kv_keep=kv_keep)

@@ -10,8 +10,7 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.checkpoint.read.validate import TensorEntry
-from grasp_deploy.checkpoint.write.checkpoint import SHARD_BYTES, write_checkpoint
+from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
 from grasp_deploy.compression.failures import explained_failures
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.gates import candidate_masks, learn_gates
@@ -77,7 +76,7 @@ def compress(
 
 def learn_plan(
     run: PreparedRun, workspace: Workspace, on_progress: OnProgress
-) -> tuple[Plan, dict[str, TensorEntry]]:
+) -> tuple[Plan, dict[str, Path]]:
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
     with explained_failures(run.device):
         frozen = FrozenModel.load(run, workspace, on_progress)

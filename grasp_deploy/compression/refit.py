@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from torch import Tensor
 
-from grasp_deploy.checkpoint.read.validate import TensorEntry
 from grasp_deploy.compression.frozen_model import FrozenModel, StageResult
 from grasp_deploy.pruning.compensation import Fit
 
@@ -63,7 +63,7 @@ def _candidates(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[Candidate]
             yield Candidate(frozen.mask_loss(mask), mask, [], frozen.outputs.extract(mask))
 
 
-def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, TensorEntry]:
+def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, Path]:
     """The refitted tensors as the checkpoint will hold them, scales folded in, on disk."""
     run, outputs = frozen.run, frozen.outputs
     sizes = run.budget.units.segment_sizes
@@ -74,4 +74,4 @@ def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, 
         for (name, columns), kept in zip(outputs.extract(mask).items(), kept_scales, strict=True)
     }
     path = frozen.workspace.save_tensors("fitted", tensors, {})
-    return {name: TensorEntry(path, "F32", tuple(tensor.shape)) for name, tensor in tensors.items()}
+    return dict.fromkeys(tensors, path)

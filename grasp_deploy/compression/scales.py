@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.plan import unit_scales
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.pruning import training
 
@@ -14,7 +14,7 @@ def learn_scales(frozen: FrozenModel, mask: Tensor) -> Tensor:
     run, schedule = frozen.run, frozen.run.scale_schedule
     return frozen.learn(
         "scales",
-        unit_scales(mask).to(run.device),
+        torch.ones(len(mask), device=run.device),
         schedule,
         lambda state: training.learn_scales(frozen.model, run.budget.units, mask, schedule, state),
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grasp_deploy.checkpoint.card.model_card import ratios
-from grasp_deploy.checkpoint.footprint import footprint
+from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.compression.compress import Compressed
 from grasp_deploy.pruning.units import UnitTable
 
@@ -25,7 +24,10 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
         "total_cost": budget["total_cost"],
         "kept_ffn_share": ffn_share,
         "kept_kv_share": kv_share,
-        "ratios": ratios(plan, compressed.dense, compressed.pruned),
+        "ratios": {
+            "prunable_cost": budget["kept_cost"] / budget["total_cost"],
+            **compare(compressed.dense, compressed.pruned),
+        },
         "start_seconds": seconds.get("start", 0.0),
         "gate_learning_seconds": seconds["gates"],
         "compensation_seconds": seconds.get("compensation", 0.0),

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import pruned_layers
-from grasp_deploy.checkpoint.read.config_file import read_config_at, resolve_config
+from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
@@ -37,7 +37,7 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder")
-    stated = read_config_at(resolve_config(config.model, config.revision))
+    stated = read_config(resolve_config(config.model, config.revision))
     dense = model_shape(stated)
     if dense.pruned:
         raise InputError(

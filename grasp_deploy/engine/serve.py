@@ -17,7 +17,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.limits import Platform, check_head_size, check_tensor_parallel
-from grasp_deploy.checkpoint.read.validate import check_checkpoint, check_tokenizer
+from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_stored_model
 from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.process import log_tail, start, stop
 from grasp_deploy.engine.vllm_process import engine_environment, installed_platform, server_module
@@ -49,7 +49,7 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> Mode
     flags = read_flags(vllm_arguments)
     if not directory.is_dir():
         raise InputError(f"no such folder: {directory}; name the folder of a model")
-    shape = check_checkpoint(directory)
+    shape = read_stored_model(directory).shape
     if flags.tokenizer is None and not flags.skip_tokenizer_init:
         check_tokenizer(directory)
     _check_length(read_config(directory), flags.max_model_len)

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.footprint import footprint
-from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES, ModelShape, model_shape
-from grasp_deploy.checkpoint.read.config_file import read_config_at, resolve_config
-from grasp_deploy.checkpoint.read.source import path_of, resolve_model
-from grasp_deploy.checkpoint.read.validate import check_weights, stored_dtype
+from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
+from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
 
@@ -45,8 +44,8 @@ def bench_models(
     """
     if not names:
         raise InputError("no model is named: give at least one folder or hub id")
-    if dtype not in ("auto", *DTYPE_BYTES):
-        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPE_BYTES)}")
+    if dtype not in ("auto", *DTYPES):
+        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
     models, seen = [], Counter[str]()
     for name in names:
         path = _path(name, random_weights)
@@ -87,14 +86,13 @@ def _path(name: str, random_weights: bool) -> Path:
 
 
 def _shape(path: Path, random_weights: bool) -> ModelShape:
-    shape = model_shape(read_config_at(path))
     if random_weights:
-        return shape
+        return model_shape(read_config(path))
     if not any(path.glob("*.safetensors")):
         raise InputError(
             f"{path} holds no weights (.safetensors): for its shape alone give --random-weights"
         )
-    return replace(shape, dtype=stored_dtype(check_weights(path, shape)))
+    return read_stored_model(path).shape
 
 
 def _label(name: str) -> str:

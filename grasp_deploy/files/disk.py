@@ -34,10 +34,10 @@ def kind_of(path: str | Path) -> Literal["file", "folder", "special", None]:
     """
     try:
         mode = Path(path).stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+    except ValueError:  # a NUL in the name
         return None
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             return None
         raise
     if stat.S_ISREG(mode):

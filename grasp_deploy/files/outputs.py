@@ -26,10 +26,9 @@ PLAN_FILE = "plan.safetensors"  # in every pruned checkpoint
 def staged_directory(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A temporary sibling of `output` that takes its name when the block ends well.
 
-    Everything in it is flushed to the disk first. If the block fails, nothing is left behind; what
-    a killed process left behind is cleared by the next run. With `overwrite` the old folder goes
-    only after the new one is complete. Raises InputError if the output exists, or another process
-    is writing it.
+    Everything in it is flushed to the disk first. If the block fails, nothing is left behind; the
+    next run clears what a killed one left. With `overwrite` the old folder goes after the new one
+    is complete. Raises InputError if the output exists, or another process is writing it.
     """
     refuse_existing(output, overwrite=overwrite)
     staging = output.with_name(f".{output.name}.incomplete")
@@ -119,15 +118,13 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
     """Raise InputError if `output` exists and may not be replaced; only pruned checkpoints may."""
     if output.name in ("", ".."):
         raise InputError(f"the output {output} has no name of its own: name a folder to make")
-    try:
-        str(output).encode()
-    except UnicodeEncodeError:
-        raise InputError(f"the output {str(output)!r} is no UTF-8: choose another name") from None
     with readable_disk_errors(output):
         _refuse_inside_checkpoint(output)
         if output.is_symlink():
             raise InputError(f"the output {output} is a link: name the folder itself, or another")
-        _recover(output)
+        if _replaced(output).exists():  # a stopped run has moved it, or one at work
+            with locked(lock_of(output), output):
+                _put_back(output)
         if not output.exists():
             return
         if not output.is_dir():
@@ -181,13 +178,6 @@ def _replace(staging: Path, output: Path) -> None:
 def _replaced(output: Path) -> Path:
     """The name under which the old folder waits until the new one has taken its place."""
     return output.with_name(f".{output.name}.replaced")
-
-
-def _recover(output: Path) -> None:
-    """Put back what a stopped run had moved; InputError if it is still at work."""
-    if _replaced(output).exists():
-        with locked(lock_of(output), output):
-            _put_back(output)
 
 
 def _put_back(output: Path) -> None:

@@ -22,6 +22,7 @@ from msgspec import to_builtins
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import write_text
 from grasp_deploy.files.json_files import read_json
+from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.version import __version__
 
 SCHEMA_VERSION = 1
@@ -60,6 +61,25 @@ def read_record(path: Path) -> dict[str, Any]:
             f"{SCHEMA_VERSION}: run its command again"
         )
     return record
+
+
+def check_place(output: Path | None, kind: str | None = None) -> None:
+    """Raise InputError if a record could not be written to `output`, before anything is measured.
+
+    Only a record is ever replaced, and, if `kind` names a benchmark, only a record of that one.
+    """
+    if output is None or not check_file_place(output, "--output"):
+        return
+    try:
+        existing = read_record(output)["benchmark"]
+    except InputError:
+        raise InputError(
+            f"--output {output} exists and is not a record of this release: name another file"
+        ) from None
+    if kind is not None and existing != kind:
+        raise InputError(
+            f"--output {output} is a record of {existing}, and not of {kind}: name another file"
+        )
 
 
 def machine() -> dict[str, Any]:
@@ -101,9 +121,6 @@ def _gpus() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        return platform.processor()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()

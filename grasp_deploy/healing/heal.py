@@ -27,10 +27,8 @@ from grasp_deploy.checkpoint.read.loading import (
     load_tokenizer,
     resolve_device,
 )
-from grasp_deploy.checkpoint.read.validate import StoredModel, TensorEntry, check_checkpoint
-from grasp_deploy.checkpoint.write.checkpoint import write_checkpoint
-from grasp_deploy.checkpoint.write.export import base_of
-from grasp_deploy.checkpoint.write.shards import CODES
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
+from grasp_deploy.checkpoint.write.export import base_of, write_checkpoint
 from grasp_deploy.data import Blocks, calibration_sources, read_blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
@@ -87,7 +85,7 @@ def heal(
     refuse_existing(output, overwrite=overwrite)
     if not (directory / PLAN_FILE).is_file():
         raise InputError(f"{directory} is no pruned checkpoint: name a folder that compress made")
-    shape = check_checkpoint(directory)
+    shape = read_stored_model(directory).shape
     plan = intact_plan(directory)
     base = base_of(plan, model, "there is nothing to learn from")
     device = resolve_device(config.device)
@@ -163,8 +161,5 @@ def _write(
                 f"{folder} cannot hold the healed weights ({error}): make room there, or point "
                 "TMPDIR to a larger disk"
             ) from None
-        fitted = {
-            name: TensorEntry(path, CODES[tensor.dtype], tuple(tensor.shape))
-            for name, tensor in weights.items()
-        }
+        fitted = dict.fromkeys(weights, path)
         write_checkpoint(plan, base, output, fitted=fitted, overwrite=overwrite)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.checkpoint.card.quality_section import (
+from grasp_deploy.checkpoint.card.model_card import (
     ERRORS_ARE,
     TASK_HEAD,
     corpus_cells,

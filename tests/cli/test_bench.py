@@ -10,8 +10,7 @@ import pytest
 
 from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.record import write_record
-from grasp_deploy.files.record_output import check_place
+from grasp_deploy.files.record import check_place, write_record
 from tests.bench.records import kv_record, memory_record, model, record
 from tests.cli.command import assert_refused, grasp_deploy, tree
 

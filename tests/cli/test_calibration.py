@@ -71,7 +71,7 @@ def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
         {"source": "lower.txt", "weight": 1, "split": None, "sequences": 2, "documents": 1},
     ]
     card = " ".join((mixed / "README.md").read_text().split())
-    assert "8 blocks of 64 tokens of `upper.txt` (6 blocks) and `lower.txt` (2 blocks)." in card
+    assert "8 sequences of 64 tokens of `upper.txt` (6) and `lower.txt` (2)." in card
     plan, model = mixed / "plan.safetensors", ("--model", tiny_folder)
     assert grasp_deploy("export", plan, *model, "-o", "again").code == 0
     assert Path("again", plan.name).read_bytes() == plan.read_bytes()

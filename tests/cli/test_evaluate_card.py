@@ -103,7 +103,7 @@ def test_from_the_command_to_the_card(
     assert verdict == quality_verdict([docs], [piqa])
     assert f"**{verdict['outcome'].capitalize()}**: " in text
     assert verdict["sentence"].removeprefix(verdict["outcome"]) in text
-    assert f"| docs (train) | {docs['tokens']} in blocks of {TOKENS} | {told[0]:,.2f} |" in text
+    assert f"| docs (train) | {docs['tokens']} in sequences of {TOKENS} | {told[0]:,.2f} |" in text
     assert "| calibration.jsonl† |" in text and "| piqa (acc) | 100 | 50.0 | 90.0 ± 5.0 |" in text
 
     said = card(checkpoint, *data)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
-from grasp_deploy.checkpoint.read.config_file import read_config_at
-from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
@@ -46,7 +45,7 @@ def test_every_family_gives_a_config_that_a_model_can_be_built_from(
     config = CompressConfig(model=str(tmp_path / "dense"), keep=0.6)
     shape = synthesize(config, tmp_path / "pruned")
     assert [path.name for path in (tmp_path / "pruned").iterdir()] == ["config.json"]
-    assert model_shape(read_config_at(tmp_path / "pruned")) == shape
+    assert model_shape(read_config(tmp_path / "pruned")) == shape
     assert shape.pruned and shape.dtype == "bfloat16"
     model = random_model(tmp_path / "pruned", "cpu")
     assert sum(p.numel() for p in model.parameters()) == shape.parameters
@@ -61,7 +60,7 @@ def test_the_budget_holds_and_is_used_up(
         return  # that asks for more channels than there are
     config = CompressConfig(model=str(dense), keep=keep)
     shape = synthesize(config, tmp_path / "pruned", kv_keep=kv_keep)
-    all_dense = model_shape(read_config_at(dense))
+    all_dense = model_shape(read_config(dense))
     budget = budget_for(config, all_dense, torch.device("cpu"))
     kept = prunable_parameters(shape)
     assert kept <= budget.limit == pytest.approx(keep * prunable_parameters(all_dense))
@@ -93,7 +92,7 @@ def test_multiples_hold_in_every_layer(kv_keep: float | None, dense: Path, tmp_p
 def test_only_the_targets_are_pruned(targets: Any, whole: int, dense: Path, tmp_path: Path) -> None:
     config = CompressConfig(model=str(dense), keep=0.5, targets=targets)
     kept = groups_and_channels(synthesize(config, tmp_path / "pruned"))
-    full = groups_and_channels(model_shape(read_config_at(dense)))
+    full = groups_and_channels(model_shape(read_config(dense)))
     assert kept[whole] == full[whole] and sum(kept[1 - whole]) <= 0.5 * sum(full[1 - whole])
 
 
@@ -113,7 +112,7 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
     ended = grasp_deploy("synthesize", dense, "-o", output, *budget, "--json")
     record = json.loads(ended.stdout)
     assert record["pruned"] and record["ratios"]["kv_bytes_per_token"] == 0.5
-    assert record["parameters"] == model_shape(read_config_at(output)).parameters
+    assert record["parameters"] == model_shape(read_config(output)).parameters
     ended = grasp_deploy("synthesize", dense, "-o", tmp_path / "again", *budget)
     assert f"{record['parameters']:,}" in ended.stdout and "wrote" in ended.stdout
 

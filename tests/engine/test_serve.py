@@ -141,8 +141,8 @@ def test_layers_that_workers_cannot_share_are_named(tmp_path: Path, cpu_build: N
     dense = save_tiny("llama", tmp_path)
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
     assert refusal(tmp_path, "-tp", "2") == (
-        "the tensor-parallel size 2 does not divide the KV groups of layers 1-2; the FFN channels "
-        "of layer 1: take a size that does (1), or compress the dense model again with "
+        "the tensor-parallel size 2 does not divide the KV groups of layers 1 and 2; the FFN "
+        "channels of layers 1: take a size that does (1), or compress the dense model again with "
         "--tensor-parallel 2"
     )
 

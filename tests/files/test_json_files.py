@@ -17,6 +17,7 @@ class Size(msgspec.Struct):
 
 class Record(msgspec.Struct):
     sizes: list[Size]
+    named: dict[str, Size] = {}
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -41,9 +42,13 @@ def test_what_cannot_be_read(content: bytes | None, reason: str, tmp_path: Path)
         read_json(tmp_path / "a.json", "fetch it")
 
 
-def test_types_are_checked_and_the_key_is_named() -> None:
+def test_types_are_checked_and_key_and_value_are_named() -> None:
     assert typed({"sizes": [{"width": 3}]}, Record, "a.json", "mend it").sizes[0].width == 3
-    with pytest.raises(
-        InputError, match=r"a.json does not fit \(sizes\[0\].width: Expected `int`.*\): mend it"
+    wrong = {"width": "3" * 99}
+    for record, words in (
+        ({"sizes": [wrong]}, r"sizes\[0\].width: Expected `int`, got `str`; it is '3{39}"),
+        ({"sizes": [{}]}, r"sizes\[0\]: Object missing required field `width`"),
+        ({"sizes": [], "named": {"a": wrong}}, r"named\[...\].width: Expected `int`, got `str`"),
     ):
-        typed({"sizes": [{"width": "3"}]}, Record, "a.json", "mend it")
+        with pytest.raises(InputError, match=rf"^a.json does not fit \({words}\): mend it$"):
+            typed(record, Record, "a.json", "mend it")

@@ -114,7 +114,7 @@ def test_the_card_names_the_healing_and_its_text_does_not_count(
     assert "no text was measured that the model was not calibrated or healed on" in ended.stdout
     card = " ".join((folder / "README.md").read_text().split())
     assert "† The model was calibrated or healed on this corpus" in card
-    assert "Healed on 64 blocks of 64 tokens of `calibration.jsonl`" in card
+    assert "Healed on 64 sequences of 64 tokens of `calibration.jsonl`" in card
 
 
 @pytest.mark.all

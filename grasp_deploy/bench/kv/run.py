@@ -10,7 +10,7 @@ from grasp_deploy.bench.kv.record import Cell, KvRecord, KvSettings
 from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.record import record_models
 from grasp_deploy.checkpoint.limits import Platform
-from grasp_deploy.checkpoint.read.config_file import positions_at
+from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.engine.capacity import BLOCK_TOKENS, kv_capacity, predict_capacity
 from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError

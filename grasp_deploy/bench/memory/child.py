@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.read.loading import load_checked
-from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.checkpoint.read.loading import load_checked, random_model
 from grasp_deploy.engine.child import answer_requests
 from grasp_deploy.errors import InputError, first_line
 

@@ -19,8 +19,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, throughput_answers
 from grasp_deploy.checkpoint.read.loading import load as load_weights
-from grasp_deploy.checkpoint.read.loading import resolve_device
-from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
 from grasp_deploy.engine.child import answer_requests
 from grasp_deploy.errors import InputError, first_line
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.config.compress_options import LEARNT_METHODS
-from grasp_deploy.stats.wording import counted
+from grasp_deploy.stats.wording import counted, listed
 
 UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
 STARTS = {"equal": "equal scores", "progressive": "a cut in rounds"}
 SHARES = {"layerwise": "with equal shares for all layers", "owl": "with shares by layers' outliers"}
 ONE_BUDGET = "under one global budget"
+COMPENSATION = (
+    " Compensation: the kept columns of the output layers were solved by least squares for the "
+    "dense model's hidden states."
+)
 ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate perplexity`."
-WIDTH = 96
 
 Texts = Mapping[str, Any]
-
-
-def paragraph(*sentences: str) -> str:
-    """Sentences as lines of a card; empty ones are left out."""
-    text = " ".join(sentence for sentence in sentences if sentence)
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def how_units_were_chosen(plan: Plan) -> str:
@@ -43,37 +39,30 @@ def how_units_were_chosen(plan: Plan) -> str:
     else:
         chosen = f"the criterion `{method}`, at once"
     budget = SHARES.get(config["allocation"], ONE_BUDGET)
-    return f"{units} were chosen by {chosen}, {budget}.{_compensation(plan)}"
+    provenance = plan.provenance
+    solved = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
+    return f"{units} were chosen by {chosen}, {budget}.{COMPENSATION if solved else ''}"
 
 
 def what_it_learnt_from(provenance: Texts) -> str:
     """Text of calibration and healing, and the held-out loss on it."""
-    healed = [_how_it_was_healed(healing) for healing in provenance.get("healing", [])]
-    measured = healed or provenance["losses"]["heldout_pruned"] is not None
-    return paragraph(_how_it_was_calibrated(provenance), *healed, ADVICE if measured else "")
-
-
-def _how_it_was_calibrated(provenance: Texts) -> str:
     calibration, losses = provenance["calibration"], provenance["losses"]
-    text = f"Calibrated on {_blocks(calibration)}"
+    text = f"Calibrated on {_sequences(calibration)}"
     if losses["heldout_pruned"] is None:
-        return f"{text}; no block was held out, so no loss was measured."
-    purpose = _purpose_of_heldout(provenance["config"])
-    when = "Before healing, on" if provenance.get("healing") else "On"
-    return (
-        f"{text}. {when} {calibration['heldout_sequences']} of them, held out{purpose}, the loss "
-        f"went from {losses['heldout_dense']:.4f} to {losses['heldout_pruned']:.4f} nats per token."
-    )
-
-
-def _how_it_was_healed(healing: Texts) -> str:
-    return (
-        f"Healed on {_blocks(healing['text'])}: {healing['steps']:,} steps of LoRA of rank "
-        f"{healing['rank']}, merged into the linear layers. On blocks of them held out to choose "
-        f"the step, the loss went from {healing['loss_before']:.4f} before to "
-        f"{healing['loss_after']:.4f} after healing, where the dense model's is "
-        f"{healing['loss_dense']:.4f} nats per token."
-    )
+        text += "; none was held out, so no loss was measured."
+    else:
+        text += (
+            f". On {calibration['heldout_sequences']} of them, held out, the loss went from "
+            f"{losses['heldout_dense']:.4f} to {losses['heldout_pruned']:.4f} nats per token."
+        )
+    healed = [
+        f"Healed on {_sequences(healing['text'])}: {healing['steps']:,} steps of LoRA of rank "
+        f"{healing['rank']}, merged into the linear layers. On some of them, held out to choose "
+        f"the step, the loss went from {healing['loss_before']:.4f} to {healing['loss_after']:.4f} "
+        f"nats per token, where the dense model's is {healing['loss_dense']:.4f}."
+        for healing in provenance.get("healing", [])
+    ]
+    return " ".join([text, *healed, ADVICE])
 
 
 def how_it_is_made_again(plan: Plan) -> str:
@@ -88,40 +77,13 @@ def how_it_is_made_again(plan: Plan) -> str:
     )
 
 
-def _compensation(plan: Plan) -> str:
-    provenance = plan.provenance
-    fitted = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
-    if not fitted:
-        return ""
-    return (
-        " Compensation: the kept columns of the output layers were solved by least squares for the "
-        "dense model's hidden states."
-    )
-
-
-def _purpose_of_heldout(config: Texts) -> str:
-    best, solved = config["select"] == "best", bool(config["compensation"])
-    learnt = config["method"] in LEARNT_METHODS
-    decided = {
-        "choose the mask": learnt and (best or solved or bool(config["swap_groups"])),
-        "judge the solved columns": solved and not learnt,
-        "choose the scales": best and config["scale_epochs"] > 0,
-    }
-    purposes = [purpose for purpose, applies in decided.items() if applies]
-    return f" to {' and to '.join(purposes)}" if purposes else ""
-
-
-def _blocks(text: Texts) -> str:
-    return f"{text['sequences']:,} blocks of {text['sequence_length']:,} tokens of {_corpora(text)}"
-
-
-def _corpora(text: Texts) -> str:
-    """The corpus, or each of several with its sequences counted; files without their folders."""
-    parts = [(_corpus(p["source"]), p["sequences"]) for p in text.get("parts", [])]
-    if not parts:
-        return _corpus(text["source"])
-    *others, last = [f"{corpus} ({blocks:,} blocks)" for corpus, blocks in parts]
-    return f"{', '.join(others)} and {last}"
+def _sequences(text: Texts) -> str:
+    """Number, length and corpora of a text; files without their folders."""
+    corpora = [
+        f"{_corpus(part['source'])} ({part['sequences']:,})" for part in text.get("parts", [])
+    ]
+    sources = listed(corpora or [_corpus(text["source"])])
+    return f"{text['sequences']:,} sequences of {text['sequence_length']:,} tokens of {sources}"
 
 
 def _corpus(source: str) -> str:

@@ -11,19 +11,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from grasp_deploy.checkpoint.card.method_text import (
     how_it_is_made_again,
     how_units_were_chosen,
-    paragraph,
     what_it_learnt_from,
 )
-from grasp_deploy.checkpoint.card.quality_section import (
-    CORPUS_HEAD,
-    ERRORS_ARE,
-    TASK_HEAD,
-    corpus_cells,
-    mark_means,
-    task_cells,
-)
+from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.stats.wording import plus_minus
+
+MARK = "†"
+ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
+CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
+MODELS = ("dense", "pruned")
+TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
 
 _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table cells
     loader=PackageLoader(__package__, "."),
@@ -34,81 +33,43 @@ _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table 
 )
 
 
-def ratios(plan: Plan, dense: ModelShape, pruned: ModelShape) -> dict[str, float]:
-    """The four shares that are kept: prunable cost, all parameters, weight bytes, KV bytes."""
-    budget = plan.provenance["budget"]
-    return {
-        "prunable_cost": budget["kept_cost"] / budget["total_cost"],
-        "parameters": pruned.parameters / dense.parameters,
-        "weight_bytes": pruned.weight_bytes / dense.weight_bytes,
-        "kv_bytes_per_token": pruned.kv_bytes_per_token() / dense.kv_bytes_per_token(),
-    }
-
-
 def model_card(
     plan: Plan, dense: ModelShape, pruned: ModelShape, quality: Mapping[str, Any] | None = None
 ) -> str:
     """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made."""
     provenance = plan.provenance
-    made = paragraph(
-        f"A smaller dense model, cut from `{model_name(provenance)}` by grasp-deploy "
-        f"{provenance['versions']['grasp_deploy']}.",
-        how_units_were_chosen(plan),
-        "Each layer has its own sizes; weights keep their stock names.",
-        "The licence is the base model's.",
-    )
-    made_again = paragraph(
-        "`plan.safetensors` holds every decision (scores, mask, scales, provenance), and",
-        "`compress_config.json` the options.",
-        how_it_is_made_again(plan),
-    )
     return _TEMPLATES.get_template("model_card.md.jinja").render(
         base=model_name(provenance),
+        release=provenance["versions"]["grasp_deploy"],
         revision=provenance["revision"],
-        ratios=ratios(plan, dense, pruned),
         figures=_figures(plan, dense, pruned),
-        made=made,
+        chosen=how_units_were_chosen(plan),
         learnt_from=what_it_learnt_from(provenance),
-        made_again=made_again,
+        made_again=how_it_is_made_again(plan),
         quality=quality,
-        **({} if quality is None else _quality_tables(quality)),
+        corpus_head=CORPUS_HEAD,
+        corpus_cells=corpus_cells,
+        mark_means=mark_means,
+        task_head=TASK_HEAD,
+        task_cells=task_cells,
+        errors_are=ERRORS_ARE,
     )
-
-
-def _quality_tables(quality: Mapping[str, Any]) -> dict[str, Any]:
-    corpora, tasks = quality["corpora"], quality["tasks"]
-    marked = any(row["calibrated_on"] for row in corpora)
-    return {
-        "corpus_head": CORPUS_HEAD,
-        "corpora": [corpus_cells(row) for row in corpora],
-        "mark": mark_means(quality) if marked else None,
-        "task_head": TASK_HEAD,
-        "tasks": [task_cells(row) for row in tasks],
-        "errors_are": ERRORS_ARE,
-    }
 
 
 def _figures(
     plan: Plan, dense: ModelShape, pruned: ModelShape
 ) -> list[tuple[str, str, str, float]]:
-    share, budget = ratios(plan, dense, pruned), plan.provenance["budget"]
-    mib = 2**20
-    kv_bytes = (dense.kv_bytes_per_token(), pruned.kv_bytes_per_token())
-    costs = (budget["total_cost"], budget["kept_cost"])
+    budget, mib = plan.provenance["budget"], 2**20
+    costs = f"prunable cost ({plan.provenance['cost_model']})"
     rows = [
-        ("parameters", (dense.parameters, pruned.parameters), ",", "parameters"),
-        (
-            "weights, MiB",
-            (dense.weight_bytes / mib, pruned.weight_bytes / mib),
-            ",.1f",
-            "weight_bytes",
-        ),
-        ("KV cache, bytes per token", kv_bytes, ",", "kv_bytes_per_token"),
-        (f"prunable cost ({plan.provenance['cost_model']})", costs, ",.0f", "prunable_cost"),
+        ("parameters", dense.parameters, pruned.parameters, ","),
+        ("weights, MiB", dense.weight_bytes / mib, pruned.weight_bytes / mib, ",.1f"),
+        ("KV cache, bytes per token", dense.kv_bytes_per_token(), pruned.kv_bytes_per_token(), ","),
+        (costs, budget["total_cost"], budget["kept_cost"], ",.0f"),
     ]
     return [
-        (name, f"{before:{form}}", f"{after:{form}}", share[key])
-        for name, (before, after), form, key in rows
+        (name, f"{before:{form}}", f"{after:{form}}", after / before)
+        for name, before, after, form in rows
     ]
 
 
@@ -116,3 +77,38 @@ def model_name(provenance: dict[str, Any]) -> str:
     """Hub id of the base model, or the name of its folder; paths stay private."""
     name = provenance["model"]
     return name if provenance["revision"] else Path(name).resolve().name
+
+
+def mark_means(quality: Mapping[str, Any]) -> str:
+    """Note under a table in which a corpus is marked."""
+    how = seen(bool(quality.get("healed_on")))
+    return f"{MARK} The model was {how} this corpus, or a part of it, so it does not count."
+
+
+def corpus_cells(row: Mapping[str, Any]) -> list[str]:
+    """One row of the table under `CORPUS_HEAD`."""
+    before, after = row["dense"]["perplexity"], row["pruned"]["perplexity"]
+    split = f" ({row['split']})" if row["split"] else ""
+    return [
+        f"{row['name']}{split}{MARK * row['calibrated_on']}",
+        f"{row['tokens']:,} in sequences of {row['sequence_length']:,}",
+        f"{before:,.2f}",
+        f"{after:,.2f}",
+        plus_minus(excess_loss(before, after), row["excess_error"], ".3f"),
+    ]
+
+
+def task_cells(row: Mapping[str, Any]) -> list[str]:
+    """One row of the table under `TASK_HEAD`."""
+    shots = f", {row['num_fewshot']} examples" if row["num_fewshot"] else ""
+    return [
+        f"{row['task']} ({row['metric']}{shots})",
+        f"{row['items']:,}",
+        f"{100 * row['chance']:.1f}",
+        *(_percent(row[model]["accuracy"], row[model]["standard_error"]) for model in MODELS),
+        _percent(row["change"], row["change_error"], "+"),
+    ]
+
+
+def _percent(share: float, error: float | None, sign: str = "") -> str:
+    return plus_minus(100 * share, None if error is None else 100 * error, ".1f", sign)

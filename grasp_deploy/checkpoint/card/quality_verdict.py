@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from grasp_deploy.stats.noise import t_quantile
-from grasp_deploy.stats.wording import counted, listed, plus_minus
+from grasp_deploy.stats.wording import plus_minus
 
 DROP_IN, NEEDS_HEALING, BROKEN = "usable as a drop-in", "needs healing", "broken"
 NEEDS_MORE_HEALING = "needs more healing"  # of a model that was healed already
 UNDECIDED = "undecided"
 
 # Less than what lies between neighbouring sizes of one family: LLaMA 7B has 0.07 nats more than 13B
-# on C4 and 0.11 on WikiText-2 (perplexities 7.05 and 6.58, 5.67 and 5.08).
+# on C4 and 0.11 on WikiText-2.
 DROP_IN_NATS = 0.05
 # By Kaplan et al. (2020), loss goes with the parameters to the power -0.076. On top of 2 nats, 0.5
 # more are those of a dense model a twentieth of the size, which would then be the better choice.
@@ -46,104 +46,52 @@ def seen(healed: bool) -> str:
 def quality_verdict(
     corpora: Sequence[Row], tasks: Sequence[Row], healed: bool = False
 ) -> dict[str, str]:
-    """`outcome` and a `sentence` of reason, which names the figure that decides and its threshold.
+    """`outcome`, and a `sentence` that names the figure that decides and its threshold.
 
-    A corpus has `name`, `calibrated_on`, `sequences`, `dense` and `pruned` with their `perplexity`,
-    and `excess_error` of the difference (null: unknown). A task has `task`, `chance`, `change` and
-    `change_error` (null: unknown), and `dense` and `pruned` with their `accuracy` and
-    `standard_error`. For a `healed` model `calibrated_on` covers that text too. Tasks alone can
-    condemn a model and not acquit it.
+    The rows are those of a quality record; an `excess_error` or `change_error` of null is unknown.
+    For a `healed` model `calibrated_on` covers that text too. Tasks alone can condemn a model and
+    not acquit it.
     """
-    losses = [_Loss.of(row) for row in corpora if not row["calibrated_on"]]
-    worst = max(losses, key=lambda loss: loss.at_least, default=None)
+    unmeasured = f"no text was measured that the model was not {seen(healed)}"
+    none = _Loss(unmeasured, -math.inf, math.inf)
+    losses = [_Loss.of(row, seen(healed)) for row in corpora if not row["calibrated_on"]]
+    worst = max(losses, key=lambda loss: loss.at_least, default=none)
     fallen, lost = _fallen_to_chance(tasks), _lost_tasks(tasks)
-    text = _Text(len(losses), seen(healed))
     needs_healing = NEEDS_MORE_HEALING if healed else NEEDS_HEALING
-    if worst and worst.at_least > BROKEN_NATS:
-        return _verdict(BROKEN, f"{text.named(worst)}, it {worst.said()}, more than {BROKEN_NATS}")
+    if worst.at_least > BROKEN_NATS:
+        return _verdict(BROKEN, f"{worst.said}, more than {BROKEN_NATS}")
     if fallen:
-        return _verdict(BROKEN, _said_of_fallen(fallen))
-    if worst and worst.at_least > DROP_IN_NATS:
-        allowed = f"more than the {DROP_IN_NATS} of a drop-in"
-        if worst.nats > BROKEN_NATS:
-            allowed += f", and whether it is more than {BROKEN_NATS} takes more text to see"
-        else:
-            allowed += f" and at most {BROKEN_NATS}"
-        return _verdict(needs_healing, f"{text.named(worst)}, it {worst.said()}, {allowed}")
+        return _verdict(BROKEN, _said(fallen, "to the level of chance"))
+    if worst.at_least > DROP_IN_NATS:
+        return _verdict(needs_healing, f"{worst.said}, more than the {DROP_IN_NATS} of a drop-in")
     if lost:
-        return _verdict(needs_healing, _said_of_lost(lost))
-    return _not_condemned(losses, tasks, text)
-
-
-def _not_condemned(losses: Sequence[_Loss], tasks: Sequence[Row], text: _Text) -> dict[str, str]:
-    """Judge a model that is not broken: a drop-in is a promise, so noise counts against it."""
-    worst = max(losses, key=lambda loss: loss.at_most, default=None)
-    if worst is None:
-        return _verdict(UNDECIDED, f"no text was measured that the model was not {text.seen}")
-    named = text.named(worst)
+        return _verdict(needs_healing, _said(lost, "by more than noise"))
+    worst = max(losses, key=lambda loss: loss.at_most, default=none)
     if worst.at_most > DROP_IN_NATS:
-        doubt = (
-            f"whether its loss is at most the {DROP_IN_NATS} of a drop-in takes more text to see"
-        )
-        return _verdict(UNDECIDED, f"{named}, it {worst.said()}, and {doubt} (--sequences)")
-    reason = f"{named}, it {worst.bounded()}"
-    if tasks:
-        reason += f", and no accuracy on {counted(len(tasks), 'task')} fell by more than noise"
-    return _verdict(DROP_IN, reason)
+        doubt = f"it takes more text to see if at most the {DROP_IN_NATS} of a drop-in are lost"
+        return _verdict(UNDECIDED, f"{worst.said}: {doubt} (--data, --sequences)")
+    kept = ", and no accuracy fell by more than noise" if tasks else ""
+    within = f"with noise at most the {DROP_IN_NATS} that a drop-in may lose"
+    return _verdict(DROP_IN, f"{worst.said}, {within}{kept}")
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """The loss on one corpus above the dense model's, with its noise."""
+    """The loss on one corpus above the dense model's: in words, and its bounds in nats a token."""
 
-    name: str
-    nats: float
-    error: float | None
-    blocks: int
+    said: str
+    at_least: float
+    at_most: float
 
     @classmethod
-    def of(cls, row: Row) -> _Loss:
-        perplexities = (row[model]["perplexity"] for model in ("dense", "pruned"))
-        return cls(row["name"], excess_loss(*perplexities), row["excess_error"], row["sequences"])
-
-    @property
-    def noise(self) -> float:
-        """Distance of the loss from that on more text, at most; 0 where it is unknown."""
-        return _errors(self.blocks) * self.error if self.error else 0.0
-
-    @property
-    def at_least(self) -> float:
-        return self.nats - self.noise
-
-    @property
-    def at_most(self) -> float:
-        return math.inf if self.error is None else self.nats + self.noise
-
-    def said(self) -> str:
-        lost = "loses" if self.nats >= 0 else "gains"
-        return f"{lost} {plus_minus(abs(self.nats), self.error, '.3f')} nats a token"
-
-    def bounded(self) -> str:
-        """A small loss in words: its upper bound, unless it is a gain for certain."""
-        if self.at_most < 0:
-            return f"{self.said()}, where a drop-in may lose {DROP_IN_NATS}"
-        lost = "shows no loss beyond noise:" if self.nats <= self.noise else "loses"
-        return (
-            f"{lost} at most {self.at_most:.3f} nats a token (noise included), less than the "
-            f"{DROP_IN_NATS} that a drop-in may lose"
-        )
-
-
-@dataclass(frozen=True)
-class _Text:
-    """The corpora that count: their number, and the use that was not made of them."""
-
-    corpora: int
-    seen: str
-
-    def named(self, loss: _Loss) -> str:
-        among = f"the worst of {self.corpora} corpora" if self.corpora > 1 else "text"
-        return f"on {loss.name}, {among} that it was not {self.seen}"
+    def of(cls, row: Row, use: str) -> _Loss:
+        nats = excess_loss(row["dense"]["perplexity"], row["pruned"]["perplexity"])
+        error = row["excess_error"]
+        verb = "loses" if nats >= 0 else "gains"
+        figure = plus_minus(abs(nats), error, ".3f")
+        said = f"on {row['name']}, the worst text that it was not {use}, it {verb} {figure} nats"
+        noise = _errors(row["sequences"]) * error if error else 0.0
+        return cls(f"{said} a token", nats - noise, math.inf if error is None else nats + noise)
 
 
 def _errors(samples: int, comparisons: int = 1) -> float:
@@ -163,10 +111,7 @@ def _lost_tasks(tasks: Sequence[Row]) -> list[Row]:
 
 
 def _fallen_to_chance(tasks: Sequence[Row]) -> list[Row]:
-    """The tasks that only the dense model can do, if they are most of those that it can do.
-
-    One task of many may ask for a single skill; most of them are the model.
-    """
+    """The tasks that only the dense model can do, if they are most of those that it can do."""
     able = [row for row in tasks if _above_chance(row, "dense")]
     fallen = [row for row in _lost_tasks(able) if not _above_chance(row, "pruned")]
     return fallen if 2 * len(fallen) > len(able) else []
@@ -177,23 +122,12 @@ def _above_chance(row: Row, model: str) -> bool:
     return error is not None and accuracy > row["chance"] + ERRORS * error
 
 
-def _said_of_fallen(rows: Sequence[Row]) -> str:
-    first = rows[0]
-    return (
-        f"{listed(row['task'] for row in rows)} fell to the level of chance (accuracy on "
-        f"{first['task']} {first['pruned']['accuracy']:.1%}, dense "
-        f"{first['dense']['accuracy']:.1%}, chance {first['chance']:.1%}, within two standard "
-        "errors)"
+def _said(rows: Sequence[Row], fell: str) -> str:
+    changes = (
+        f"{row['task']} from {row['dense']['accuracy']:.1%} to {row['pruned']['accuracy']:.1%}"
+        for row in rows
     )
-
-
-def _said_of_lost(rows: Sequence[Row]) -> str:
-    worst, *others = sorted(rows, key=lambda row: row["change"])
-    more = f", and so for {listed(row['task'] for row in others)}" if others else ""
-    return (
-        f"accuracy on {worst['task']} fell by {-100 * worst['change']:.1f} points, more than noise "
-        f"(a standard error of {100 * worst['change_error']:.1f}){more}"
-    )
+    return f"accuracy fell {fell}: {', '.join(changes)}"
 
 
 def _verdict(outcome: str, reason: str) -> dict[str, str]:

@@ -47,11 +47,9 @@ def intact_plan(directory: Path) -> Plan:
 def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     """Write `quality.json`, a model card with it, and the manifest of both into a checkpoint.
 
-    Every other file keeps the hash that the manifest stated. A folder in use cannot be replaced in
-    one move, so the manifest comes last: it never names a file that does not exist. A process
-    killed between two files leaves a model that loads, and the same command finishes the update.
-    Raises InputError if the disk refuses or another process writes the folder; the folder is then
-    as it was.
+    Every other file keeps the hash that the manifest stated. The manifest comes last, so that it
+    never names a file that does not exist; after a kill the same command finishes the update.
+    Raises InputError, with the folder as it was, if the disk refuses or another process writes it.
     """
     directory = directory.resolve()
     config = read_config(directory)

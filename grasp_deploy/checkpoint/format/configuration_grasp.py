@@ -43,20 +43,14 @@ class LayerSizesMixin:
 
 
 class GraspLlamaConfig(LayerSizesMixin, LlamaConfig):
-    """A pruned Llama, Vicuna or any other checkpoint of `model_type` "llama"."""
-
     model_type = "grasp_llama"
 
 
 class GraspMistralConfig(LayerSizesMixin, MistralConfig):
-    """A pruned Mistral."""
-
     model_type = "grasp_mistral"
 
 
 class GraspQwen2Config(LayerSizesMixin, Qwen2Config):
-    """A pruned Qwen2 or Qwen2.5."""
-
     model_type = "grasp_qwen2"
 
     head_dim: int | None = None  # unknown to the stock class, which divides by the number of heads
@@ -68,6 +62,4 @@ class GraspQwen2Config(LayerSizesMixin, Qwen2Config):
 
 
 class GraspQwen3Config(LayerSizesMixin, Qwen3Config):
-    """A pruned Qwen3."""
-
     model_type = "grasp_qwen3"

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import typed
+
+REMEDY = "fetch the model again"
 
 
 @dataclass(frozen=True)
@@ -46,66 +51,53 @@ FAMILIES = (
 )
 
 
+class Kind(Struct):
+    """The keys of a config.json that decide if a model is supported."""
+
+    model_type: str = "missing"
+    architectures: list[str] | None = None
+    quantization_config: Any = None
+    hidden_act: str = "silu"
+    layer_types: list[str] | None = None
+
+
 def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
-    """The family of a parsed config.json, and whether it is pruned; InputError if unsupported."""
-    model_type = config.get("model_type", "")
-    architectures = config.get("architectures") or []
-    if not isinstance(architectures, list):
-        raise InputError(
-            f"config.json gives architectures as {architectures!r} where a list belongs: "
-            "fetch the model again"
-        )
+    """The family of a parsed config.json, and if it is pruned; InputError if unsupported."""
+    kind = typed(config, Kind, "config.json", REMEDY)
+    pruned = kind.model_type.startswith("grasp_")
     for family in FAMILIES:
-        for pruned in (False, True):
-            expected_type = family.pruned_model_type if pruned else family.model_type
-            expected_class = family.pruned_architecture if pruned else family.architecture
-            if model_type == expected_type and (
-                not architectures or expected_class in architectures
-            ):
-                _refuse_quantised(config)
-                _refuse_ministral(family, pruned, config)
-                _refuse_what_is_not_served(family, config)
-                return family, pruned
-    supported = ", ".join(family.architecture for family in FAMILIES)
-    name = architectures[0] if architectures else model_type or "unnamed"
+        expected = family.pruned_architecture if pruned else family.architecture
+        if kind.model_type.removeprefix("grasp_") == family.model_type and (
+            not kind.architectures or expected in kind.architectures
+        ):
+            _refuse_what_is_not_served(family, pruned, kind)
+            return family, pruned
+    name = kind.architectures[0] if kind.architectures else "unnamed"
     raise InputError(
-        f"the architecture {name} (model_type {model_type or 'missing'}) is not supported: "
-        f"take a model of one of these: {supported}"
+        f"the architecture {name} (model_type {kind.model_type}) is not supported: "
+        f"take a model of one of these: {', '.join(family.architecture for family in FAMILIES)}"
     )
 
 
-def _refuse_quantised(config: dict[str, Any]) -> None:
-    quantization = config.get("quantization_config")
-    if quantization:
-        stated = isinstance(quantization, dict) and quantization.get("quant_method")
-        method = stated or "an unnamed method"
+def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None:
+    """Refuse, before the work, what cannot be cut, or what transformers loads and vLLM does not."""
+    if kind.quantization_config:
         raise InputError(
-            f"the model is quantised ({method}), and gates are learnt and cut on plain weights: "
-            "compress the unquantised model, then quantise the result"
+            "the model is quantised, and gates are learnt and cut on plain weights: compress the "
+            "unquantised model, then quantise the result"
         )
-
-
-def _refuse_what_is_not_served(family: Family, config: dict[str, Any]) -> None:
-    """Refuse, before the work, what transformers loads or ignores and vLLM refuses."""
-    activation = config.get("hidden_act", "silu")
-    if activation != "silu":
+    if kind.hidden_act != "silu":
         raise InputError(
-            f"the activation {activation} (hidden_act) is not supported, since vLLM serves these "
-            "models with silu alone: take a model with silu"
+            f"the activation {kind.hidden_act} (hidden_act) is not supported, since vLLM serves "
+            "these models with silu alone: take a model with silu"
         )
-    layer_types = config.get("layer_types")
-    slides = isinstance(layer_types, list) and "sliding_attention" in layer_types
-    if family.model_type == "llama" and slides:
+    if family.model_type == "llama" and "sliding_attention" in (kind.layer_types or []):
         raise InputError(
             "a Llama whose config.json has sliding layer_types is not supported: take a Llama "
             "without them, a Mistral or a Qwen2"
         )
-
-
-def _refuse_ministral(family: Family, pruned: bool, config: dict[str, Any]) -> None:
-    """Refuse a Mistral whose config names its sliding layers: transformers builds another model."""
-    if family.model_type == "mistral" and not pruned and config.get("layer_types"):
-        raise InputError(
+    if family.model_type == "mistral" and not pruned and kind.layer_types:
+        raise InputError(  # transformers builds another model of it
             "the architecture Ministral (a Mistral whose config.json has layer_types) is not "
             "supported: take a Llama, a Mistral without it, a Qwen2 or a Qwen3"
         )

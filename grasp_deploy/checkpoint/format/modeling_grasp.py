@@ -111,8 +111,6 @@ class LanguageHeadMixin:
 
 
 class GraspLlamaModel(NarrowLayersMixin, llama.LlamaModel):
-    """The backbone of a pruned Llama."""
-
     config_class = GraspLlamaConfig
     layer_class = llama.LlamaDecoderLayer
     norm_class = llama.LlamaRMSNorm
@@ -120,15 +118,11 @@ class GraspLlamaModel(NarrowLayersMixin, llama.LlamaModel):
 
 
 class GraspLlamaForCausalLM(LanguageHeadMixin, llama.LlamaForCausalLM):
-    """A pruned Llama with its language model head."""
-
     config_class = GraspLlamaConfig
     backbone_class = GraspLlamaModel
 
 
 class GraspMistralModel(NarrowLayersMixin, mistral.MistralModel):
-    """The backbone of a pruned Mistral."""
-
     config_class = GraspMistralConfig
     layer_class = mistral.MistralDecoderLayer
     norm_class = mistral.MistralRMSNorm
@@ -136,15 +130,11 @@ class GraspMistralModel(NarrowLayersMixin, mistral.MistralModel):
 
 
 class GraspMistralForCausalLM(LanguageHeadMixin, mistral.MistralForCausalLM):
-    """A pruned Mistral with its language model head."""
-
     config_class = GraspMistralConfig
     backbone_class = GraspMistralModel
 
 
 class GraspQwen2Model(NarrowLayersMixin, qwen2.Qwen2Model):
-    """The backbone of a pruned Qwen2."""
-
     config_class = GraspQwen2Config
     layer_class = qwen2.Qwen2DecoderLayer
     norm_class = qwen2.Qwen2RMSNorm
@@ -152,15 +142,11 @@ class GraspQwen2Model(NarrowLayersMixin, qwen2.Qwen2Model):
 
 
 class GraspQwen2ForCausalLM(LanguageHeadMixin, qwen2.Qwen2ForCausalLM):
-    """A pruned Qwen2 with its language model head."""
-
     config_class = GraspQwen2Config
     backbone_class = GraspQwen2Model
 
 
 class GraspQwen3Model(NarrowLayersMixin, qwen3.Qwen3Model):
-    """The backbone of a pruned Qwen3."""
-
     config_class = GraspQwen3Config
     layer_class = qwen3.Qwen3DecoderLayer
     norm_class = qwen3.Qwen3RMSNorm
@@ -168,7 +154,5 @@ class GraspQwen3Model(NarrowLayersMixin, qwen3.Qwen3Model):
 
 
 class GraspQwen3ForCausalLM(LanguageHeadMixin, qwen3.Qwen3ForCausalLM):
-    """A pruned Qwen3 with its language model head."""
-
     config_class = GraspQwen3Config
     backbone_class = GraspQwen3Model

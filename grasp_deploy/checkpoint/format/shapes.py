@@ -5,23 +5,38 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from grasp_deploy.checkpoint.format.families import Family, family_of
+from msgspec import Meta, Struct
+
+from grasp_deploy.checkpoint.format.families import REMEDY, Family, family_of
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.json_files import read_json
+from grasp_deploy.files.json_files import read_json, typed
 
-LARGEST_SIZE, MOST_LAYERS = 2**31 - 1, 10_000  # beyond any model, and short of endless loops
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as safetensors call them
+
+
+class Sizes(Struct):
+    """The sizes in a config.json; those that a family has a default for may be absent."""
+
+    hidden_size: Size
+    vocab_size: Size
+    num_attention_heads: Size
+    intermediate_size: Size
+    num_hidden_layers: Annotated[int, Meta(ge=1, le=10_000)]  # beyond any model
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    per_layer_config: dict[str, dict[str, Any]] | None = None  # by the number of the layer
 
 
 @dataclass(frozen=True)
 class LayerShape:
     """The three sizes that pruning changes in a decoder layer."""
 
-    num_attention_heads: int
-    num_key_value_heads: int
-    intermediate_size: int
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    intermediate_size: Size
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,7 @@ class ModelShape:
 
     @property
     def bytes_per_parameter(self) -> int:
-        return DTYPE_BYTES[self.dtype]
+        return int(DTYPES[self.dtype].strip("BF")) // 8  # the code states the bits
 
     @property
     def query_heads_per_group(self) -> int:
@@ -99,30 +114,31 @@ class ModelShape:
         return sum(2 * layer.num_key_value_heads * self.head_dim * width for layer in self.layers)
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """Parse the config.json of a model folder; InputError if it is missing or broken."""
-    path = directory / "config.json"
-    if not path.exists():
-        raise InputError(
-            f"{directory} holds no config.json: name a Hugging Face model folder or a hub id"
-        )
-    return read_json(path, "fetch the model again")
+def read_config(path: Path) -> dict[str, Any]:
+    """Parse the config of a model folder or a file; InputError if it is missing or broken."""
+    if path.is_dir() and not (path / "config.json").exists():
+        raise InputError(f"{path} holds no config.json: name a model's folder or a hub id")
+    return read_json(path / "config.json" if path.is_dir() else path, REMEDY)
 
 
 def model_shape(config: dict[str, Any]) -> ModelShape:
     """The shape in a parsed config.json; InputError for an unsupported or inconsistent one."""
     family, pruned = family_of(config)
-    heads, hidden_size = _size(config, "num_attention_heads"), _size(config, "hidden_size")
-    kv_heads = _size(config, "num_key_value_heads", family.default_key_value_heads or heads)
-    head_dim = _size(config, "head_dim", family.default_head_dim or hidden_size // heads)
-    dense_layer = LayerShape(heads, kv_heads, _size(config, "intermediate_size"))
+    sizes = typed(config, Sizes, "config.json", REMEDY)
+    heads = sizes.num_attention_heads
+    kv_heads = sizes.num_key_value_heads or family.default_key_value_heads or heads
+    dense_layer = vars(LayerShape(heads, kv_heads, sizes.intermediate_size))
+    rows = [(sizes.per_layer_config or {}).get(str(i), {}) for i in range(sizes.num_hidden_layers)]
     shape = ModelShape(
         family=family,
         pruned=pruned,
-        hidden_size=hidden_size,
-        vocab_size=_size(config, "vocab_size"),
-        head_dim=head_dim,
-        layers=_layers(config, dense_layer),
+        hidden_size=sizes.hidden_size,
+        vocab_size=sizes.vocab_size,
+        head_dim=sizes.head_dim or family.default_head_dim or max(1, sizes.hidden_size // heads),
+        layers=tuple(
+            typed(dense_layer | row, LayerShape, f"layer {index} of config.json", REMEDY)
+            for index, row in enumerate(rows)
+        ),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=_flag(config, family.qkv_bias),
         o_bias=_flag(config, family.o_bias),
@@ -139,46 +155,15 @@ def dense_shape(config: dict[str, Any]) -> ModelShape:
     return replace(model_shape(dense), pruned=False)
 
 
-def _layers(config: dict[str, Any], dense_layer: LayerShape) -> tuple[LayerShape, ...]:
-    overrides = config.get("per_layer_config") or {}
-    if not isinstance(overrides, dict) or not all(isinstance(x, dict) for x in overrides.values()):
-        raise InputError(
-            "config.json gives per_layer_config as something else than the sizes of each layer by "
-            "its number: fetch the model again"
-        )
-    layers = []
-    count = _size(config, "num_hidden_layers")
-    if count > MOST_LAYERS:
-        raise InputError(
-            f"config.json gives num_hidden_layers as {count}, more than any model has: fetch the "
-            "model again"
-        )
-    for index in range(count):
-        row = {**vars(dense_layer), **overrides.get(str(index), {})}
-        layers.append(LayerShape(**{name: _size(row, name) for name in vars(dense_layer)}))
-    return tuple(layers)
-
-
-def _size(config: dict[str, Any], key: str, default: int | None = None) -> int:
-    value = default if config.get(key) is None else config[key]
-    if type(value) is not int or not 1 <= value <= LARGEST_SIZE:
-        raise InputError(
-            f"config.json gives {key} as {value!r} where a positive integer belongs: "
-            "fetch the model again"
-        )
-    return value
-
-
 def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
 
 
 def _dtype(config: dict[str, Any]) -> str:
     name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
-    if name not in DTYPE_BYTES:
+    if name not in DTYPES:
         raise InputError(
-            f"the weights are {name}, which cannot be pruned: take a model in "
-            f"{', '.join(DTYPE_BYTES)}"
+            f"the weights are {name}, which cannot be pruned: take a model in {', '.join(DTYPES)}"
         )
     return name
 
@@ -189,5 +174,5 @@ def _check_heads(shape: ModelShape) -> None:
             raise InputError(
                 f"layer {index} has {layer.num_attention_heads} query heads for "
                 f"{layer.num_key_value_heads} KV heads, not {shape.query_heads_per_group} each: "
-                "its config.json is damaged; fetch the model again"
+                f"its config.json is damaged; {REMEDY}"
             )

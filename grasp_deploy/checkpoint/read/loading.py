@@ -12,12 +12,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import DTYPES, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import resolve_model
-from grasp_deploy.checkpoint.read.validate import check_weights
+from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.files.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
+STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
 
 
 def load(
@@ -29,10 +31,10 @@ def load(
     elsewhere. Raises InputError if files are missing or damaged, or the device or the attention
     implementation is not there.
     """
-    if dtype not in ("auto", *DTYPE_BYTES):
-        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPE_BYTES)}")
+    if dtype not in ("auto", *DTYPES):
+        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
     directory = resolve_model(str(model)).directory
-    check_weights(directory, model_shape(read_config(directory)))
+    read_stored_model(directory)  # which checks it
     return load_checked(directory, resolve_device(device), dtype, attention)
 
 
@@ -84,6 +86,41 @@ def _not_loadable(directory: Path, error: Exception, other: str = "") -> InputEr
     )
 
 
+def random_model(
+    path: Path,
+    device: torch.device | str,
+    dtype: str = "auto",
+    *,
+    seed: int = 0,
+    attention: str = "sdpa",
+) -> PreTrainedModel:
+    """Build the model of a config.json (the file or its folder) with random weights, in eval mode.
+
+    Weights are drawn on the device in their dtype ("auto": that of config.json), without a copy
+    elsewhere or in another dtype. The same seed gives the same weights on the same kind of device.
+    Raises InputError for a config.json that is missing, broken or not supported.
+    """
+    stated = read_config(path)
+    shape = model_shape(stated)
+    device = torch.device(device)
+    config = AutoConfig.for_model(**stated | {"initializer_range": STANDARD_DEVIATION})
+    forked = [device] if device.type == "cuda" else []  # the CPU's state always is
+    try:
+        with torch.random.fork_rng(forked), device:
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(
+                config,
+                dtype=getattr(torch, shape.dtype if dtype == "auto" else dtype),
+                attn_implementation=attention,
+            )
+    except torch.OutOfMemoryError:
+        raise InputError(
+            f"{device} is too small for the {format_bytes(shape.weight_bytes)} of {path}: "
+            "take a smaller model or a larger device"
+        ) from None
+    return model.eval()
+
+
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a model folder; InputError if it has none that works."""
     try:
@@ -91,23 +128,9 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # whatever transformers makes of an odd file
-        _check_config(directory)
         raise InputError(
-            f"the tokenizer of {directory} cannot be loaded: {first_line(error)}; add the "
-            "tokenizer files that belong to the model"
-        ) from None
-
-
-def _check_config(directory: Path) -> None:
-    """InputError if transformers cannot read a config.json, which its tokenizers read first."""
-    if not (directory / "config.json").is_file():
-        return
-    try:
-        AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever transformers makes of an odd file
-        raise InputError(
-            f"{directory / 'config.json'} cannot be read by transformers: {first_line(error)}; "
-            "mend it, or fetch the model again"
+            f"the tokenizer of {directory} cannot be loaded, or its config.json cannot be read "
+            f"({first_line(error)}): add the tokenizer files that belong to it, or fetch it again"
         ) from None
 
 
@@ -116,8 +139,8 @@ def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
     longest, length = config.get("max_position_embeddings"), token_ids.shape[1]
     if longest is not None and length > longest:
         raise InputError(
-            f"blocks of {length} tokens are longer than the {longest} positions that the model was "
-            f"made for: use --sequence-length {longest} or less"
+            f"sequences of {length} tokens are longer than the {longest} positions that the model "
+            f"was made for: use --sequence-length {longest} or less"
         )
     largest = int(token_ids.max())
     if largest >= config["vocab_size"]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.disk import kind_of, sha256
 
@@ -31,6 +32,22 @@ WANTED = (
     *CARRIED_OVER,
 )
 UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy
+REFUSALS = {  # by the name of huggingface_hub's error; the first that fits counts
+    "HFValidationError": "that is neither a folder here nor a hub id: name one of them",
+    "GatedRepoError": (
+        "the hub keeps it behind a form: accept its terms on https://huggingface.co/{name}, then "
+        "log in with `hf auth login`"
+    ),
+    "RevisionNotFoundError": "the hub has no such revision of it: look at its branches and tags",
+    "RepositoryNotFoundError": (
+        "there is no such folder here and no such model on the hub: check the name, or log in with "
+        "`hf auth login` if it is private"
+    ),
+    "LocalEntryNotFoundError": (
+        "there is no such folder here, the hub cannot be reached ({error}), and its cache does not "
+        "hold the model: check the name and the network, or name a folder that holds the model"
+    ),
+}
 logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 8.0
 
@@ -75,6 +92,27 @@ def resolve_model(name: str, revision: str | None = None, weights: bool = True) 
     return ModelSource(name, snapshot, snapshot.name)
 
 
+def resolve_config(name: str, revision: str | None = None) -> Path:
+    """A config file, or a model's folder by its path or hub id; InputError for an unknown one."""
+    path = path_of(name)
+    if kind_of(path) == "file":
+        return path
+    if path.suffix == ".json" and not path.is_dir():
+        raise InputError(f"there is no file {name}: name a model's folder or its config.json")
+    return resolve_model(name, revision, weights=False).directory
+
+
+def positions_at(path: Path) -> int | None:
+    """Positions that the model of a config was made for; None where it is silent, or InputError."""
+    positions = read_config(path).get("max_position_embeddings")
+    if positions and (type(positions) is not int or positions < 0):
+        raise InputError(
+            f"max_position_embeddings of {path} is {positions!r:.40}, not a positive whole number: "
+            "mend the config, or fetch the model again"
+        )
+    return positions or None
+
+
 def file_hashes(directory: Path) -> dict[str, str]:
     """SHA-256 of each safetensors file of a folder, by file name."""
     return {path.name: weight_hash(path) for path in sorted(directory.glob("*.safetensors"))}
@@ -97,28 +135,12 @@ def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
 
     try:
         return Path(_snapshot(name, revision, wanted))
-    except errors.HFValidationError:
-        reason = "that is neither a folder here nor a hub id: name one of them"
-    except errors.GatedRepoError:
-        reason = (
-            f"the hub keeps it behind a form: accept its terms on https://huggingface.co/{name}, "
-            "then log in with `hf auth login`"
-        )
-    except errors.RevisionNotFoundError:
-        reason = "the hub has no such revision of it: look at its branches, tags and commits there"
-    except errors.RepositoryNotFoundError:
-        reason = (
-            "there is no such folder here and no such model on the hub: check the name, "
-            "or log in with `hf auth login` if it is private"
-        )
-    except errors.LocalEntryNotFoundError as error:
-        reason = _out_of_reach(error.__cause__ or error)
-        if "/" not in name:  # a folder's name with a typo, more often than a hub id
-            reason = f"there is no such folder here; as for a hub id, {reason}"
-    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        reason = f"the download failed ({first_line(error)}): try again"
-    version = f" at revision {revision}" if revision else ""
-    raise InputError(f"cannot get {name}{version}: {reason}")
+    except (OSError, errors.HFValidationError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+        said = [text for kind, text in REFUSALS.items() if isinstance(error, getattr(errors, kind))]
+        text = [*said, "the download failed ({error}): try again"][0]
+        reason = text.format(name=name, error=first_line(error.__cause__ or error))
+        version = f" at revision {revision}" if revision else ""
+        raise InputError(f"cannot get {name}{version}: {reason}") from None
 
 
 def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:
@@ -143,17 +165,3 @@ def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:
         )
     except errors.LocalEntryNotFoundError as error:
         raise error from silence or error.__cause__
-
-
-def _out_of_reach(error: BaseException) -> str:
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return (
-            "it is not in the hub's cache and HF_HUB_OFFLINE is set: unset it, "
-            "or name a folder that holds the model"
-        )
-    return (
-        f"the hub cannot be reached ({first_line(error)}) and its cache does not hold the model: "
-        "check the network, or name a folder that holds the model"
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from safetensors import SafetensorError, safe_open
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json, typed
 
@@ -18,56 +18,79 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
-DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-
-
-@dataclass(frozen=True)
-class TensorEntry:
-    """File, dtype ("BF16", "F32" or "F16") and shape of a stored tensor, from the file's header."""
-
-    path: Path
-    dtype: str
-    shape: tuple[int, ...]
-
-
-class ShardIndex(msgspec.Struct):
-    """The required keys of an index of shards."""
-
-    weight_map: dict[str, str]  # file by tensor name
-    metadata: dict[str, Any] | None = None
+DTYPE_OF_CODE = {code: dtype for dtype, code in DTYPES.items()}
+APART = "the two do not belong together; fetch the model again"
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model folder as read once: its config, its shape and where its tensors lie.
+    """A model folder as read once: its config, its shape and the file of each tensor.
 
-    The dtype of `shape` is the tensors' own; the config may name another one.
+    The dtype of `shape` is the tensors' own; the config of a hub model may name another one.
     """
 
     directory: Path
     config: dict[str, Any]
     shape: ModelShape
-    entries: dict[str, TensorEntry]
+    files: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """The entry of a tensor in a file's header."""
+
+    path: Path
+    dtype: str  # "bfloat16", or the code of one that cannot be pruned, such as "I8"
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, path: Path, tensor: Any) -> StoredTensor:
+        """From a slice of an open safetensors file."""
+        code = tensor.get_dtype()
+        return cls(path, DTYPE_OF_CODE.get(code, code), tuple(tensor.get_shape()))
+
+
+class ShardIndex(msgspec.Struct):
+    """The required keys of an index of shards; transformers loads none without metadata."""
+
+    weight_map: dict[str, str]  # file by tensor name
+    metadata: dict[str, Any]
 
 
 def read_stored_model(directory: Path) -> StoredModel:
-    """Read and compare a folder's config.json and weight headers; InputError for what is wrong."""
+    """Read and compare a folder's config.json and weight headers.
+
+    Buffers that older checkpoints carry along, and a second copy of tied embeddings, are left out.
+    Raises InputError for damaged files, and for tensors or dtypes that do not fit the config.
+    """
     config = read_config(directory)
     shape = model_shape(config)
-    entries = check_weights(directory, shape)
-    return StoredModel(directory, config, replace(shape, dtype=stored_dtype(entries)), entries)
-
-
-def check_checkpoint(directory: Path) -> ModelShape:
-    """The shape of a folder whose config.json and weight headers agree; else InputError."""
-    model = read_stored_model(directory)
-    stated = model_shape(model.config)
-    if stated.pruned and model.shape.dtype != stated.dtype:
+    tensors = _stored_tensors(directory)
+    expected = shape.tensor_shapes()
+    if missing := [name for name in expected if name not in tensors]:
         raise InputError(
-            f"{directory / 'config.json'} says {stated.dtype} and the tensors are "
-            f"{model.shape.dtype}: one of them was replaced; export the checkpoint again"
+            f"{directory} lacks {listed(missing)}, which its config.json asks for: "
+            "fetch the model again"
         )
-    return stated
+    surplus = [name for name in tensors if name not in expected and not _ignored(name, shape)]
+    if surplus:
+        raise InputError(
+            f"{directory} holds {listed(surplus)}, which its config.json does not know: {APART}"
+        )
+    for name, size in expected.items():
+        if tensors[name].shape != size:
+            raise InputError(
+                f"{name} has the shape {tensors[name].shape} in {tensors[name].path} and {size} by "
+                f"config.json: {APART}"
+            )
+    dtype = _common_dtype({name: tensors[name] for name in expected})
+    if shape.pruned and dtype != shape.dtype:
+        raise InputError(
+            f"{directory / 'config.json'} says {shape.dtype} and the tensors are {dtype}: one of "
+            "them was replaced; export the checkpoint again"
+        )
+    files = {name: tensors[name].path for name in expected}
+    return StoredModel(directory, config, replace(shape, dtype=dtype), files)
 
 
 def check_tokenizer(directory: Path) -> None:
@@ -79,67 +102,31 @@ def check_tokenizer(directory: Path) -> None:
         )
 
 
-def check_weights(directory: Path, shape: ModelShape) -> dict[str, TensorEntry]:
-    """Every tensor of the model by name, after comparing all of them with config.json.
-
-    Reads headers only. Buffers that older checkpoints carry along, and a second copy of tied
-    embeddings, are left out. The dtype is the tensors' own, whatever config.json says; see
-    `stored_dtype`. Raises InputError for damaged files, and for missing, unexpected or
-    contradicting tensors.
-    """
-    found = _stored_tensors(directory)
-    expected = shape.tensor_shapes()
-    missing = [name for name in expected if name not in found]
-    if missing:
-        raise InputError(
-            f"{directory} lacks {listed(missing)}, which its config.json asks for: "
-            "fetch the model again"
-        )
-    surplus = [name for name in found if name not in expected and not _ignored(name, shape)]
-    if surplus:
-        raise InputError(
-            f"{directory} holds {listed(surplus)}, which its config.json does not know: "
-            "the two do not belong together; fetch the model again"
-        )
-    for name, size in expected.items():
-        if found[name].shape != size:
+def _common_dtype(tensors: dict[str, StoredTensor]) -> str:
+    first, *_ = tensors
+    dtype = tensors[first].dtype
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
             raise InputError(
-                f"{name} has the shape {found[name].shape} in {found[name].path} and {size} by "
-                "config.json: the two do not belong together; fetch the model again"
+                f"{name} in {tensor.path} is {tensor.dtype}: take a model in {', '.join(DTYPES)} "
+                "that is not quantised"
             )
-    entries = {name: found[name] for name in expected}
-    stored_dtype(entries)
-    return entries
-
-
-def stored_dtype(entries: Mapping[str, TensorEntry]) -> str:
-    """The one dtype that all tensors have, such as "bfloat16".
-
-    config.json may name another one (hub models do), and the tensors are right. Raises InputError
-    for tensors other than plain floats, or that differ in dtype.
-    """
-    first_name, first = next(iter(entries.items()))
-    for name, entry in entries.items():
-        if entry.dtype not in DTYPE_NAMES:
+        if tensor.dtype != dtype:
             raise InputError(
-                f"{name} in {entry.path} is {entry.dtype}: take a model in "
-                f"{', '.join(DTYPE_NAMES.values())} that is not quantised"
+                f"{first} is {dtype} and {name} is {tensor.dtype}: save the model in one dtype "
+                f'first, with from_pretrained("{tensor.path.parent}", dtype=...)'
+                ".save_pretrained(...)"
             )
-        if entry.dtype != first.dtype:
-            raise InputError(
-                f"{first_name} is {DTYPE_NAMES[first.dtype]} and {name} is "
-                f"{DTYPE_NAMES[entry.dtype]}: save the model in one dtype first, with "
-                f'from_pretrained("{entry.path.parent}", dtype=...).save_pretrained(...)'
-            )
-    return DTYPE_NAMES[first.dtype]
+    return dtype
 
 
-def weight_files(directory: Path) -> dict[str, Path]:
-    """The safetensors file of each tensor; InputError for no or pickled weights or a bad index."""
+def _stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor of a folder's weight files; InputError for pickled weights or none."""
     if (directory / WEIGHTS_FILE).is_file():
-        return dict.fromkeys(_header(directory / WEIGHTS_FILE), directory / WEIGHTS_FILE)
+        return _header(directory / WEIGHTS_FILE)
     if (directory / INDEX_FILE).is_file():
-        return _indexed_files(directory / INDEX_FILE)
+        files = _indexed_files(directory / INDEX_FILE)
+        return {name: tensor for path in files for name, tensor in _header(path).items()}
     pickles = sorted({path.name for pattern in PICKLES for path in directory.glob(pattern)})
     if pickles:
         raise InputError(
@@ -152,44 +139,23 @@ def weight_files(directory: Path) -> dict[str, Path]:
     )
 
 
-def _stored_tensors(directory: Path) -> dict[str, TensorEntry]:
-    files = weight_files(directory)
-    headers = {path: _header(path) for path in sorted(set(files.values()))}
-    for name, path in files.items():
-        if name not in headers[path]:
-            raise InputError(
-                f"{directory / INDEX_FILE} says that {path.name} holds {name}, and it does not: "
-                "fetch the model again"
-            )
-    return {name: entry for header in headers.values() for name, entry in header.items()}
-
-
-def _indexed_files(index: Path) -> dict[str, Path]:
+def _indexed_files(index: Path) -> list[Path]:
     remedy = "fetch the model again"
-    record = typed(read_json(index, remedy), ShardIndex, index, remedy)
-    weight_map = record.weight_map
-    if not weight_map or any(Path(file).name != file for file in weight_map.values()):
-        raise InputError(f"{index} maps no tensors to files beside it: fetch the model again")
-    if record.metadata is None:
-        raise InputError(
-            f'{index} has no "metadata", and without it transformers loads no model: write '
-            '"metadata": {} into it, or fetch the model again'
-        )
-    absent = sorted({file for file in weight_map.values() if not (index.parent / file).is_file()})
-    if absent:
-        raise InputError(f"{index} names {listed(absent)}, and there is no such file: fetch it")
-    return {name: index.parent / file for name, file in weight_map.items()}
+    names = sorted(
+        set(typed(read_json(index, remedy), ShardIndex, index, remedy).weight_map.values())
+    )
+    for name in names:
+        if Path(name).name != name or not (index.parent / name).is_file():
+            raise InputError(f"{index} names {name!r:.80}, which is not a file beside it: {remedy}")
+    return [index.parent / name for name in names]
 
 
-def _header(path: Path) -> dict[str, TensorEntry]:
+def _header(path: Path) -> dict[str, StoredTensor]:
     """The entries of a file's header; safetensors itself compares them with the file's length."""
     try:
         with safe_open(path, "np") as file:
-            slices = {name: file.get_slice(name) for name in file.offset_keys()}
-            return {
-                name: TensorEntry(path, tensor.get_dtype(), tuple(tensor.get_shape()))
-                for name, tensor in slices.items()
-            }
+            tensors = {name: file.get_slice(name) for name in file.offset_keys()}
+            return {name: StoredTensor.of(path, tensor) for name, tensor in tensors.items()}
     except (SafetensorError, OSError) as error:
         with path.open("rb") as file:
             start = file.read(32)

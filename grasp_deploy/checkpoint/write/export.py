@@ -1,19 +1,39 @@
-"""Export of a plan: find its base model, check that both belong together, write the checkpoint."""
+"""Plan + base weights -> the pruned checkpoint: a dense Hugging Face folder, stock tensor names.
+
+The writer streams: a tensor is read from the base model, cut, and written before the next is read.
+Fitted tensors come ready-made instead. The same plan and weights give the same bytes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_hashes, check_layers
-from grasp_deploy.checkpoint.read.source import file_hashes, resolve_model
-from grasp_deploy.checkpoint.read.validate import StoredModel, TensorEntry, read_stored_model
-from grasp_deploy.checkpoint.write.checkpoint import SHARD_BYTES as SHARD_BYTES
-from grasp_deploy.checkpoint.write.checkpoint import write_checkpoint
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_hashes, check_layers, pruned_shape
+from grasp_deploy.checkpoint.read.source import file_hashes, resolve_model, weight_hash
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
+from grasp_deploy.checkpoint.write.shards import read_tensor, write_shards
+from grasp_deploy.checkpoint.write.sidecar_files import pruned_config, write_sidecar_files
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
-from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, refuse_existing
+from grasp_deploy.files.json_files import write_json
+from grasp_deploy.files.outputs import (
+    MANIFEST_FILE,
+    manifest_of,
+    refuse_existing,
+    staged_directory,
+)
 from grasp_deploy.files.progress import OnCount
+from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
+from grasp_deploy.pruning.units import UnitTable
+
+SHARD_BYTES = 4_000_000_000
 
 
 def export(
@@ -37,7 +57,7 @@ def export(
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
     base = read_stored_model(resolve_base(plan, str(model), revision))
-    check_layers(plan, base.shape)
+    check_layers(plan, base)
     return write_checkpoint(
         plan,
         base,
@@ -73,13 +93,13 @@ def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Store
             f"name it with --model{remedy}"
         ) from None
     base = read_stored_model(directory)
-    check_layers(plan, base.shape)
+    check_layers(plan, base)
     check_hashes(plan, file_hashes(directory))
     return base
 
 
-def _fitted_beside(plan: Plan) -> dict[str, TensorEntry]:
-    """The fitted tensors of a loaded plan, in the checkpoint that it belongs to.
+def _fitted_beside(plan: Plan) -> dict[str, Path]:
+    """The file of each fitted tensor of a loaded plan, in the checkpoint that it belongs to.
 
     Raises InputError if there are any, and the plan's file lies in no whole checkpoint.
     """
@@ -87,16 +107,94 @@ def _fitted_beside(plan: Plan) -> dict[str, TensorEntry]:
         return {}
     folder = (plan.path or Path(PLAN_FILE)).parent
     try:
-        entries = read_stored_model(folder).entries
-        fitted = {name: entries[name] for name in plan.fitted}
-        stated = manifest_of(folder)
-        for path in sorted({entry.path for entry in fitted.values()}):
+        stored, stated = read_stored_model(folder).files, manifest_of(folder)
+        fitted = {name: stored[name] for name in plan.fitted}
+        for path in sorted(set(fitted.values())):
             if sha256(path) != stated.get(path.name):
                 raise InputError(f"{path.name} has another SHA-256 than {MANIFEST_FILE} states")
     except (InputError, KeyError) as error:
         raise InputError(
-            f"{len(plan.fitted)} tensors of this plan were fitted to the calibration text and lie "
-            f"in its checkpoint alone, which {folder} is not ({error}): name the {PLAN_FILE} in "
-            "the checkpoint's own folder"
+            f"{len(plan.fitted)} tensors of this plan were fitted and lie in its checkpoint alone, "
+            f"which {folder} is not ({error}): name the {PLAN_FILE} in the checkpoint's own folder"
         ) from None
     return fitted
+
+
+def write_checkpoint(
+    plan: Plan,
+    base: StoredModel,
+    output: Path,
+    *,
+    fitted: Mapping[str, Path],
+    check_base: bool = False,
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+    beside: Mapping[str, str] | None = None,
+    on_progress: OnCount = lambda done, total: None,
+) -> ModelShape:
+    """Write the checkpoint that a plan makes of a base model; returns its shape.
+
+    `fitted` names the file of each fitted tensor. `check_base` compares the SHA-256 of the base
+    weights with the plan's beside the writing, for a caller that has not. `beside` maps names of
+    more text files to their contents. The output appears whole or not at all. Raises InputError if
+    the base weights are not the plan's, or the output exists.
+    """
+    assert sorted(fitted) == sorted(plan.fitted), "the plan names other fitted tensors"
+    if output.exists() and output.resolve() == base.directory.resolve():
+        raise InputError(f"the output {output} is the base model's folder: name another one")
+    pruned = pruned_shape(plan, base.shape)
+    with staged_directory(output, overwrite=overwrite) as staging:
+        thread = ThreadPoolExecutor(1)
+        weights = sorted(base.directory.glob("*.safetensors")) if check_base else []
+        base_hashes = {path.name: thread.submit(weight_hash, path) for path in weights}
+        try:
+            tensors = cut_tensors(plan, base, fitted)
+            hashes = write_shards(staging, pruned, tensors, shard_bytes, on_progress)
+            if check_base:
+                check_hashes(plan, {name: taken.result() for name, taken in base_hashes.items()})
+        finally:
+            thread.shutdown(cancel_futures=True)
+        write_sidecar_files(staging, base.directory, plan, pruned_config(base.config, pruned))
+        plan.save(staging / PLAN_FILE)
+        for name, text in (beside or {}).items():
+            (staging / name).write_text(text, encoding="utf-8")
+        card = model_card(plan, base.shape, pruned)
+        (staging / "README.md").write_text(card, encoding="utf-8")
+        _write_manifest(staging, hashes)
+    return pruned
+
+
+def cut_tensors(
+    plan: Plan, base: StoredModel, fitted: Mapping[str, Path], *, in_float32: bool = False
+) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor of the pruned model, one at a time: cut from the base weights, or fitted.
+
+    In the dtype of the base weights, to which folded scales are rounded, or in float32 unrounded.
+    """
+    units = UnitTable.of_layers(plan.dense_layers)
+    group, width = base.shape.query_heads_per_group, base.shape.head_dim
+    dtype = torch.float32 if in_float32 else getattr(torch, base.shape.dtype)
+    cut: tuple[int, LayerCut] | None = None
+    for name, path in base.files.items():
+        if name in fitted:  # and cut already
+            yield name, read_tensor(fitted[name], name).to(dtype)
+            continue
+        tensor = read_tensor(path, name).to(dtype)
+        if name.startswith("model.layers."):
+            layer, tail = layer_and_tail(name)
+            if cut is None or cut[0] != layer:
+                cut = (layer, layer_cut(units, layer, plan.mask, plan.scales, group, width))
+            tensor = cut_tensor(tail, tensor, cut[1])
+        yield name, tensor
+
+
+def layer_and_tail(name: str) -> tuple[int, str]:
+    """Layer index, and name within the layer, of a tensor `model.layers.I.TAIL`."""
+    _, _, index, tail = name.split(".", 3)
+    return int(index), tail
+
+
+def _write_manifest(staging: Path, hashes: dict[str, str]) -> None:
+    """Write the SHA-256 of every file; those of the weights were taken while writing."""
+    others = {path.name: sha256(path) for path in staging.iterdir() if path.name not in hashes}
+    write_json(staging / MANIFEST_FILE, {"sha256": dict(sorted((hashes | others).items()))})

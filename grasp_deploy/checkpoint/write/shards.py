@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +19,24 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape
 from grasp_deploy.checkpoint.read.validate import INDEX_FILE, WEIGHTS_FILE
+from grasp_deploy.files.progress import OnCount
 
 PIECE_BYTES = 2**20  # of a write; hundreds of MiB at once took Linux several times as long
-CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
-@dataclass(frozen=True)
-class TensorLayout:
-    """The entry of a tensor in a file's header."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-def plan_shards(layouts: Mapping[str, TensorLayout], shard_bytes: int) -> dict[str, list[str]]:
+def plan_shards(shape: ModelShape, shard_bytes: int) -> dict[str, list[str]]:
     """Tensor names of each shard, by file name, in order; a tensor is never divided."""
     groups: list[list[str]] = [[]]
     filled = 0
-    for name, layout in layouts.items():
-        if groups[-1] and filled + layout.size_bytes > shard_bytes:
+    for name, sizes in shape.tensor_shapes().items():
+        size_bytes = math.prod(sizes) * shape.bytes_per_parameter
+        if groups[-1] and filled + size_bytes > shard_bytes:
             groups.append([])
             filled = 0
         groups[-1].append(name)
-        filled += layout.size_bytes
+        filled += size_bytes
     if len(groups) == 1:
         return {WEIGHTS_FILE: groups[0]}
     total = len(groups)
@@ -56,44 +45,42 @@ def plan_shards(layouts: Mapping[str, TensorLayout], shard_bytes: int) -> dict[s
 
 def write_shards(
     directory: Path,
-    layouts: Mapping[str, TensorLayout],
+    shape: ModelShape,
     tensors: Iterable[tuple[str, Tensor]],
     shard_bytes: int,
-) -> Iterator[tuple[str, str | None]]:
-    """Write tensors, which come in the order of `layouts`, and the index of the shards.
+    on_progress: OnCount = lambda done, total: None,
+) -> dict[str, str]:
+    """Write the tensors of a model, in the order of its shape, and the index of the shards.
 
-    Yields `(file name, None)` after each tensor and `(file name, SHA-256)` after each file.
+    Returns the SHA-256 of each file by its name; a thread takes it while the next tensor comes.
     """
-    shards = plan_shards(layouts, shard_bytes)
-    incoming = iter(tensors)
-    with ThreadPoolExecutor(1) as hasher:
+    shards, sizes = plan_shards(shape, shard_bytes), shape.tensor_shapes()
+    incoming, hashes = enumerate(tensors, start=1), {}
+    with ThreadPoolExecutor(1) as thread:
         for file_name, names in shards.items():
-            digest = hashlib.sha256()
-            hashed: Future[None] | None = None
             with (directory / file_name).open("wb") as file:
-                header = _header({name: layouts[name] for name in names})
-                digest.update(header)
+                header = _header({name: sizes[name] for name in names}, shape)
+                digest = hashlib.sha256()
                 file.write(header)
+                hashed = thread.submit(digest.update, header)
                 for expected in names:
-                    name, tensor = next(incoming)
-                    layout = TensorLayout(tensor.dtype, tuple(tensor.shape))
-                    assert (name, layout) == (expected, layouts[expected]), (name, expected)
+                    done, (name, tensor) = next(incoming)
+                    found = (name, str(tensor.dtype), tuple(tensor.shape))
+                    assert found == (expected, f"torch.{shape.dtype}", sizes[expected]), found
                     data = tensor.contiguous().view(torch.uint8).numpy().data.cast("B")
-                    if hashed is not None:
-                        hashed.result()  # so that no more than one tensor waits in memory
-                    hashed = hasher.submit(digest.update, data)
+                    hashed.result()  # so that no more than one tensor waits in memory
+                    hashed = thread.submit(digest.update, data)
                     for start in range(0, len(data), PIECE_BYTES):
                         file.write(data[start : start + PIECE_BYTES])
-                    yield file_name, None
-                if hashed is not None:
-                    hashed.result()
-            yield file_name, digest.hexdigest()
+                    on_progress(done, len(sizes))
+                hashed.result()
+            hashes[file_name] = digest.hexdigest()
     # Also for a single shard: without an index vLLM would load every .safetensors file beside it,
     # the plan included.
     files = {name: file for file, names in shards.items() for name in names}
-    index = (json.dumps(index_of(files, layouts), indent=2) + "\n").encode()
+    index = (json.dumps(index_of(files, shape), indent=2) + "\n").encode()
     (directory / INDEX_FILE).write_bytes(index)
-    yield INDEX_FILE, hashlib.sha256(index).hexdigest()
+    return {**hashes, INDEX_FILE: hashlib.sha256(index).hexdigest()}
 
 
 def read_tensor(path: Path, name: str) -> Tensor:
@@ -102,30 +89,22 @@ def read_tensor(path: Path, name: str) -> Tensor:
         return file.get_tensor(name)
 
 
-def torch_dtype(code: str) -> torch.dtype:
-    """The dtype that a file's header calls "BF16", "F32" or "F16"."""
-    return next(dtype for dtype, known in CODES.items() if known == code)
+def index_of(files: Mapping[str, str], shape: ModelShape) -> dict[str, Any]:
+    """The index of a model's tensors in these files."""
+    return {"metadata": {"total_size": shape.weight_bytes}, "weight_map": dict(files)}
 
 
-def _header(layouts: Mapping[str, TensorLayout]) -> bytes:
+def _header(sizes: Mapping[str, tuple[int, ...]], shape: ModelShape) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
-    for name, layout in layouts.items():
-        end = offset + layout.size_bytes
+    for name, size in sizes.items():
+        end = offset + math.prod(size) * shape.bytes_per_parameter
         entries[name] = {
-            "dtype": CODES[layout.dtype],
-            "shape": list(layout.shape),
+            "dtype": DTYPES[shape.dtype],
+            "shape": list(size),
             "data_offsets": [offset, end],
         }
         offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the data starts on a multiple of 8
     return len(text).to_bytes(8, "little") + text
-
-
-def index_of(files: Mapping[str, str], layouts: Mapping[str, TensorLayout]) -> dict[str, Any]:
-    """The index of tensors in these files."""
-    return {
-        "metadata": {"total_size": sum(layout.size_bytes for layout in layouts.values())},
-        "weight_map": dict(files),
-    }

@@ -22,7 +22,7 @@ def kv_command(
     from grasp_deploy.bench.kv.run import bench_kv
     from grasp_deploy.bench.kv.table import kv_table
     from grasp_deploy.evaluate.models import bench_models
-    from grasp_deploy.files.record_output import check_place
+    from grasp_deploy.files.record import check_place
     from grasp_deploy.report.progress import stage_bars
 
     check_place(output, "kv")

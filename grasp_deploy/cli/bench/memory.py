@@ -22,7 +22,7 @@ def memory_command(
     from grasp_deploy.bench.memory.run import bench_memory
     from grasp_deploy.bench.memory.table import memory_table
     from grasp_deploy.evaluate.models import bench_models
-    from grasp_deploy.files.record_output import check_place
+    from grasp_deploy.files.record import check_place
     from grasp_deploy.report.progress import stage_bars
 
     check_place(output, "memory")

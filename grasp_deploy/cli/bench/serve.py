@@ -56,7 +56,7 @@ def serve_bench_command(
     from grasp_deploy.bench.serve.run import bench_serve
     from grasp_deploy.bench.serve.table import serve_table
     from grasp_deploy.evaluate.models import bench_models
-    from grasp_deploy.files.record_output import check_place
+    from grasp_deploy.files.record import check_place
     from grasp_deploy.report.progress import stage_bars
 
     check_place(output, "serve")

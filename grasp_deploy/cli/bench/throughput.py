@@ -24,7 +24,7 @@ def throughput_command(
     from grasp_deploy.bench.throughput.run import bench_throughput
     from grasp_deploy.bench.throughput.table import throughput_table
     from grasp_deploy.evaluate.models import bench_models
-    from grasp_deploy.files.record_output import check_place
+    from grasp_deploy.files.record import check_place
     from grasp_deploy.report.progress import stage_bars
 
     check_place(output, "throughput")

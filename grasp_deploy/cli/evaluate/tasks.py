@@ -46,7 +46,7 @@ def tasks_command(
     from grasp_deploy.evaluate.tasks.harness import check_installed
     from grasp_deploy.evaluate.tasks.run import bench_tasks
     from grasp_deploy.evaluate.tasks.table import task_table
-    from grasp_deploy.files.record_output import check_place
+    from grasp_deploy.files.record import check_place
     from grasp_deploy.report.progress import stage_bars
 
     settings = replace(settings, tasks=_names(tasks, preset))

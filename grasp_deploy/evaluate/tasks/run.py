@@ -9,8 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from grasp_deploy.checkpoint.limits import check_head_size
-from grasp_deploy.checkpoint.read.config_file import positions_at
-from grasp_deploy.checkpoint.read.source import file_hashes
+from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.engine.checks import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel

@@ -10,9 +10,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from grasp_deploy.bench.memory.child import kv_bytes, prefill
 from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
-from grasp_deploy.checkpoint.read.config_file import read_config_at
-from grasp_deploy.checkpoint.read.random_weights import random_model
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import random_model
 from tests.bench.memory.live_tensors import LiveTensors
 from tests.tiny import VARIANTS, pruned_config, tiny_config
 
@@ -63,7 +62,7 @@ def test_the_peak_is_where_a_wide_layer_meets_a_filled_cache(layers: list[tuple[
 def test_the_peak_is_exact_at_real_sizes(name: str) -> None:
     """On the meta device, where nothing is computed or stored."""
     path = CONFIGS / f"{name}.json"
-    assert_exact(random_model(path, "meta"), model_shape(read_config_at(path)), 4, 2048)
+    assert_exact(random_model(path, "meta"), model_shape(read_config(path)), 4, 2048)
 
 
 # Prompt tokens; the paper's KV cache and prefill peak of LLaMA-2-7B at batch 4, in MiB.
@@ -72,7 +71,7 @@ DENSE = [(256, 512, 13990.8), (512, 1024, 15120.9), (1024, 2048, 17375.2), (2048
 
 @pytest.mark.parametrize(("tokens", "cache", "peak"), DENSE)
 def test_llama_2_7b_is_as_in_the_paper(tokens: int, cache: float, peak: float) -> None:
-    sizes = predict_prefill(model_shape(read_config_at(LLAMA_2_7B)), 4, tokens)
+    sizes = predict_prefill(model_shape(read_config(LLAMA_2_7B)), 4, tokens)
     assert sizes.weight_bytes / MIB == pytest.approx(12852.5, abs=0.1)
     assert sizes.kv_bytes / MIB == pytest.approx(cache, abs=0.1)
     assert sizes.weight_bytes + sizes.kv_bytes < sizes.peak_bytes < peak * MIB

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
@@ -15,46 +12,41 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from tests.evaluate.quality.rows import corpus, task
 
 Rows = list[dict[str, Any]]
-Section = Callable[..., list[str]]
 
 
-@pytest.fixture
-def section(demo_checkpoint: Path) -> Section:
-    """Draw the lines of a card that stand under its heading of quality."""
-    plan, config = load_plan(demo_checkpoint / PLAN_FILE), read_config(demo_checkpoint)
-
-    def lines(corpora: Rows, tasks: Rows, healed_on: Sequence[str] = ()) -> list[str]:
-        verdict = quality_verdict(corpora, tasks, bool(healed_on))
-        quality = {"verdict": verdict, "corpora": corpora, "tasks": tasks, "healed_on": healed_on}
-        card = model_card(plan, dense_shape(config), model_shape(config), quality)
-        return card.partition("## Quality\n\n")[2].partition("\n\nCalibrated")[0].splitlines()
-
-    return lines
+def card(folder: Path, quality: dict[str, Any] | None = None) -> str:
+    plan, config = load_plan(folder / PLAN_FILE), read_config(folder)
+    return model_card(plan, dense_shape(config), model_shape(config), quality)
 
 
-def test_dense_beside_pruned(section: Section) -> None:
-    lines = section([corpus("c4", 0.0953102, error=0.004)], [task("piqa", 0.8, 0.7, num_fewshot=5)])
-    assert lines[0].startswith(
-        "**Needs healing**: on c4, text that it was not calibrated on, it loses"
-    )
+def section(folder: Path, corpora: Rows, tasks: Rows, healed_on: tuple[str, ...] = ()) -> list[str]:
+    """Lines of a card that stand under its heading of quality."""
+    verdict = quality_verdict(corpora, tasks, bool(healed_on))
+    quality = {"verdict": verdict, "corpora": corpora, "tasks": tasks, "healed_on": healed_on}
+    return card(folder, quality).partition("## Quality\n\n")[2].splitlines()
+
+
+def test_an_export_has_the_card_without_a_record(demo_checkpoint: Path) -> None:
+    text = (demo_checkpoint / "README.md").read_text()
+    assert text == card(demo_checkpoint)
+    assert "## Quality\n\nNot measured: run `grasp-deploy evaluate card DIR`." in text
+
+
+def test_dense_beside_pruned(demo_checkpoint: Path) -> None:
+    fewshot = task("piqa", 0.8, 0.7, num_fewshot=5)
+    lines = section(demo_checkpoint, [corpus("c4", 0.0953102, error=0.004)], [fewshot])
+    assert lines[0].startswith("**Needs healing**: on c4, the worst text that it was")
     # exp(0.0953102) is 1.1.
-    assert "| c4 (test) | 20,470 in blocks of 2,048 | 8.00 | 8.80 | 0.095 ± 0.004 |" in lines
-    assert (
-        "| piqa (acc_norm, 5 examples) | 2,500 | 25.0 | 80.0 ± 1.0 | 70.0 ± 1.0 | -10.0 ± 1.0 |"
-        in lines
-    )
+    assert "| c4 (test) | 20,470 in sequences of 2,048 | 8.00 | 8.80 | 0.095 ± 0.004 |" in lines
+    row = "| piqa (acc_norm, 5 examples) | 2,500 | 25.0 | 80.0 ± 1.0 | 70.0 ± 1.0 | -10.0 ± 1.0 |"
+    assert row in lines
+    assert not any("†" in line for line in lines)
 
 
-def test_what_was_calibrated_on_is_marked_and_explained(section: Section) -> None:
-    lines = section([corpus("c4", 0.2, True), corpus("a|b", 0.2)], [])
-    assert any(line.startswith("| c4 (test)† |") for line in lines)
-    assert any(line.startswith("| a\\|b (test) |") for line in lines)
-    assert (
-        "† The model was calibrated on this corpus, or a part of it, so it does not count." in lines
-    )
-    assert not any("†" in line for line in section([corpus("c4", 0.2)], []))
-
-
-def test_what_was_healed_on_is_marked_too(section: Section) -> None:
-    lines = section([corpus("c4", 0.2, True)], [], ["c4"])
-    assert any("† The model was calibrated or healed on this corpus" in line for line in lines)
+def test_what_was_learnt_from_is_marked_and_explained(demo_checkpoint: Path) -> None:
+    corpora = [corpus("c4", 0.2, True), corpus("a|b", 0.2)]
+    for healed_on, use in (((), "calibrated on"), (("c4",), "calibrated or healed on")):
+        lines = section(demo_checkpoint, corpora, [], healed_on)
+        assert any(line.startswith("| c4 (test)† |") for line in lines)
+        assert any(line.startswith("| a\\|b (test) |") for line in lines)
+        assert any(line.startswith(f"† The model was {use} this corpus") for line in lines)

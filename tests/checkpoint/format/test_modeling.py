@@ -115,19 +115,14 @@ def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: P
 
 # Runs where importing the package fails, as on a machine that does not have it.
 WITHOUT_THE_PACKAGE = """
-import json, sys
+import sys
 sys.modules["grasp_deploy"] = None
-import torch
-torch.set_num_threads(1)
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-ids, results = torch.tensor(json.loads(sys.argv[1])), {}
-for folder in sys.argv[2:]:
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+for folder in sys.argv[1:]:
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules."), type(model)
     assert isinstance(AutoModel.from_pretrained(folder, trust_remote_code=True), type(model.model))
     assert type(AutoConfig.from_pretrained(folder, trust_remote_code=True)) is type(model.config)
-    with torch.no_grad():
-        results[folder] = model(ids).logits.tolist()
     model.save_pretrained(folder + "-again")
     try:
         AutoModelForCausalLM.from_pretrained(folder)
@@ -135,47 +130,30 @@ for folder in sys.argv[2:]:
         assert "trust_remote_code" in str(error), error
     else:
         raise AssertionError("loaded without the package and without trust_remote_code")
-print()  # transformers asked on stdout whether to trust the code
-print(json.dumps(results))
 """
 
 
-def test_checkpoints_load_without_the_package(
+def test_checkpoints_load_and_save_without_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """That their logits are equal is shown in test_equivalence."""
     names = ["llama-biases", "mistral", "qwen2-tied", "qwen3"]
     models = {str(tmp_path / name): pruned_variant(name) for name in names}
     for folder, model in models.items():
         model.save_pretrained(folder)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, json.dumps(IDS.tolist()), *models]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, *models]
+    subprocess.run(command, cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
     for folder, model in models.items():
-        assert (torch.tensor(results[folder]) - logits(model)).abs().max() <= 1e-4
         again = AutoModelForCausalLM.from_pretrained(folder + "-again")
         assert torch.equal(logits(again), logits(model)), "saved there, loaded here"
 
 
-@pytest.mark.parametrize("family", STEMS)
-def test_layers_of_full_width_need_no_overrides(family: str, tmp_path: Path) -> None:
-    dense = tiny_model(family)
-    everything = [(range(2), range(96))] * 3
-    pruned = slice_by_hand(dense, everything)
-    assert pruned.config.to_dict()["per_layer_config"] == {}
-    pruned.save_pretrained(tmp_path)
-    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path)), logits(dense))
-
-
-@pytest.mark.parametrize("family", STEMS)
 def test_global_sizes_are_the_dense_ones_and_reading_them_is_quiet(
-    family: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     logging.enable_propagation()
-    dense = tiny_config(family)
+    dense = tiny_config("qwen3")
     config = pruned_config(dense, OTHERS_LAYERS)
     for each in (config, copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert each.num_attention_heads == 4

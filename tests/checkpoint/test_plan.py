@@ -1,4 +1,4 @@
-"""Plans whose record is damaged in one leaf are refused where they are loaded."""
+"""Plans load where their record is whole, and are refused where one leaf is damaged."""
 
 from __future__ import annotations
 
@@ -59,20 +59,6 @@ def changed(place: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     return record
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("fitted",), ABSENT),
-        (("fitted",), []),
-        (("calibration", "parts"), ABSENT),
-        (("losses",), {"heldout_dense": 2.0, "heldout_pruned": 2.5}),
-        (("revision",), "main"),
-    ],
-)
-def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: Any) -> None:
-    assert loaded(tmp_path, changed(place, value)).units == 20
-
-
 HEALING = {
     **{"steps": 3, "rank": 8, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
     "text": {"source": "c4", "sequences": 8, "sequence_length": 64},
@@ -80,17 +66,16 @@ HEALING = {
 
 
 @pytest.mark.parametrize(
-    "healing",
+    ("place", "value"),
     [
-        HEALING,
-        [{}],
-        [{**HEALING, "loss_after": None}],
-        [HEALING, {**HEALING, "steps": "3"}],
+        (("fitted",), ABSENT),
+        (("calibration", "parts"), ABSENT),
+        (("losses",), {"heldout_dense": 2.0, "heldout_pruned": 2.5}),
+        (("revision",), "main"),
     ],
 )
-def test_damaged_healings_are_refused(tmp_path: Path, healing: Any) -> None:
-    with pytest.raises(InputError):
-        loaded(tmp_path, {**provenance(), "healing": healing})
+def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: Any) -> None:
+    assert loaded(tmp_path, changed(place, value)).mask.all()
 
 
 def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
@@ -103,20 +88,15 @@ def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
     ("place", "value", "reason"),
     [
         (("config",), {}, "config: Object missing required field `model`"),
-        (("calibration", "sequences"), "8", "calibration.sequences: Expected `int`"),
-        (("calibration", "heldout_sequences"), ABSENT, "missing required field"),
-        (("calibration", "parts", 1, "sequences"), 1.5, r"calibration.parts\[0\].sequences"),
-        (("versions",), {}, "versions: Object missing"),
+        (("calibration", "sequences"), "8", "calibration.sequences: Expected `int`.*it is '8'"),
+        (("calibration", "parts", 1, "sequences"), 1.5, r"parts\[0\].sequences.*it is 1.5"),
         (("losses", "heldout_dense"), 2.0, "losses: one loss is null"),
-        (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0"),
-        (("seconds", "scales"), ABSENT, "seconds: Object missing"),
+        (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0.*it is 0"),
         (("dense_layers", 0), [8, "2"], r"dense_layers\[0\]\[1\]: Expected `int`"),
-        (("weight_hashes", "model.safetensors"), 1, "weight_hashes"),
+        (("healing",), [HEALING, {**HEALING, "steps": "3"}], r"healing\[1\].steps: .*it is '3'"),
         (("fitted",), BEHIND_GATES[:3], "fitted names other tensors"),
         (("fitted",), [*BEHIND_GATES, BEHIND_GATES[0]], "fitted names other tensors"),
-        (("fitted", 0), "model.layers.2.mlp.down_proj.weight", "fitted names other tensors"),
         (("fitted", 0), "lm_head.weight", "fitted names other tensors"),
-        (("fitted", 0), 7, r"fitted\[0\]: Expected `str`"),
     ],
 )
 def test_damaged_plans(
@@ -124,8 +104,3 @@ def test_damaged_plans(
 ) -> None:
     with pytest.raises(InputError, match=rf"plan.safetensors does not fit \(.*{reason}.*again"):
         loaded(tmp_path, changed(place, value))
-
-
-def test_a_plan_of_another_version(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is a plan of version 9.*or compress again"):
-        loaded(tmp_path, {**provenance(), "version": 9})
