@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHAT_COLUMNS = ("messages", "conversations")
-# The names of ShareGPT's speakers, {"from": "human", "value": "…"}, as chat templates know them.
-SPEAKERS = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "system": "system",
-    "tool": "tool",
-}
-MENDED = "mend that row or name another column"
+SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
 
 
 def chat_text(tokenizer: PreTrainedTokenizerBase, conversation: list[object], where: str) -> str:
@@ -34,39 +25,28 @@ def chat_text(tokenizer: PreTrainedTokenizerBase, conversation: list[object], wh
             f"{where} is a conversation, and the model's tokenizer has no chat template to write "
             "it with; give plain text, or a model that was tuned to chat"
         )
-    if not conversation:
-        raise InputError(f"{where} holds no message; {MENDED}")
     messages = [
         _message(value, f"{where}, message {place}") for place, value in enumerate(conversation)
     ]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        return str(tokenizer.apply_chat_template(messages, tokenize=False))
     except Exception as error:  # templates are programs: each raises errors of its own
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise InputError(
-            f"{where} is refused by the chat template of the model's tokenizer ({reason}); {MENDED}"
+            f"{where} is refused by the chat template of the model's tokenizer "
+            f"({first_line(error)}); mend that row or name another column"
         ) from error
-    assert isinstance(text, str), "not tokenised, and one conversation at a time"
-    if not text.strip():
-        raise InputError(
-            f"the chat template of the model's tokenizer makes no text of {where}: see whether it "
-            f"fits its roles, or {MENDED}"
-        )
-    return text
 
 
 def _message(value: object, where: str) -> dict[str, Any]:
     """A message as templates take it; keys that only other messages fill are left out."""
     fields = value if isinstance(value, dict) else {}
-    if "role" in fields:
-        role, content = fields["role"], fields.get("content")
-    else:
-        role, content = SPEAKERS.get(str(fields.get("from"))), fields.get("value")
+    names = ("role", "content") if "role" in fields else ("from", "value")
+    role, content = map(fields.get, names)
     if not (isinstance(role, str) and role and isinstance(content, str)):
         raise InputError(
             f'{where} is {value!r:.60}, not like {{"role": "user", "content": "…"}} or {{"from": '
-            f'"human", "value": "…"}}; {MENDED}'
+            '"human", "value": "…"}; mend that row or name another column'
         )
-    others = ("role", "content", "from", "value")
-    more = {name: held for name, held in fields.items() if name not in others and held is not None}
-    return {"role": role, "content": content, **more}
+    known = ("role", "content", "from", "value")
+    more = {name: held for name, held in fields.items() if name not in known and held is not None}
+    return {"role": SPEAKERS.get(role, role), "content": content, **more}

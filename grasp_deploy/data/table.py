@@ -55,25 +55,17 @@ def texts_of(
         )
     texts: list[str] = []
     for row, value in enumerate(columns[column]):
+        where = f"row {row} (counted from 0) of column {column!r} of {source}"
         if isinstance(value, list) and tokenizer is not None:
-            where = f"row {row} (counted from 0) of column {column!r} of {source}"
             value = chat_text(tokenizer, value, where)
         if not isinstance(value, str):
             raise InputError(
-                f"column {column!r} of {source} must hold strings, but row {row} (counted from 0) "
-                f"holds {value!r:.40}; mend that row or name another column with {COLUMN_OPTION}"
+                f"{where} is {value!r:.40}, not a string; mend that row or name another column "
+                f"with {COLUMN_OPTION}"
             )
-        texts.append(_encodable(value))
+        # JSON can spell halves of surrogate pairs, and no tokenizer takes them.
+        texts.append(value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return texts
-
-
-def _encodable(text: str) -> str:
-    """The text without halves of surrogate pairs, which JSON can spell and no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def _default_column(columns: Columns, source: object) -> str:

@@ -11,11 +11,11 @@ to go by. The price is that most tokens run more than once:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from grasp_deploy.data import Blocks, Documents
 
 
 @dataclass(frozen=True)
@@ -30,31 +30,25 @@ class Window:
     cluster: int
 
 
-def block_windows(blocks: Tensor) -> list[Window]:
-    """A window for each of `(n, T)` sequences; all but its first token is scored."""
-    return [Window(block, len(block) - 1, index) for index, block in enumerate(blocks)]
-
-
-def sliding_windows(blocks: Tensor, stride: int) -> list[Window]:
-    """Windows of `T` tokens over the text of `(n, T)` sequences, `stride` tokens apart.
+def sequence_windows(text: Blocks, stride: int) -> list[Window]:
+    """Windows of `T` tokens over the running text of `(n, T)` sequences, `stride` tokens apart.
 
     Every token but the text's first is scored once; a stride of `T` gives the sequences
     themselves. A window belongs to the sequence in which it ends.
     """
-    length = blocks.shape[1]
-    text = blocks.flatten()
+    length, (running,) = text.token_ids.shape[1], text.running_texts
     return [
-        Window(text[start:end], scored, (end - 1) // length)
-        for start, end, scored in spans(len(text), length, stride)
+        Window(running[start:end], scored, (end - 1) // length)
+        for start, end, scored in spans(len(running), length, stride)
     ]
 
 
-def document_windows(documents: Sequence[Tensor], length: int, stride: int) -> list[Window]:
-    """Windows of each document alone; a document of at most `length` tokens is one window."""
+def document_windows(text: Documents, stride: int) -> list[Window]:
+    """Windows of each document alone; one of at most `sequence_length` tokens is one window."""
     return [
         Window(document[start:end], scored, index)
-        for index, document in enumerate(documents)
-        for start, end, scored in spans(len(document), length, stride)
+        for index, document in enumerate(text.running_texts)
+        for start, end, scored in spans(len(document), text.sequence_length, stride)
     ]
 
 
@@ -72,8 +66,3 @@ def spans(tokens: int, length: int, stride: int) -> list[tuple[int, int, int]]:
         windows.append((start, new_end, min(new_end - end, new_end - start - 1)))
         end = new_end
     return windows
-
-
-def padded(windows: Sequence[Window]) -> Tensor:
-    """A batch `(b, T)` of windows, the shorter ones filled up behind: nothing looks back there."""
-    return torch.nn.utils.rnn.pad_sequence([w.token_ids for w in windows], batch_first=True)

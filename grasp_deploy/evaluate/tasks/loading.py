@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.data.corpora import why_unreachable
-from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.tasks.accuracy import check_has_accuracy
-from grasp_deploy.evaluate.tasks.harness import check_installed
-from grasp_deploy.evaluate.tasks.lm_eval_log import silent
+from grasp_deploy.data.corpora import check_reachable
+from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.evaluate.tasks.accuracy import METRICS
+from grasp_deploy.evaluate.tasks.harness import silent
 from grasp_deploy.evaluate.tasks.local_items import TaskFile, read_task_file
 
 Loaded = Mapping[str, Any]  # lm-eval's: "tasks" and "groups" by name
@@ -21,18 +20,15 @@ Loaded = Mapping[str, Any]  # lm-eval's: "tasks" and "groups" by name
 def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]:
     """Load tasks for `harness.run_task`: those of lm-eval's names, then those of the files.
 
-    Raises InputError without any, for a task that is named twice, unknown, out of reach or without
-    an accuracy, for a file without items, and if lm-eval is not installed.
+    Raises InputError for a task that is unknown, out of reach or without an accuracy, and for a
+    file without items.
     """
-    check_installed()
-    check_names(names, files)
-    specs: dict[str, Any] = {task.name: _spec(task) for task in map(read_task_file, files)}
+    specs: dict[str, Any] = {name: name for name in names}
+    specs |= {task.name: _spec(task) for task in map(read_task_file, files)}
     if names:
         _check_known(names)
-        _check_reachable(names)
-        specs = {**{name: name for name in names}, **specs}
-    manager = _manager(bool(names))
-    return {name: _load(name, spec, manager) for name, spec in specs.items()}
+        check_reachable(f"items of {', '.join(names)}", None, "give a local --task-file")
+    return {name: _load(name, spec, _manager(bool(names))) for name, spec in specs.items()}
 
 
 def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
@@ -62,33 +58,22 @@ def _check_known(names: Sequence[str]) -> None:
             raise InputError(f"lm-eval has no task {name!r}: {hint}")
 
 
-def _check_reachable(names: Sequence[str]) -> None:
-    import datasets
-    from huggingface_hub import constants
-
-    if datasets.config.HF_HUB_OFFLINE:  # offline mode looks in the cache alone, at once
-        return
-    cause = why_unreachable(constants.ENDPOINT)
-    if cause is not None:
-        raise InputError(
-            f"the items of {', '.join(names)} cannot be fetched: {constants.ENDPOINT} is "
-            f"unreachable ({cause}); give a local --task-file, or set HF_HUB_OFFLINE=1 if "
-            "`datasets` has them in its cache"
-        )
-
-
 def _load(name: str, spec: Any, manager: Any) -> Loaded:
     try:
         with silent():  # it explains custom_dataset
             loaded: Loaded = manager.load([spec])
     except Exception as error:  # of datasets, the hub or a task's own code
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"task {name} cannot be loaded ({type(error).__name__}: {reason}): its items come from "
-            "the hub; check the network, or give a local --task-file"
+            f"task {name} cannot be loaded ({type(error).__name__}: {first_line(error)}): its "
+            "items come from the hub; check the network, or give a local --task-file"
         ) from error
     for task_name, task in loaded["tasks"].items():
-        check_has_accuracy(task_name, list(task.aggregation()))
+        metrics = task.aggregation()
+        if not metrics.keys() & set(METRICS):
+            raise InputError(
+                f"task {task_name} has no accuracy (its metrics: {', '.join(metrics)}): name a "
+                f"task with one of {', '.join(METRICS)}"
+            )
     return loaded
 
 

@@ -63,7 +63,7 @@ class HellaSwag(msgspec.Struct):
         return _without_marks(text), [_without_marks(e) for e in self.endings], self.label
 
 
-Layout = type[Query] | type[Contexts] | type[HellaSwag]
+Layout = type[Query | Contexts | HellaSwag]
 LAYOUTS: tuple[Layout, ...] = (Query, Contexts, HellaSwag)
 
 
@@ -85,8 +85,6 @@ def read_task_file(path: Path) -> TaskFile:
     Raises InputError for a missing or empty file, and names the first line that is not in the
     layout of the first one.
     """
-    if not path.is_file():
-        raise InputError(f"--task-file {path} does not exist: name a file of JSON lines")
     lines = enumerate(read_plain_text(path).split("\n"), start=1)
     rows = [(f"line {number} of {path}", line) for number, line in lines if line.strip()]
     if not rows:
@@ -108,12 +106,13 @@ def check_examples(task_file: TaskFile, num_fewshot: int | None) -> None:
 
 
 def _layout(where: str, line: str) -> Layout:
+    """The layout whose keys the first item has."""
     try:
-        row = msgspec.json.decode(line)
+        keys = msgspec.json.decode(line, type=dict[str, Any]).keys()
     except msgspec.DecodeError as error:
-        raise InputError(f"{where} is not valid JSON ({error}): mend that line") from None
+        raise InputError(f"{where} is not a JSON object ({error}): mend that line") from None
     for layout in LAYOUTS:
-        if isinstance(row, dict) and set(layout.__struct_fields__) <= row.keys():
+        if set(layout.__struct_fields__) <= keys:
             return layout
     known = " or ".join(f"{{{', '.join(layout.__struct_fields__)}}}" for layout in LAYOUTS)
     raise InputError(f"{where} is not a multiple-choice item: write objects with the keys {known}")

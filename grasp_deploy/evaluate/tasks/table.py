@@ -20,7 +20,7 @@ def task_table(record: Mapping[str, Any]) -> Table:
     the same items.
     """
     names = [model["name"] for model in record["models"]]
-    cells = {name: [c for c in record["cells"] if c["model"] == name] for name in names}
+    cells = [[c for c in record["cells"] if c["model"] == name] for name in names]
     table = Table(
         title="Accuracy on tasks, %",
         title_justify="left",
@@ -34,12 +34,13 @@ def task_table(record: Mapping[str, Any]) -> Table:
         table.add_column(Text(name), justify="right", overflow="fold")
         if index:
             table.add_column("change", justify="right", no_wrap=True)
-    for row, cell in enumerate(cells[names[0]]):
-        figures = _figures([cells[name][row : row + 1] for name in names])
-        table.add_row(Text(cell["task"]), cell["metric"], f"{len(cell['items']):,}", *figures)
+    for of_task in zip(*cells, strict=True):
+        first = of_task[0]
+        figures = _figures([[cell] for cell in of_task])
+        table.add_row(Text(first["task"]), first["metric"], f"{len(first['items']):,}", *figures)
     table.add_section()
-    if len(cells[names[0]]) > 1:
-        table.add_row("average", "", "", *_figures([cells[name] for name in names]))
+    if len(cells[0]) > 1:
+        table.add_row("average", "", "", *_figures(cells))
     return table
 
 

@@ -56,16 +56,13 @@ def test_hellaswag_loses_its_marks(tmp_path: Path) -> None:
     ("rows", "words"),
     [
         ([], "items.jsonl is empty"),
-        ([[1]], "line 1 .* not a multiple-choice item: write objects with the keys {query"),
-        ([{"query": "a"}], "line 1 .* not a multiple-choice item"),
+        ([[1]], "line 1 .* not a JSON object"),
+        ([{"query": "a"}], "line 1 .* not a multiple-choice item: write objects with the keys {qu"),
         ([QUERY, CONTEXTS], "line 2 .* not a Query item like line 1 .*missing.*put it in another"),
-        ([QUERY, 3], "line 2 .* not a Query item like line 1 .*Expected `object`"),
         ([{**QUERY, "choices": ["yes"]}], "line 1 .* length >= 2 - at `\\$.choices`"),
         ([{**QUERY, "choices": ["yes", ""]}], "line 1 .* at `\\$.choices.1.`"),
         ([{**QUERY, "gold": 2}], "names 2 as the right one of 2 choices: give its index, 0 to 1"),
         ([{**QUERY, "gold": "b"}], "line 1 .* at `\\$.gold`"),
-        ([{**QUERY, "gold": True}], "line 1 .* got `bool` - at `\\$.gold`"),
-        ([{**QUERY, "query": " "}], "line 1 .* at `\\$.query`"),
         ([{**HELLASWAG, "ctx_a": None}], "line 1 .* at `\\$.ctx_a`"),
     ],
 )
@@ -85,10 +82,10 @@ def test_each_item_needs_other_items_as_examples(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there_or_no_json(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--task-file .*nothing\.jsonl does not exist"):
+    with pytest.raises(InputError, match=r"nothing\.jsonl cannot be read: No such file"):
         read_task_file(tmp_path / "nothing.jsonl")
     (tmp_path / "odd.jsonl").write_text('\n{"query"')
-    with pytest.raises(InputError, match=r"line 2 of .*odd\.jsonl is not valid JSON \(.*\): mend"):
+    with pytest.raises(InputError, match=r"line 2 of .*odd\.jsonl is not a JSON object \(.*\): m"):
         read_task_file(tmp_path / "odd.jsonl")
 
 
@@ -103,21 +100,3 @@ def test_hellaswag_reads_as_lm_eval_has_it() -> None:
         text = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
         assert item["text"] == preprocess(text)
         assert item["choices"] == [preprocess(ending) for ending in row["endings"]]
-
-
-@needs_shared
-@pytest.mark.parametrize(
-    ("name", "items", "choices"),
-    [
-        ("arc_easy", 2376, {3, 4, 5}),
-        ("arc_challenge", 1172, {3, 4, 5}),
-        ("piqa", 1838, {2}),
-        ("winogrande", 1267, {2}),
-        ("hellaswag_1000", 1000, {4}),
-    ],
-)
-def test_the_shared_tasks(name: str, items: int, choices: set[int]) -> None:
-    task_file = read_task_file(SHARED / f"{name}.jsonl")
-    assert len(task_file.items) == items
-    assert {len(item["choices"]) for item in task_file.items} <= choices
-    assert task_file.choices_first == (name == "winogrande")
