@@ -128,15 +128,11 @@ def read_token_documents(
 def read_documents(
     source: TextSource, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> list[str]:
-    """Read the documents of a corpus or a local file.
+    """Read the documents of a corpus or a local file; with a tokenizer, chats by its template.
 
-    Local `.jsonl`, `.json`, `.csv` and `.parquet`: a row is a document; any other file is plain
-    text: one document, read whole. Splits are written as in `datasets`: `train`, `train[:900]`,
-    `[10%:20%]`; a local file is its own `train`. The column is `text` if none is named, else
-    `messages` or `conversations`, else the only one that holds strings. The chat template of
-    `tokenizer` writes a row that is a list of messages. Raises InputError for a source that is
-    missing, unreadable, not text, empty or out of reach, for a split or column that it lacks, and
-    for conversations that cannot be written.
+    Splits are written as in `datasets`: `train`, `train[:900]`, `[10%:20%]`. Raises InputError for
+    a source that is missing, unreadable, not text, empty or out of reach, and for a split or column
+    that it lacks.
     """
     what, split, column = source.what, source.split, source.column
     corpus = find_corpus(what)

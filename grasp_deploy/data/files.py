@@ -31,8 +31,9 @@ def local_documents(
 ) -> list[str]:
     """The documents of a file, sliced by `split`; the file counts as its own split `train`.
 
-    Raises InputError for a file that is missing, empty or not of its format, another split's name,
-    a slice of plain text, and a missing column.
+    A row of `.jsonl`, `.json`, `.csv` and `.parquet` is a document; any other file is one. Raises
+    InputError for a file that is missing, empty or not of its format, another split's name, a slice
+    of plain text, and a missing column.
     """
     name, start, stop = parse_split(split or "")
     kind = kind_of(path)
@@ -61,25 +62,15 @@ def read_plain_text(path: Path) -> str:
     """The whole of a UTF-8 file; InputError for a file that cannot be read as text."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not text: its byte {error.start} is not UTF-8; give {FORMATS}"
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror}; mend that or give another file"
-        ) from error
-    if "\0" in text:
-        raise InputError(f"{path} is not text: it holds NUL bytes; give {FORMATS}")
+        if "\0" in text:
+            raise ValueError("it holds NUL bytes")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as text: {error}; give {FORMATS}") from error
     return text
 
 
 def _columns(path: Path, column: str | None) -> Columns:
-    """The columns of a table, by the reader of its format.
-
-    `datasets` would guess types of JSON from the first rows. It refuses a file for a column beside
-    the text that changes its type, and takes texts that look like dates for dates.
-    """
+    """The columns of a table, with the types that its file states: no text becomes a date."""
     suffix = path.suffix.lower()
     try:
         if suffix == ".parquet":

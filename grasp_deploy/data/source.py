@@ -53,10 +53,10 @@ class TextSource:
 def calibration_sources(
     texts: Sequence[str], split: str | None = None, column: str | None = None
 ) -> list[TextSource]:
-    """Parse `TEXT[@SPLIT][=WEIGHT]` of each `--calibration`; weights are 1 where none is given.
+    """Parse `TEXT[@SPLIT][=WEIGHT]` of each `--calibration`; `split` is for texts that name none.
 
-    `split` is for texts that name none; corpora default to `train`. Raises InputError for an empty
-    part, a weight that is not positive, and a text that is given twice.
+    Raises InputError for an empty part, a weight that is not positive, and a text that is given
+    twice.
     """
     sources: list[TextSource] = []
     for text in texts:
@@ -69,7 +69,7 @@ def calibration_sources(
                 f"--calibration {text!r} lacks a part or a positive weight: write "
                 "TEXT@SPLIT=WEIGHT, such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]"
             )
-        if any(s.split == chosen and s.is_same_text(what) for s in sources):
+        if any(other.split == chosen and other.is_same_text(what) for other in sources):
             raise InputError(f"--calibration names {what} twice: name it once")
         sources.append(TextSource(what, chosen, column, weight))
     if not sources:

@@ -1,4 +1,13 @@
-"""Perplexity of a causal language model: on sequences, sliding windows or single documents."""
+"""Perplexity of a causal language model: on sequences, sliding windows or single documents.
+
+A window is a run of tokens of one text; its last `scored` tokens are predicted, each from all
+before it in the window. Windows that advance by less than their length give each scored token more
+to go by. The price is that most tokens run more than once:
+
+    length 6, stride 2     0 1 2 3 4 5            scores 1 2 3 4 5
+                               2 3 4 5 6 7        scores 6 7
+                                   4 5 6 7 8 9    scores 8 9
+"""
 
 from __future__ import annotations
 
@@ -6,17 +15,17 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 from grasp_deploy.checkpoint.read.loading import check_tokens
 from grasp_deploy.data import Blocks, Documents
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.windows import Window, document_windows, sequence_windows
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.stats.clustered import clustered_error, perplexity_interval
 
@@ -25,6 +34,18 @@ if TYPE_CHECKING:
 
 LARGEST_LOSS = math.log(torch.finfo(torch.float64).max)
 POSITIONS_IN_FLOAT32 = 256  # 128 MiB of logits at a vocabulary of 128k
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens `(T,)` int64, the number scored at the end, and their sequence or document.
+
+    Losses of one cluster are pooled in the standard error, since neighbouring tokens are alike.
+    """
+
+    token_ids: Tensor
+    scored: int
+    cluster: int
 
 
 @dataclass(frozen=True)
@@ -55,28 +76,20 @@ class Perplexity:
 
     def as_dict(self) -> dict[str, Any]:
         """The record that `evaluate perplexity --json` prints."""
-        loss, error = self.loss_nats_per_token, self.standard_error
-        record = {
+        loss, error, means = self.loss_nats_per_token, self.standard_error, self.cluster_losses
+        record: dict[str, Any] = {
             "perplexity": self.perplexity,
             "perplexity_interval": perplexity_interval(loss, error),
-            "tokens": self.tokens,
-            "tokens_counted": self.tokens_counted,
-            "data": self.data,
-            "loss_nats_per_token": loss,
-            "standard_error": error,
             "bits_per_byte": self.bits_per_byte,
-            "bytes": self.bytes,
-            "dtype": self.dtype,
-            "seconds": self.seconds,
+            **asdict(self),
         }
-        if self.of_documents:  # each counted once, however long it is
-            mean = math.fsum(self.cluster_losses) / len(self.cluster_losses)
+        del record["cluster_losses"]
+        if record.pop("of_documents"):  # each counted once, however long it is
+            mean = math.fsum(means) / len(means)
             record["mean_over_documents"] = {
                 "perplexity": math.exp(mean),
                 "loss_nats_per_token": mean,
-                "standard_error": clustered_error(
-                    self.cluster_losses, [1] * len(self.cluster_losses)
-                ),
+                "standard_error": clustered_error(means, [1] * len(means)),
             }
         return record
 
@@ -99,8 +112,9 @@ def perplexity(
     and for a loss that is not finite or has no finite exponential.
     """
     started = time.perf_counter()
-    windows, counted, data = _windows(text, stride)
-    config = model.config.to_dict()
+    data, config = text.as_dict(), model.config.to_dict()
+    data["stride"] = stride or data["sequence_length"]
+    windows = windows_of(text, data["sequence_length"], data["stride"])
     for window in windows:
         check_tokens(window.token_ids[None], config)
     summed: dict[int, float] = defaultdict(float)
@@ -123,7 +137,7 @@ def perplexity(
         loss_nats_per_token=mean,
         standard_error=clustered_error(list(summed.values()), list(tokens.values())),
         tokens=sum(tokens.values()),
-        tokens_counted=counted,
+        tokens_counted=_counted(data),
         bytes=scored_bytes(tokenizer, windows) if tokenizer else None,
         cluster_losses=[summed[cluster] / tokens[cluster] for cluster in summed],
         of_documents=isinstance(text, Documents),
@@ -133,32 +147,57 @@ def perplexity(
     )
 
 
-def _windows(
-    text: Blocks | Documents, stride: int | None
-) -> tuple[list[Window], str, dict[str, Any]]:
-    """The windows of a text, which of its tokens they score in words, and the text's record."""
-    if isinstance(text, Documents):
-        length, count = text.sequence_length, len(text.running_texts)
-        stride = stride or length
-        counted = (
-            f"the tokens of each document ({count} in all) but its first, every one given those "
-            f"before it in its document; documents over {length} tokens in windows of {length} "
-            f"that advance by {stride}; no special tokens added"
+def _counted(data: dict[str, Any]) -> str:
+    """The tokens that are scored, and those before them that each is given."""
+    length, stride, count = data["sequence_length"], data["stride"], data.get("sequences")
+    if count is None:
+        words = (
+            f"the tokens of each document ({data['documents']} in all) but its first, every one "
+            f"given those before it in its document; documents over {length} tokens in windows of "
+            f"{length} that advance by {stride}"
         )
-        return document_windows(text, stride), counted, {**text.as_dict(), "stride": stride}
-    sequences, length = text.token_ids.shape
-    counted = (
-        f"positions 2 to {length} of each of {sequences} sequences of {length} tokens, every one "
-        "given all before it in its sequence; no special tokens added"
-    )
-    if stride and stride < length:
-        counted = (
-            f"every token but the first of {sequences * length} tokens of running text, given the "
+    elif stride < length:
+        words = (
+            f"every token but the first of {count * length} tokens of running text, given the "
             f"{length - stride} to {length - 1} before it, in windows of {length} tokens (the "
-            f"first window: all before it) that advance by {stride}; no special tokens added"
+            f"first window: all before it) that advance by {stride}"
         )
-    data = {**text.as_dict(), **({"stride": stride} if stride else {})}
-    return sequence_windows(text, stride or length), counted, data
+    else:
+        words = (
+            f"positions 2 to {length} of each of {count} sequences of {length} tokens, every one "
+            "given all before it in its sequence"
+        )
+    return f"{words}; no special tokens added"
+
+
+def windows_of(text: Blocks | Documents, length: int, stride: int) -> list[Window]:
+    """Windows of `length` tokens, `stride` apart, over running text or each document alone.
+
+    A window of running text belongs to the sequence in which it ends. A stride of a sequence's
+    length gives the sequences themselves.
+    """
+    alone = isinstance(text, Documents)
+    return [
+        Window(ids[start:end], scored, index if alone else (end - 1) // length)
+        for index, ids in enumerate(text.running_texts)
+        for start, end, scored in spans(len(ids), length, stride)
+    ]
+
+
+def spans(tokens: int, length: int, stride: int) -> list[tuple[int, int, int]]:
+    """Start, end and number of scored tokens of each window over a text of so many tokens.
+
+    The last window ends with the text and scores what is left. Where the stride is the length,
+    each window's first token has nothing before it and is not scored.
+    """
+    end = min(length, tokens)
+    windows = [(0, end, end - 1)]
+    while end < tokens:
+        new_end = min(end + stride, tokens)
+        start = max(0, new_end - length)
+        windows.append((start, new_end, min(new_end - end, new_end - start - 1)))
+        end = new_end
+    return windows
 
 
 @torch.no_grad()
@@ -167,14 +206,13 @@ def _losses(
 ) -> Iterator[tuple[Sequence[Window], list[float]]]:
     """Batches with each window's summed negative log-likelihood in nats of its scored tokens.
 
-    Losses are computed in float32 and summed in float64; float32 copies of logits stay a slice in
-    size. Shorter windows are filled up behind: nothing looks back there.
+    In float32, summed in float64; float32 copies of logits stay a slice in size.
     """
     assert not model.training, "perplexity is measured in eval mode"
     for first in range(0, len(windows), batch_size):
         batch = windows[first : first + batch_size]
-        ids = pad_sequence([window.token_ids for window in batch], batch_first=True)
-        ids = ids.to(model.device)
+        ids = pad_sequence([window.token_ids for window in batch], batch_first=True)  # behind
+        ids = ids.to(model.device)  # (b, T)
         logits = model(input_ids=ids, use_cache=False).logits  # (b, T, V) in the model's dtype
         losses = []
         for row, window in enumerate(batch):

@@ -56,18 +56,10 @@ def test_splits_are_those_of_datasets(lines: Corpus) -> None:
     assert remote_documents(lines, "ptb", "train", None) == ["one <unk>", "two", "three"]
 
 
-@pytest.mark.parametrize(
-    ("split", "numbers"),
-    [
-        ("train", range(5)),
-        ("train[:8]", range(8)),
-        ("train[2:4]", range(2, 4)),
-        ("train[7:]", range(7, 10)),
-    ],
-)
-def test_a_stream_is_read_from_its_start(stream: Corpus, split: str, numbers: range) -> None:
-    documents = remote_documents(stream, "c4", split, None)
-    assert documents == [f"document {number}" for number in numbers]
+def test_a_stream_is_read_from_its_start(stream: Corpus) -> None:
+    for split, first, last in (("train", 0, 5), ("train[2:8]", 2, 8), ("train[7:]", 7, 10)):
+        expected = [f"document {number}" for number in range(first, last)]
+        assert remote_documents(stream, "c4", split, None) == expected
 
 
 def test_splits_and_columns_that_a_corpus_lacks(lines: Corpus, stream: Corpus) -> None:
@@ -75,8 +67,10 @@ def test_splits_and_columns_that_a_corpus_lacks(lines: Corpus, stream: Corpus) -
         remote_documents(lines, "hf:x", "dev", None)
     with pytest.raises(InputError, match="hf:x has no column 'body'; its columns are: text"):
         remote_documents(lines, "hf:x", "train", "body")
+    with pytest.raises(InputError, match="names no dataset; write hf:NAME or hf:NAME:CONFIG"):
+        read_documents(TextSource("hf:"))
     for split in ("train[:10%]", "train[-5:]"):
-        with pytest.raises(InputError, match=r"read as a stream.*; count documents from the start"):
+        with pytest.raises(InputError, match=r"c4 with split .* cannot be loaded: .*; check its"):
             remote_documents(stream, "c4", split, None)
 
 
@@ -137,8 +131,3 @@ def test_offline_mode_looks_in_the_cache_alone(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"cannot be loaded: Couldn't reach .* pass a local file"):
         read_documents(TextSource("hf:org/name"))
-
-
-def test_hf_without_a_name() -> None:
-    with pytest.raises(InputError, match="names no dataset; write hf:NAME or hf:NAME:CONFIG"):
-        read_documents(TextSource("hf:"))

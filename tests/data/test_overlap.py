@@ -49,11 +49,10 @@ def test_the_share_is_that_of_comparing_every_window(length: int) -> None:
 
 def test_documents_count_by_their_tokens() -> None:
     blocks = tokens(2, 64)
-    known = known_of(blocks)
     # No window reaches over the end of a document: these two halves of one are not found.
     texts = [blocks[0], tokens(96, seed=1), blocks[1, :16], blocks[1, 16:32]]
-    assert calibrated_share(texts, known) == 64 / (64 + 96 + 32)
-    assert calibrated_share([], known) == 0
+    assert calibrated_share(texts, known_of(blocks)) == 64 / (64 + 96 + 32)
+    assert calibrated_share([], known_of(blocks)) == 0
 
 
 def test_a_fingerprint_is_small_and_ascending() -> None:

@@ -19,11 +19,6 @@ def test_the_default_is_what_was_not_calibrated_on() -> None:
         heldout_corpora([], ["c4", "wikitext2"])
 
 
-def test_two_of_one_name() -> None:
-    with pytest.raises(InputError, match=r"two corpora x.txt: .* other=a/x.txt"):
-        heldout_corpora(["a/x.txt", "b/x.txt"], [])
-
-
 def test_what_was_calibrated_or_healed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     healing = [{"text": {"source": text}, "steps": 3} for text in ("c4", "texts/a.txt", "c4")]

@@ -1,10 +1,9 @@
 """The accuracy of a task, the average of several, and the change between two models.
 
-The paper's own code takes `acc_norm` of a task that has it and `acc` of the others, and averages
-them without weights. LLM-Pruner and SliceGPT do the same, so their tables are comparable.
-`acc` is how often the right choice has the highest log-likelihood; in `acc_norm` the log-likelihood
-is divided by the choice's length in characters first. Of the paper's five tasks all but WinoGrande
-have it. Answers that are generated, as in GSM8K, count by `exact_match`.
+As in the paper, LLM-Pruner and SliceGPT: `acc_norm` of a task that has it and `acc` of the others,
+averaged without weights. `acc` is how often the right choice has the highest log-likelihood; in
+`acc_norm` it is divided by the choice's length in characters first. Of the paper's five tasks all
+but WinoGrande have it. Generated answers, as in GSM8K, count by `exact_match`.
 """
 
 from __future__ import annotations

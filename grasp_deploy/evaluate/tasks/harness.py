@@ -12,17 +12,23 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.errors import InputError
+from grasp_deploy.data.corpora import check_reachable
+from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import METRICS, headline
+from grasp_deploy.evaluate.tasks.local_items import local_task
 from grasp_deploy.files.progress import OnCount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+Loaded = Mapping[str, Any]  # lm-eval's: "tasks" and "groups" by name
 LOGGER = logging.getLogger("lm_eval")
 PORTION_REQUESTS = 256
 
@@ -31,6 +37,65 @@ def check_installed() -> None:
     """InputError if lm-eval is not installed."""
     if find_spec("lm_eval") is None:
         raise InputError("lm-eval is not installed: run pip install 'grasp-deploy[eval]'")
+
+
+def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]:
+    """Load tasks for `run_task`: those of lm-eval's names, then those of the files.
+
+    Raises InputError for a task that is unknown, out of reach or without an accuracy, and for a
+    file without items.
+    """
+    specs: dict[str, Any] = {name: name for name in names}
+    specs |= {path.stem: local_task(path) for path in files}
+    if names:
+        _check_known(names)
+        check_reachable(f"items of {', '.join(names)}", None, "give a local --task-file")
+    return {name: _load(name, spec, _manager(bool(names))) for name, spec in specs.items()}
+
+
+def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
+    """InputError if no task is named, or one twice; a file's task is called after the file."""
+    asked = [*names, *(path.stem for path in files)]
+    if not asked:
+        raise InputError("no task is named: give --tasks, --preset or --task-file")
+    twice = [name for name in asked if asked.count(name) > 1]
+    if twice:
+        raise InputError(f"task {twice[0]} is named twice: name each once, or rename a file")
+
+
+@cache
+def _manager(include_defaults: bool) -> Any:
+    """lm-eval's index of its own tasks, if asked for: thousands of files are parsed for it."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_defaults=include_defaults)
+
+
+def _check_known(names: Sequence[str]) -> None:
+    known = _manager(True).all_tasks
+    for name in names:
+        if name not in known:
+            close = ", ".join(get_close_matches(name, known, n=3)) or "one of `lm-eval ls tasks`"
+            raise InputError(f"lm-eval has no task {name!r}: did you mean {close}?")
+
+
+def _load(name: str, spec: Any, manager: Any) -> Loaded:
+    try:
+        with silent():  # it explains custom_dataset
+            loaded: Loaded = manager.load([spec])
+    except Exception as error:  # of datasets, the hub or a task's own code
+        raise InputError(
+            f"task {name} cannot be loaded ({type(error).__name__}: {first_line(error)}): its "
+            "items come from the hub; check the network, or give a local --task-file"
+        ) from error
+    for task_name, task in loaded["tasks"].items():
+        metrics = task.aggregation()
+        if not metrics.keys() & set(METRICS):
+            raise InputError(
+                f"task {task_name} has no accuracy (its metrics: {', '.join(metrics)}): name a "
+                f"task with one of {', '.join(METRICS)}"
+            )
+    return loaded
 
 
 def transformers_lm(
@@ -62,7 +127,7 @@ def transformers_lm(
 def run_task(
     lm: Any,
     name: str,
-    loaded: Mapping[str, Any],
+    loaded: Loaded,
     settings: TaskSettings,
     on_requests: OnCount | None = None,
 ) -> list[dict[str, Any]]:
@@ -163,7 +228,7 @@ def _cell(
     name: str,
     tasks: Sequence[str],
     results: Mapping[str, Any],
-    loaded: Mapping[str, Any],
+    loaded: Loaded,
     truncated: int,
 ) -> dict[str, Any]:
     figures = results["results"][name]

@@ -44,12 +44,6 @@ class TaskCell(Struct):
         if not all(is_number(item.get(metric)) for item in self.items):
             raise ValueError(f"an item of {self.task} has no {metric}")
 
-    @property
-    def what_ran(self) -> tuple[Any, ...]:
-        """Metric, prompts and items, the same for all models; only groups name an item's task."""
-        items = [(item.get("task"), item.get("item")) for item in self.items]
-        return self.metric, self.prompts_sha256, items
-
 
 class TasksRecord(Struct):
     """All models on the same items of the same tasks; the first one is the baseline."""
@@ -65,13 +59,9 @@ class TasksRecord(Struct):
         for index, cell in enumerate(self.cells):
             if cell.model not in names:
                 raise ValueError(f"cells[{index}].model is {cell.model!r}, not one of its models")
-        first, *others = ([c for c in self.cells if c.model == name] for name in names)
-        for cells in others:
-            if [cell.task for cell in cells] != [cell.task for cell in first]:
-                raise ValueError("its models have not run the same tasks")
-            for one, other in zip(first, cells, strict=True):
-                if one.what_ran != other.what_ran:
-                    raise ValueError(f"its models have not run {one.task} alike")
+        tasks = [[cell.task for cell in self.cells if cell.model == name] for name in names]
+        if any(of_model != tasks[0] for of_model in tasks):
+            raise ValueError("its models have not run the same tasks")
 
 
 def read_tasks_record(path: Path) -> dict[str, Any]:

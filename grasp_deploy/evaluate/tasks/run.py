@@ -17,9 +17,15 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
-from grasp_deploy.evaluate.tasks.harness import check_installed, run_task, transformers_lm
-from grasp_deploy.evaluate.tasks.loading import Loaded, check_names, load_tasks
-from grasp_deploy.evaluate.tasks.local_items import check_examples, read_task_file
+from grasp_deploy.evaluate.tasks.harness import (
+    Loaded,
+    check_installed,
+    check_names,
+    load_tasks,
+    run_task,
+    transformers_lm,
+)
+from grasp_deploy.evaluate.tasks.local_items import local_task
 from grasp_deploy.evaluate.tasks.vllm import vllm_cells
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
@@ -41,8 +47,8 @@ def bench_tasks(
     """
     check_installed()
     check_names(settings.tasks, settings.task_files)
-    for task_file in map(read_task_file, settings.task_files):  # before an engine is started
-        check_examples(task_file, settings.num_fewshot)
+    for path in settings.task_files:
+        local_task(path, settings.num_fewshot)  # refused before an engine is started
     settings = _checked(models, settings)
     measure: Callable[..., Iterator[dict[str, Any]]] = vllm_cells
     if settings.engine == "transformers":

@@ -61,15 +61,13 @@ def percent(value: float, error: float | None, sign: str = "") -> str:
 
 
 def _notes(record: Mapping[str, Any]) -> list[str]:
-    settings = record["settings"]
     notes = [RULE, AVERAGE_RULE, "±: one standard error"]
-    if settings.get("limit"):
-        notes.append(f"only the first {settings['limit']} items of each task")
+    if limit := record["settings"].get("limit"):
+        notes.append(f"only the first {limit} items of each task")
     shots = {c["task"]: c["num_fewshot"] for c in record["cells"] if c["num_fewshot"] != 0}
     if shots:
         listed = ", ".join(f"{task} {count}" for task, count in shots.items())
-        notes.append(f"examples in the prompt: {listed}; none elsewhere")
-    shortened = sum(cell["truncated"] for cell in record["cells"])
-    if shortened:
+        notes.append(f"examples in the prompt: {listed}")
+    if shortened := sum(cell["truncated"] for cell in record["cells"]):
         notes.append(f"{shortened:,} prompts were too long and lost their beginning")
     return notes

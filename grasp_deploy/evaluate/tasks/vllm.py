@@ -22,8 +22,7 @@ from grasp_deploy.engine.vllm_process import (
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.settings import TaskSettings
-from grasp_deploy.evaluate.tasks.harness import run_task, silent
-from grasp_deploy.evaluate.tasks.loading import load_tasks
+from grasp_deploy.evaluate.tasks.harness import load_tasks, run_task, silent
 from grasp_deploy.files.progress import OnProgress, step_counter
 
 PATIENCE_SECONDS = 24 * 3600.0  # MMLU on a large model
@@ -46,8 +45,8 @@ def vllm_cells(
     ) as ask:
         advance = step_counter(on_progress, f"starting vLLM, {model.name}", 1)
         files = [str(path) for path in settings.task_files]
-        load = {"engine": engine_arguments(model, settings), "names": settings.tasks}
-        names = ask({**load, "files": files})["names"]
+        engine = engine_arguments(model, settings)
+        names = ask({"engine": engine, "names": settings.tasks, "files": files})["names"]
         advance()
         advance = step_counter(on_progress, f"tasks, {model.name}", len(names))
         drawn = {key: getattr(settings, key) for key in ("limit", "num_fewshot", "seed")}

@@ -6,16 +6,18 @@ import json
 import logging
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 import torch
 import yaml
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.settings import TaskSettings
-from grasp_deploy.evaluate.tasks.harness import run_task, transformers_lm
-from grasp_deploy.evaluate.tasks.loading import load_tasks
+from grasp_deploy.evaluate.tasks import harness
+from grasp_deploy.evaluate.tasks.harness import load_tasks, run_task, transformers_lm
 from tests.evaluate.tasks.tiny_tasks import expected, needs_lm_eval, write_items
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -65,13 +67,6 @@ def test_equals_a_computation_by_hand(
     assert 0 < cell["accuracy"] < 1  # all or none would prove little
 
 
-def test_a_cell_is_json_and_says_how_it_was_run(cells: dict[str, dict[str, Any]]) -> None:
-    cell = json.loads(json.dumps(cells["query"]))
-    assert (cell["task"], cell["num_fewshot"], cell["truncated"]) == ("query", 0, 0)
-    assert len({cells[layout]["prompts_sha256"] for layout in LAYOUTS}) == 3
-    assert {"acc,none", "acc_norm,none", "acc_stderr,none"} <= set(cell["metrics"])
-
-
 def test_an_answer_that_does_not_fit_is_refused(query: Any) -> None:
     with pytest.raises(InputError, match=r"query has an answer of 16 tokens.* 2 at most: raise"):
         run_task(tiny_lm(max_tokens=2), "query", query, TaskSettings())
@@ -84,7 +79,7 @@ def test_examples_come_from_other_items_and_the_seed_chooses_them(query: Any) ->
         for seed in (1, 1, 2)
     )
     assert one["num_fewshot"] == 2
-    assert one == same
+    assert one == same == json.loads(json.dumps(one))
     assert one["prompts_sha256"] != other["prompts_sha256"]
     prompts = [instance.args[0] for instance in query["tasks"]["query"].instances]
     assert len(prompts) == 5 * 3
@@ -196,3 +191,44 @@ def test_generated_answers_count_by_exact_match(manager: Any) -> None:
     assert [item["exact_match"] for item in cell["items"]] == [0, 1, 0, 1]
     assert cell["items"][1]["answer"] == [spelled("Spell 1:")]
     assert "loglikelihoods" not in cell["items"][0]
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for lm-eval's index of its tasks, which takes many seconds to make."""
+
+    def load(specs: list[Any]) -> dict[str, Any]:
+        task = SimpleNamespace(aggregation=lambda: {"word_perplexity": sum})
+        return {"tasks": {specs[0]: task}, "groups": {}}
+
+    known = SimpleNamespace(all_tasks=["arc_easy", "sciq"], load=load)
+    monkeypatch.setattr(harness, "_manager", lambda include_defaults: known)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+def test_unknown_names_are_answered_with_close_ones(index: None) -> None:
+    with pytest.raises(InputError, match=r"no task 'arc_eazy': did you mean arc_easy\?"):
+        load_tasks(["arc_eazy"], [])
+
+
+def test_a_task_without_accuracy_is_refused(index: None) -> None:
+    with pytest.raises(InputError, match=r"task sciq has no accuracy .*word_perplexity"):
+        load_tasks(["sciq"], [])
+
+
+def test_the_hub_out_of_reach_is_one_line(index: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(InputError, match=r"items of sciq cannot be fetched: .*--task-file"):
+        load_tasks(["sciq"], [])
+
+
+@pytest.mark.slow
+def test_items_that_cannot_be_loaded_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=r"task sciq cannot be loaded \(\w+: .*--task-file"):
+        load_tasks(["sciq"], [])

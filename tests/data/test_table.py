@@ -54,6 +54,13 @@ def test_rows_are_written_by_the_template(tmp_path: Path, suffix: str, chats: li
     assert read_documents(TextSource(named, column="chosen"), TOKENIZER) == WRITTEN
 
 
+def test_keys_of_other_messages_are_left_out(tmp_path: Path) -> None:
+    # Parquet gives every message all keys: None where it has none.
+    chats = [[{"role": "user", "content": "Hi.", "name": "Ann"}, {"role": "user", "content": "?"}]]
+    source = TextSource(write(tmp_path / "a.parquet", chats))
+    assert read_documents(source, TOKENIZER) == ["<user>Hi.(Ann)\n<user>?\n"]
+
+
 def test_what_is_tokenised_is_what_the_template_wrote(tmp_path: Path) -> None:
     source = TextSource(write(tmp_path / "a.jsonl", CHATS))
     text = "\n\n".join(WRITTEN).encode()
@@ -82,19 +89,6 @@ def test_text_comes_before_conversations_and_these_before_other_strings(tmp_path
     assert read_documents(TextSource(source), TOKENIZER) == ["plain", "plain"]
 
 
-def test_keys_of_other_messages_are_left_out(tmp_path: Path) -> None:
-    # Parquet gives every message all keys: None where it has none.
-    chats = [[{"role": "user", "content": "Hi.", "name": "Ann"}, {"role": "user", "content": "?"}]]
-    source = write(tmp_path / "a.parquet", chats)
-    assert read_documents(TextSource(source), TOKENIZER) == ["<user>Hi.(Ann)\n<user>?\n"]
-
-
-def test_a_tokenizer_without_a_template(tmp_path: Path) -> None:
-    source = write(tmp_path / "a.jsonl", CHATS)
-    with pytest.raises(InputError, match=r"^row 0 .* no chat template .*; give plain text, or"):
-        read_blocks(tiny_tokenizer(), TextSource(source), 4, None)
-
-
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -113,3 +107,6 @@ def test_what_is_no_conversation(tmp_path: Path, row: Any, words: str) -> None:
     where = r"^row 2 \(counted from 0\) of column 'messages' of .*"
     with pytest.raises(InputError, match=where + words):
         read_documents(TextSource(source), TOKENIZER)
+    words = r"^row 0 .* no chat template .*; give plain text, or"
+    with pytest.raises(InputError, match=words):
+        read_documents(TextSource(source), tiny_tokenizer())
