@@ -24,7 +24,7 @@ from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.evaluate.tasks.settings import TaskSettings
+from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable

@@ -11,11 +11,10 @@ import msgspec
 from benchmarks.study.record import Accuracy, TaskAccuracy
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import average
-from grasp_deploy.evaluate.tasks.harness import check_installed
-from grasp_deploy.evaluate.tasks.loading import check_names
+from grasp_deploy.evaluate.tasks.harness import check_installed, check_names
 from grasp_deploy.evaluate.tasks.run import bench_tasks
-from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
 
 DTYPE = "float32"  # as perplexities are measured

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from grasp_deploy.data.corpora import find_corpus, remote_documents
 from grasp_deploy.data.files import local_documents
@@ -37,23 +38,49 @@ class Part:
 class Blocks:
     """Sequences `token_ids` (sequences, sequence_length) int64, and their source."""
 
-    token_ids: torch.Tensor
+    token_ids: Tensor
     source: TextSource
     documents: int
     parts: tuple[Part, ...] = ()  # of several sources; none for a single source
+
+    @property
+    def running_texts(self) -> list[Tensor]:
+        """The one text `(T,)` that the sequences make."""
+        return [self.token_ids.flatten()]
 
     def as_dict(self) -> dict[str, Any]:
         """Provenance for records; equal hashes mean that two results saw the same tokens."""
         sequences, sequence_length = self.token_ids.shape
         return {
-            "source": self.source.what,
-            "split": self.source.split,
-            "column": self.source.column,
+            **self.source.as_dict(),
             "documents": self.documents,
             "sequence_length": sequence_length,
             "sequences": sequences,
             "token_ids_sha256": hashlib.sha256(self.token_ids.numpy().tobytes()).hexdigest(),
             **({"parts": [asdict(part) for part in self.parts]} if self.parts else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Tokens `(T,)` int64 of each document, tokenised with nothing before it, and their source."""
+
+    running_texts: list[Tensor]
+    source: TextSource
+    skipped: int  # too short to predict anything in
+    sequence_length: int  # of the windows that longer ones are measured in
+
+    def as_dict(self) -> dict[str, Any]:
+        """Provenance for records, as that of Blocks."""
+        digest = hashlib.sha256()
+        for ids in self.running_texts:
+            digest.update(len(ids).to_bytes(8, "little") + ids.numpy().tobytes())
+        return {
+            **self.source.as_dict(),
+            "documents": len(self.running_texts),
+            "documents_skipped": self.skipped,
+            "token_ids_sha256": digest.hexdigest(),
+            "sequence_length": self.sequence_length,
         }
 
 
@@ -65,22 +92,47 @@ def read_blocks(
 ) -> Blocks:
     """Read a source and cut it into sequences: `read_documents`, then `token_blocks`."""
     documents = read_documents(source, tokenizer)
-    token_ids = token_blocks(tokenizer, documents, sequence_length, sequences)
+    token_ids = token_blocks(tokenizer, documents, sequence_length, sequences, source.what)
     return Blocks(token_ids, source, len(documents))
+
+
+def read_token_documents(
+    tokenizer: PreTrainedTokenizerBase,
+    source: TextSource,
+    sequence_length: int,
+    documents: int | None,
+) -> Documents:
+    """The first `documents` (None: all) of a source that have two tokens or more.
+
+    No special tokens are added. Raises InputError as `read_documents` does, and if no document is
+    long enough.
+    """
+    kept: list[Tensor] = []
+    skipped = 0
+    for text in read_documents(source, tokenizer):
+        if documents is not None and len(kept) == documents:
+            break
+        ids = _tokens(tokenizer, text)
+        if len(ids) < 2:
+            skipped += 1
+        else:
+            kept.append(torch.tensor(ids))
+    if not kept:
+        raise InputError(
+            f"no document of {source.what} has two tokens: nothing can be predicted; give other "
+            "text"
+        )
+    return Documents(kept, source, skipped, sequence_length)
 
 
 def read_documents(
     source: TextSource, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> list[str]:
-    """Read the documents of a corpus or a local file.
+    """Read the documents of a corpus or a local file; with a tokenizer, chats by its template.
 
-    Local `.jsonl`, `.json`, `.csv` and `.parquet`: a row is a document; any other file is plain
-    text: one document, read whole. Splits are written as in `datasets`: `train`, `train[:900]`,
-    `[10%:20%]`; a local file is its own `train`. The column is `text` if none is named, else
-    `messages` or `conversations`, else the only one that holds strings. The chat template of
-    `tokenizer` writes a row that is a list of messages. Raises InputError for a source that is
-    missing, unreadable, not text, empty or out of reach, for a split or column that it lacks, and
-    for conversations that cannot be written.
+    Splits are written as in `datasets`: `train`, `train[:900]`, `[10%:20%]`. Raises InputError for
+    a source that is missing, unreadable, not text, empty or out of reach, and for a split or column
+    that it lacks.
     """
     what, split, column = source.what, source.split, source.column
     corpus = find_corpus(what)
@@ -98,14 +150,14 @@ def token_blocks(
     tokenizer: PreTrainedTokenizerBase,
     documents: Sequence[str],
     sequence_length: int,
-    sequences: int | None = None,
-    mixed: str | None = None,
-) -> torch.Tensor:
+    sequences: int | None,
+    what: str,
+) -> Tensor:
     """The first `sequences` (None: all) of the joined text, (n, sequence_length) int64.
 
     Documents are joined by a blank line, tokenised without special tokens and cut without
-    overlap; the rest is dropped. `mixed` names the source where it is one of several. Raises
-    InputError if there are fewer than `sequences`.
+    overlap; the rest is dropped. Raises InputError, which names the text by `what`, if there are
+    fewer than `sequences`.
     """
     if sequence_length < 2 or (sequences is not None and sequences < 1):
         raise InputError(
@@ -115,13 +167,10 @@ def token_blocks(
     ids = _first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
     available = len(ids) // sequence_length
     if available < (sequences or 1):
-        remedy = (
-            "a smaller weight, fewer --sequences" if mixed else f"--sequences {available} at most"
-        )
         raise InputError(
-            f"the text{f' of {mixed}' if mixed else ''} is too short: its {len(ids)} tokens give "
-            f"{available} blocks of {sequence_length} tokens, and {sequences or 1} are needed; use "
-            f"{f'{remedy}, ' if available else ''}more text or a shorter --sequence-length"
+            f"{what} is too short: its {len(ids)} tokens give {available} sequences of "
+            f"{sequence_length} tokens, and {sequences or 1} are needed; use more text, fewer "
+            "--sequences or a shorter --sequence-length"
         )
     count = sequences or available
     return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)
@@ -141,7 +190,7 @@ def _first_tokens(
         end = _documents_within(documents, CHARACTERS_PER_TOKEN * needed)
     while True:
         text = JOIN.join(documents[:end])
-        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = _tokens(tokenizer, text)
         if needed is None or end == len(documents):
             return ids
         # A token takes at least one byte, and Unicode's normal forms at most triple the bytes.
@@ -158,3 +207,8 @@ def _documents_within(documents: Sequence[str], characters: int) -> int:
         if total > characters and document.strip():
             return index + 1
     return len(documents)
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids

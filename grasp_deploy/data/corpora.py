@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from grasp_deploy.data.table import parse_split, texts_of
 from grasp_deploy.errors import InputError, first_line
@@ -23,18 +22,14 @@ REACH_SECONDS = 5.0  # huggingface_hub alone retries for 23 s before it says "un
 
 @dataclass(frozen=True)
 class Corpus:
-    """Arguments of `datasets.load_dataset`.
-
-    `streamed_documents` is set for a corpus too large to fetch whole: the number of documents to
-    read of it by default. `address` is its host, if that is not the hub.
-    """
+    """Arguments of `datasets.load_dataset`, and where and how to fetch the corpus."""
 
     path: str
     config: str | None = None
     data_files: dict[str, str] | None = None
     evaluation_split: str = "test"
-    streamed_documents: int | None = None
-    address: str | None = None
+    streamed_documents: int | None = None  # read by default of a corpus too large to fetch whole
+    address: str | None = None  # its host, if that is not the hub
 
 
 # Penn Treebank: the hub's `ptb_text_only` is a loading script, which datasets >= 4 does not run.
@@ -83,19 +78,14 @@ def remote_documents(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> list[str]:
     """The documents of a corpus; InputError if it, its split or its column is missing."""
-    import datasets
-    from huggingface_hub import constants
+    from datasets.exceptions import DatasetsError
 
-    address = corpus.address or constants.ENDPOINT
-    if not datasets.config.HF_HUB_OFFLINE:  # offline mode looks in the cache alone, at once
-        _check_reachable(source, address)
+    check_reachable(source, corpus.address, OFFLINE_WAY)
     try:
         rows = _load(corpus, split)
-    except ConnectionError as error:
-        raise InputError(_unreachable(source, address, error)) from error
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         raise InputError(
             f"{source} with split {split!r} cannot be loaded: {first_line(error)}; "
             f"check its name and split, or {OFFLINE_WAY}"
@@ -113,42 +103,32 @@ def _load(corpus: Corpus, split: str) -> Any:
     if not corpus.streamed_documents:
         return load(split=split)
     name, start, stop = parse_split(split)
-    if "%" in start + stop or "-" in start + stop:
-        raise InputError(
-            f"split {split!r} is impossible on a corpus that is read as a stream, its end unseen; "
-            f"count documents from the start, as in {name}[:900] or {name}[900:1800]"
-        )
     first = int(start or 0)
     last = int(stop) if stop else first + corpus.streamed_documents
     rows = load(split=name, streaming=True)
     return Dataset.from_list(list(islice(rows, first, max(first, last))))
 
 
-def _check_reachable(source: str, address: str) -> None:
-    cause = why_unreachable(address)
-    if cause is not None:
-        raise InputError(
-            _unreachable(source, address, cause)
-            + ", or set HF_HUB_OFFLINE=1 if `datasets` has it in its cache"
-        )
+def check_reachable(what: str, address: str | None, remedy: str) -> None:
+    """InputError if a host (by default the hub) does not answer, whatever the answer.
 
+    Offline mode looks in the cache alone, at once.
+    """
+    import datasets
+    from huggingface_hub import constants
 
-def why_unreachable(address: str) -> object | None:
-    """The error that stops a connection to an address; None if it answers, whatever the answer."""
+    if datasets.config.HF_HUB_OFFLINE:
+        return
+    request = urllib.request.Request(address or constants.ENDPOINT, method="HEAD")
     try:
-        request = urllib.request.Request(address, method="HEAD")
         urllib.request.urlopen(request, timeout=REACH_SECONDS).close()
     except urllib.error.HTTPError:
-        return None
+        return
     except OSError as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        # Certificates are for `datasets` to judge: its store may differ from this one.
-        return None if isinstance(cause, ssl.SSLError) else cause
-    return None
-
-
-def _unreachable(source: str, address: str, cause: object) -> str:
-    return (
-        f"{source} cannot be fetched: {urlsplit(address).netloc} is unreachable "
-        f"({first_line(cause)}); {OFFLINE_WAY}"
-    )
+        if isinstance(cause, ssl.SSLError):
+            return  # certificates are for `datasets` to judge: its store may differ from this one
+        raise InputError(
+            f"{what} cannot be fetched: {request.host} is unreachable ({first_line(cause)}); "
+            f"{remedy}, or set HF_HUB_OFFLINE=1 if `datasets` has it in its cache"
+        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from grasp_deploy.data.blocks import Blocks, Part, read_blocks, read_documents, token_blocks
+from grasp_deploy.data.blocks import Blocks, Part, read_blocks
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.errors import InputError
 
@@ -32,11 +31,9 @@ def read_calibration(
     mixed = torch.empty(sequences, sequence_length, dtype=torch.int64)
     parts = []
     for source, count, places in zip(sources, counts, places_of(counts), strict=True):
-        documents = read_documents(source, tokenizer)
-        mixed[places] = token_blocks(
-            tokenizer, documents, sequence_length, count, mixed=source.what
-        )
-        parts.append(Part(source.what, source.weight, source.split, count, len(documents)))
+        blocks = read_blocks(tokenizer, source, sequence_length, count)
+        mixed[places] = blocks.token_ids
+        parts.append(Part(source.what, source.weight, source.split, count, blocks.documents))
     splits = {source.split for source in sources}
     whole = replace(
         sources[0],
@@ -47,23 +44,21 @@ def read_calibration(
 
 
 def shares(weights: Sequence[float], total: int) -> list[int]:
-    """Share out `total` sequences: at least one to each source, else by weight.
+    """Share out `total` sequences by weight, at least one to each source.
 
-    Those left over by whole shares go to the largest remainders, the first of equal ones. Raises
-    InputError for fewer sequences than sources.
+    One after the other goes to the source that lacks most, the first of equal ones: whole shares
+    with the largest remainders rounded up. Raises InputError for fewer sequences than sources.
     """
     if total < len(weights):
         raise InputError(
-            f"{total} blocks cannot hold one of each of {len(weights)} sources: use --sequences "
-            f"{len(weights)} or more, or fewer sources"
+            f"{total} sequences cannot hold one of each of {len(weights)} sources: use "
+            f"--sequences {len(weights)} or more, or fewer sources"
         )
     exact = [Fraction(str(weight)) for weight in weights]  # of the decimal number, so that 0.1 ties
     exact = [weight * total / sum(exact) for weight in exact]
-    counts = [max(1, math.floor(share)) for share in exact]
-    while left := total - sum(counts):  # below 0 where sources were raised to one
-        step = 1 if left > 0 else -1
-        places = [place for place, count in enumerate(counts) if count + step > 0]
-        counts[max(places, key=lambda place: step * (exact[place] - counts[place]))] += step
+    counts = [1] * len(weights)
+    for _ in range(total - len(weights)):
+        counts[max(range(len(counts)), key=lambda place: exact[place] - counts[place])] += 1
     return counts
 
 

@@ -11,7 +11,7 @@ the same words stand elsewhere in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -43,18 +43,14 @@ def fingerprint(blocks: Tensor) -> Tensor | None:
     return torch.from_numpy(numpy.unique(_hashes(_scrambled(windows))))
 
 
-def calibrated_share(texts: Iterable[Tensor], calibrated: Tensor) -> float:
+def calibrated_share(texts: Sequence[Tensor], calibrated: Tensor) -> float:
     """The share of the tokens of `(T,)` texts that lie in a window of the calibration text.
 
     `calibrated` is that text's `fingerprint`. Windows across the ends of its sequences, or left
     out, are not known: the true share may be larger.
     """
-    known = calibrated.numpy()
-    covered, tokens = 0, 0
-    for text in texts:
-        covered += int(_covered(_scrambled(text), known).sum())
-        tokens += len(text)
-    return covered / tokens if tokens else 0.0
+    covered = sum(int(_covered(_scrambled(text), calibrated.numpy()).sum()) for text in texts)
+    return covered / max(1, sum(len(text) for text in texts))
 
 
 def _covered(tokens: Array, known: Array) -> Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from grasp_deploy.data.corpora import find_corpus
@@ -38,6 +38,10 @@ class TextSource:
         """The given name, else that of the corpus or file."""
         return self.name or display_name(self.what)
 
+    def as_dict(self) -> dict[str, str | None]:
+        """Provenance for records."""
+        return {"source": self.what, "split": self.split, "column": self.column}
+
     def is_same_text(self, other: str) -> bool:
         """True if `other` names the same corpus or file, whatever the split."""
         corpora = find_corpus(self.what), find_corpus(other)
@@ -49,19 +53,25 @@ class TextSource:
 def calibration_sources(
     texts: Sequence[str], split: str | None = None, column: str | None = None
 ) -> list[TextSource]:
-    """Parse `TEXT[@SPLIT][=WEIGHT]` of each `--calibration`; weights are 1 where none is given.
+    """Parse `TEXT[@SPLIT][=WEIGHT]` of each `--calibration`; `split` is for texts that name none.
 
-    `split` is for texts that name none; corpora default to `train`. Raises InputError for an empty
-    part, a weight that is not positive, and a text that is given twice.
+    Raises InputError for an empty part, a weight that is not positive, and a text that is given
+    twice.
     """
     sources: list[TextSource] = []
     for text in texts:
-        source = _weighted(text)
-        chosen = _with_name(source.what, source.split or split, evaluates=False)
-        source = replace(source, split=chosen, column=column)
-        if any(s.split == chosen and s.is_same_text(source.what) for s in sources):
-            raise InputError(f"--calibration names {source.what} twice: name it once")
-        sources.append(source)
+        head, _, number = text.rpartition("=")
+        is_weighted = NUMBER.fullmatch(number) and not kind_of(text)
+        head, weight = (head, float(number)) if is_weighted else (text, 1.0)
+        what, chosen = _what_and_split(head, split, evaluates=False)
+        if not what or chosen == "" or not 0 < weight < math.inf:
+            raise InputError(
+                f"--calibration {text!r} lacks a part or a positive weight: write "
+                "TEXT@SPLIT=WEIGHT, such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]"
+            )
+        if any(other.split == chosen and other.is_same_text(what) for other in sources):
+            raise InputError(f"--calibration names {what} twice: name it once")
+        sources.append(TextSource(what, chosen, column, weight))
     if not sources:
         raise InputError("--calibration names no text: give wikitext2, ptb, c4 or a file")
     return sources
@@ -82,14 +92,13 @@ def evaluation_source(
     """
     named = None if kind_of(text) else re.fullmatch(r"([^/=@]*)=(.*)", text)
     name, rest = named.groups() if named else (None, text)
-    source = _text_and_split(rest)
-    if name == "" or not source.what or source.split == "":
+    what, chosen = _what_and_split(rest, split, evaluates)
+    if name == "" or not what or chosen == "":
         raise InputError(
             f"{option} {text!r} lacks a part: write NAME=TEXT@SPLIT, such as c4, "
             "mine=heldout.jsonl or wikitext2@validation"
         )
-    chosen = _with_name(source.what, source.split or split, evaluates)
-    return replace(source, split=chosen, column=column, name=name)
+    return TextSource(what, chosen, column, name=name)
 
 
 def display_name(what: str) -> str:
@@ -97,27 +106,13 @@ def display_name(what: str) -> str:
     return what if find_corpus(what) else Path(what).name
 
 
-def _weighted(text: str) -> TextSource:
-    head, _, number = text.rpartition("=")
-    weighted = NUMBER.fullmatch(number) and not kind_of(text)
-    source = _text_and_split(head if weighted else text)
-    weight = float(number) if weighted else 1.0
-    if not source.what or source.split == "" or not 0 < weight < math.inf:
-        raise InputError(
-            f"--calibration {text!r} lacks a part or a positive weight: write TEXT@SPLIT=WEIGHT, "
-            "such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]"
-        )
-    return replace(source, weight=weight)
-
-
-def _text_and_split(text: str) -> TextSource:
-    what, at, split = text.rpartition("@")
-    return TextSource(what, split) if at and not kind_of(text) else TextSource(text)
-
-
-def _with_name(what: str, split: str | None, evaluates: bool) -> str | None:
-    """The split to read; of a corpus with its name, such as `train[:900]` for `[:900]`."""
+def _what_and_split(text: str, default: str | None, evaluates: bool) -> tuple[str, str | None]:
+    """Both sides of `TEXT@SPLIT`; a slice of a corpus gets its split, as in `train[:900]`."""
+    what, at, chosen = text.rpartition("@")
+    split: str | None = chosen
+    if not at or kind_of(text):
+        what, split = text, default or None
     corpus = find_corpus(what)
-    if corpus is None or (split and not split.startswith("[")):
-        return split
-    return (corpus.evaluation_split if evaluates else "train") + (split or "")
+    if corpus and (split is None or split.startswith("[")):
+        split = (corpus.evaluation_split if evaluates else "train") + (split or "")
+    return what, split

@@ -48,18 +48,12 @@ def bench_models(
         raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
     models, seen = [], Counter[str]()
     for name in names:
-        path = _path(name, random_weights)
-        shape = _shape(path, random_weights)
+        path, shape = _path_and_shape(name, random_weights)
+        shape = shape if dtype == "auto" else replace(shape, dtype=dtype)
         label = _label(name)
         seen[label] += 1
-        models.append(
-            BenchModel(
-                name=f"{label}#{seen[label]}" if seen[label] > 1 else label,
-                path=path,
-                shape=shape if dtype == "auto" else replace(shape, dtype=dtype),
-                random_weights=random_weights,
-            )
-        )
+        label += f"#{seen[label]}" if seen[label] > 1 else ""
+        models.append(BenchModel(label, path, shape, random_weights))
     return models
 
 
@@ -74,25 +68,22 @@ def model_folder(model: BenchModel) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _path(name: str, random_weights: bool) -> Path:
+def _path_and_shape(name: str, random_weights: bool) -> tuple[Path, ModelShape]:
+    """A model's path, and its shape in the dtype of its weights."""
     if random_weights:
-        return resolve_config(name)
+        path = resolve_config(name)
+        return path, model_shape(read_config(path))
     if kind_of(path_of(name)) == "file":
         raise InputError(
             f"{name} is a file and holds no weights: name the model's folder, or give "
             "--random-weights"
         )
-    return resolve_model(name).directory
-
-
-def _shape(path: Path, random_weights: bool) -> ModelShape:
-    if random_weights:
-        return model_shape(read_config(path))
+    path = resolve_model(name).directory
     if not any(path.glob("*.safetensors")):
         raise InputError(
             f"{path} holds no weights (.safetensors): for its shape alone give --random-weights"
         )
-    return read_stored_model(path).shape
+    return path, read_stored_model(path).shape
 
 
 def _label(name: str) -> str:

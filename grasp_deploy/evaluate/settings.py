@@ -1,15 +1,19 @@
-"""The options of `evaluate perplexity`."""
+"""The options of `evaluate perplexity`, `evaluate card` and `evaluate tasks`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from grasp_deploy.config.option import (
     DEVICE_HELP,
     DTYPE_HELP,
+    ENFORCE_EAGER_HELP,
     SEQUENCE_LENGTH_HELP,
     Count,
+    CountOrZero,
     Length,
+    Seed,
     option,
 )
 
@@ -34,3 +38,63 @@ class PerplexitySettings:
     batch_size: Count = option("Sequences in a batch.", 1)
     device: str = option(DEVICE_HELP, "auto")
     dtype: str = option(DTYPE_HELP, "auto")
+
+
+@dataclass(frozen=True)
+class CardSettings:
+    """The text and tasks that are measured, the same for both models."""
+
+    data: tuple[str, ...] = option(
+        "Text outside the calibration set: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]. "
+        "May be repeated. Default: wikitext2 and c4, except the calibration text.",
+        (),
+        metavar="[NAME=]TEXT[@SPLIT]",
+    )
+    records: tuple[Path, ...] = option(
+        "Accuracies: a record of `evaluate tasks --output` for the dense model and this "
+        "checkpoint. May be repeated.",
+        (),
+        flag="--record",
+        metavar="FILE",
+    )
+    model: str | None = option(
+        "Hub id or folder of the dense model. Default: the base model in the plan.", None
+    )
+    column: str | None = option("Column that holds the text.", None)
+    sequence_length: Length | None = option(SEQUENCE_LENGTH_HELP, None)
+    sequences: Count = option("Sequences of each corpus.", 80)
+    batch_size: Count = option("Sequences in a batch.", 1)
+    device: str = option(DEVICE_HELP, "auto")
+    dtype: str = option(DTYPE_HELP, "auto")
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """The tasks and how they run; the same for all models."""
+
+    tasks: tuple[str, ...] = ()
+    task_files: tuple[Path, ...] = option(
+        "Local items as JSON lines: {query, choices, gold}, {context_options, continuation, gold}, "
+        "or HellaSwag's own. May be repeated.",
+        (),
+        flag="--task-file",
+        metavar="FILE",
+    )
+    engine: str = option("transformers or vllm.", "transformers")
+    limit: Count | None = option("Run only the first items of each task.", None)
+    num_fewshot: CountOrZero | None = option(
+        "Examples in the prompt. Default: the task's own number.", None
+    )
+    batch_size: Count | None = option(
+        "Requests at a time. Default: 8 with transformers, vLLM's own with vllm.", None
+    )
+    max_tokens: Length | None = option(
+        "Most tokens of a prompt; a longer one loses its beginning. Default: 4096, or the models' "
+        "limit if lower.",
+        None,
+    )
+    device: str = option(DEVICE_HELP, "auto")
+    dtype: str = option("auto, float32, bfloat16 or float16; auto: float32 on a CPU.", "auto")
+    enforce_eager: bool = option(ENFORCE_EAGER_HELP, False)
+    # lm-eval's default, which draws the same examples as it does
+    seed: Seed = option("Seed of the examples in the prompt.", 1234)

@@ -15,8 +15,8 @@ from benchmarks.study import healing
 from benchmarks.study.record import Row, Study, read_study
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.run import bench_tasks
-from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.files.record import write_record
 from grasp_deploy.healing.heal import NothingWon
 from tests.benchmarks.commands import refused

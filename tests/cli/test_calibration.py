@@ -99,8 +99,8 @@ def test_both_sides_of_the_split_see_every_source(
     [
         ("absent.txt", None, (), ("absent.txt does not exist", "wikitext2", "a file")),
         ("empty.txt", b"", (), ("empty.txt is empty", "give a file")),
-        ("short.txt", b"word " * 10, (), ("too short", "--sequences 3 at most", "more text")),
-        ("binary.txt", b"\x80\x02abc", (), ("not text", "byte 0", "UTF-8")),
+        ("short.txt", b"word " * 10, (), ("too short", "give 3 sequences", "more text")),
+        ("binary.txt", b"\x80\x02abc", (), ("cannot be read as text", "position 0", "UTF-8")),
         (
             *("some.jsonl", b'{"text": "a"}\n', ("--calibration-column", "body")),
             ("no column 'body'", "text", "--calibration-column"),

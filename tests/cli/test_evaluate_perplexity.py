@@ -23,7 +23,7 @@ def test_its_json(pruned: Path) -> None:
     ("options", "words"),
     [
         (("--data", "no.txt"), ("no.txt does not exist",)),
-        (("--sequences", "1000"), ("too short", "--sequences 140")),
+        (("--sequences", "1000"), ("too short", "give 140 sequences")),
         (("--stride", "33"), ("--stride 33", "use 32 or less")),
         (("--per-document", "--data", "empty.txt"), ("is empty",)),
         (("--per-document", "--data", "letters.jsonl"), ("no document", "two tokens")),

@@ -25,14 +25,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("wikitext2@validation=0.5", TextSource("wikitext2", "validation", weight=0.5)),
         ("ptb@[:9]", TextSource("ptb", "train[:9]")),
         ("a.txt=1e-1", TextSource("a.txt", weight=0.1)),
-        ("mine.jsonl@train[9:]=3", TextSource("mine.jsonl", "train[9:]", weight=3)),
         ("hf:org/name:en@test", TextSource("hf:org/name:en", "test")),
         ("a=b.txt", TextSource("a=b.txt")),
-        ("a=b.txt=2", TextSource("a=b.txt", weight=2)),
         ("c@d.txt", TextSource("c@d.txt")),
-        ("c@d.txt@train=2", TextSource("c@d.txt", "train", weight=2)),
         ("e=2", TextSource("e=2")),  # a path that exists as written is taken whole
-        ("e=2=3", TextSource("e=2", weight=3)),
         ("missing=half.txt", TextSource("missing=half.txt")),  # for the reader to refuse
     ],
 )
@@ -47,34 +43,23 @@ def test_split_and_column_are_for_texts_that_name_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "=1", "@train", "c4@", "c4@=1", "c4=0", "c4=-1", "c4=nan", "c4=inf", "c4=1e999"]
+    "text", ["", "=1", "@train", "c4@=1", "c4=0", "c4=-1", "c4=nan", "c4=1e999"]
 )
 def test_a_part_that_lacks_or_a_weight_that_is_not_positive(text: str) -> None:
-    with pytest.raises(InputError) as caught:
+    words = "lacks a part or a positive weight: write TEXT@SPLIT=WEIGHT, such as"
+    with pytest.raises(InputError, match=f"^--calibration '{text}' {words}"):
         calibration_sources([text])
-    assert str(caught.value) == (
-        f"--calibration {text!r} lacks a part or a positive weight: write TEXT@SPLIT=WEIGHT, such "
-        "as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]"
-    )
 
 
 @pytest.mark.parametrize(
-    ("texts", "name"),
-    [
-        (["c4=1", "c4@train=2"], "c4"),
-        (["a.txt", "./a.txt"], "./a.txt"),
-        (["wikitext2", WIKITEXT], WIKITEXT),
-    ],
+    "texts", [["c4=1", "c4@train=2"], ["a.txt", "./a.txt"], ["wikitext2", WIKITEXT]]
 )
-def test_the_same_text_twice(texts: list[str], name: str) -> None:
-    with pytest.raises(InputError, match=f"names {name} twice: name it once"):
+def test_the_same_text_twice(texts: list[str]) -> None:
+    with pytest.raises(InputError, match="twice: name it once"):
         calibration_sources(texts)
+    assert len(calibration_sources(["a.txt@[:9]", "a.txt@[9:]"])) == 2, "two parts of one text"
     with pytest.raises(InputError, match="names no text"):
         calibration_sources([])
-
-
-def test_two_parts_of_one_text() -> None:
-    assert len(calibration_sources(["a.txt@[:9]", "a.txt@[9:]"])) == 2
 
 
 @pytest.mark.parametrize(
@@ -83,12 +68,9 @@ def test_two_parts_of_one_text() -> None:
         ("c4", TextSource("c4", "validation"), "c4"),
         ("wikitext2@validation", TextSource("wikitext2", "validation"), "wikitext2"),
         ("hf:org/name@[:9]", TextSource("hf:org/name", "test[:9]"), "hf:org/name"),
-        ("mine=folder/x.txt", TextSource("folder/x.txt", name="mine"), "mine"),
         ("folder/x.txt", TextSource("folder/x.txt"), "x.txt"),
         ("mine=x.jsonl@train[9:]", TextSource("x.jsonl", "train[9:]", name="mine"), "mine"),
         ("folder/a=b.txt", TextSource("folder/a=b.txt"), "a=b.txt"),
-        ("a=b.txt", TextSource("a=b.txt"), "a=b.txt"),
-        ("mine=c@d.txt", TextSource("c@d.txt", name="mine"), "mine"),
         ("mine=c@d.txt@train", TextSource("c@d.txt", "train", name="mine"), "mine"),
     ],
 )
@@ -115,4 +97,3 @@ def test_the_same_text_under_other_names(folder: Path) -> None:
     assert TextSource("wikitext2").is_same_text(WIKITEXT)
     assert TextSource("a.txt").is_same_text(str(folder / "a.txt"))
     assert not TextSource("a.txt").is_same_text("wikitext2")
-    assert not TextSource("a.txt").is_same_text("e=2")

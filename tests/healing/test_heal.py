@@ -20,8 +20,8 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.card import healing_sources
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.evaluate.quality.corpora import healing_sources
 from grasp_deploy.healing.heal import heal
 from grasp_deploy.healing.lora import LINEARS
 from grasp_deploy.healing.settings import HealConfig

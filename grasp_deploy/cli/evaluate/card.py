@@ -10,7 +10,7 @@ import typer
 from grasp_deploy.cli.console import print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import Json
 from grasp_deploy.cli.settings_options import takes_settings
-from grasp_deploy.evaluate.quality.settings import CardSettings
+from grasp_deploy.evaluate.settings import CardSettings
 
 
 @takes_settings(CardSettings)
@@ -24,7 +24,7 @@ def card_command(
 
     An older card is replaced as a whole.
     """
-    from grasp_deploy.evaluate.quality.card import evaluate_card
+    from grasp_deploy.evaluate.card import evaluate_card
     from grasp_deploy.report.card_tables import card_tables
     from grasp_deploy.report.progress import stage_bars
 

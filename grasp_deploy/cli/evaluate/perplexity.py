@@ -41,31 +41,24 @@ def measure_perplexity(directory: Path, settings: PerplexitySettings) -> dict[st
     """Load a model, measure it with progress bars, and return the record that `--json` prints."""
     from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
     from grasp_deploy.data import evaluation_source, read_blocks, read_token_documents
-    from grasp_deploy.evaluate.perplexity import document_perplexity, perplexity
+    from grasp_deploy.evaluate.perplexity import perplexity
     from grasp_deploy.report.progress import stage_bars
 
     tokenizer, length = load_tokenizer(directory), _sequence_length(directory, settings)
     source = evaluation_source(settings.data, settings.split, settings.column)
-    if settings.per_document:
-        documents = read_token_documents(tokenizer, source, settings.sequences)
-        calibrated_on = _calibrated_share(directory, documents.token_ids)
-    else:
-        blocks = read_blocks(tokenizer, source, length, settings.sequences)
-        calibrated_on = _calibrated_share(directory, [blocks.token_ids.flatten()])
+    read = read_token_documents if settings.per_document else read_blocks
+    text = read(tokenizer, source, length, settings.sequences)
+    calibrated_on = _calibrated_share(directory, text.running_texts)
     loaded = load(directory, device=settings.device, dtype=settings.dtype)
     with stage_bars(stderr) as on_progress:
-        options: dict[str, Any] = {
-            "batch_size": settings.batch_size,
-            "on_batch": lambda done, steps, loss: on_progress(
-                {"stage": "perplexity", "step": done, "steps": steps, "loss": loss}
-            ),
-            "stride": settings.stride,
-            "tokenizer": tokenizer,
-        }
-        if settings.per_document:
-            result = document_perplexity(loaded, documents, length, **options)
-        else:
-            result = perplexity(loaded, blocks, **options)
+        result = perplexity(
+            loaded,
+            text,
+            settings.batch_size,
+            on_progress,
+            stride=settings.stride,
+            tokenizer=tokenizer,
+        )
     return {**result.as_dict(), "calibrated_on_share": calibrated_on}
 
 

@@ -13,7 +13,7 @@ from grasp_deploy.cli.console import stderr
 from grasp_deploy.cli.options import Json, Models, RecordOutput
 from grasp_deploy.cli.settings_options import takes_settings
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.tasks.settings import TaskSettings
+from grasp_deploy.evaluate.settings import TaskSettings
 
 TaskNames = Annotated[
     str | None, typer.Option("--tasks", help="lm-eval's names, such as arc_easy,piqa.")

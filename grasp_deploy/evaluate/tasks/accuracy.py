@@ -1,10 +1,9 @@
 """The accuracy of a task, the average of several, and the change between two models.
 
-The paper's own code takes `acc_norm` of a task that has it and `acc` of the others, and averages
-them without weights. LLM-Pruner and SliceGPT do the same, so their tables are comparable.
-`acc` is how often the right choice has the highest log-likelihood; in `acc_norm` the log-likelihood
-is divided by the choice's length in characters first. Of the paper's five tasks all but WinoGrande
-have it. Answers that are generated, as in GSM8K, count by `exact_match`.
+As in the paper, LLM-Pruner and SliceGPT: `acc_norm` of a task that has it and `acc` of the others,
+averaged without weights. `acc` is how often the right choice has the highest log-likelihood; in
+`acc_norm` it is divided by the choice's length in characters first. Of the paper's five tasks all
+but WinoGrande have it. Generated answers, as in GSM8K, count by `exact_match`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grasp_deploy.errors import InputError
-
 PRESETS = {
     "paper": ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande"),
     "complex": ("gsm8k", "mmlu", "boolq", "sciq"),
@@ -23,6 +20,8 @@ PRESETS = {
 METRICS = ("acc_norm", "acc", "exact_match")  # the first that a task has is its accuracy
 RULE = "accuracy: acc_norm where a task has it, else acc (exact_match of generated answers)"
 AVERAGE_RULE = "average: of the tasks, unweighted, as in the paper"
+
+Cell = Mapping[str, Any]  # of one model on one task, as in `record.TaskCell`
 
 
 def headline(figures: Mapping[str, Any]) -> tuple[str, str]:
@@ -35,50 +34,71 @@ def headline(figures: Mapping[str, Any]) -> tuple[str, str]:
     raise AssertionError(f"a task without accuracy was not refused: {list(figures)}")
 
 
-def check_has_accuracy(name: str, metrics: Sequence[str]) -> None:
-    """InputError if none of a task's metrics is an accuracy."""
-    if not set(metrics) & set(METRICS):
-        raise InputError(
-            f"task {name} has no accuracy (its metrics: {', '.join(metrics)}): name a task with "
-            f"{', '.join(METRICS[:-1])} or {METRICS[-1]}"
-        )
-
-
-def average(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def average(cells: Sequence[Cell]) -> dict[str, Any]:
     """Unweighted mean accuracy over the cells of one model, with its standard error.
 
     The tasks' errors are independent, so the variance of the mean is the sum of theirs over k².
     """
-    errors = [cell["standard_error"] for cell in cells]
-    known = all(error is not None for error in errors)
     return {
         "accuracy": statistics.fmean(cell["accuracy"] for cell in cells),
-        "standard_error": math.hypot(*errors) / len(cells) if known else None,
+        "standard_error": _error_of_mean([cell["standard_error"] for cell in cells]),
         "tasks": len(cells),
     }
 
 
-def change(
-    first: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]
-) -> tuple[float, float | None]:
+def change(first: Sequence[Cell], other: Sequence[Cell]) -> tuple[float, float | None]:
     """Mean gain in accuracy of the other model on the same tasks, and its standard error.
 
     Both answered the same items, so the error is that of the mean difference per item (paired).
     It is smaller than that of two separate samples. None where items do not pair up.
     """
-    shifts, errors = [], []
-    for before, after in zip(first, other, strict=True):
-        shifts.append(after["accuracy"] - before["accuracy"])
-        errors.append(_paired_error(before, after))
+    pairs = list(zip(first, other, strict=True))
+    shift = statistics.fmean(after["accuracy"] - before["accuracy"] for before, after in pairs)
+    return shift, _error_of_mean([_paired_error(before, after) for before, after in pairs])
+
+
+def task_changes(dense: Sequence[Cell], pruned: Sequence[Cell]) -> list[dict[str, Any]]:
+    """A row for each task, from the cells of both models on the same tasks in the same order.
+
+    Beside `task`, `metric`, `num_fewshot` and the number of `items`: `chance` (0 to 1), `dense` and
+    `pruned` with `accuracy` and `standard_error`, `change` and `change_error` (null if unknown).
+    """
+    rows = []
+    for before, after in zip(dense, pruned, strict=True):
+        shift, error = change([before], [after])
+        errors = [cell["standard_error"] for cell in (before, after)]
+        if error is None and None not in errors:
+            error = math.hypot(*errors)  # as of two samples, which is more than of pairs
+        rows.append(
+            {
+                **{key: before[key] for key in ("task", "metric", "num_fewshot")},
+                "items": len(before["items"]),
+                "chance": chance(before["items"]),
+                "dense": {key: before[key] for key in ("accuracy", "standard_error")},
+                "pruned": {key: after[key] for key in ("accuracy", "standard_error")},
+                "change": shift,
+                "change_error": error,
+            }
+        )
+    return rows
+
+
+def chance(items: Sequence[Mapping[str, Any]]) -> float:
+    """The accuracy of guessing, 0 to 1: one of the choices of each item; 0 of written answers."""
+    choices = (len(item.get("loglikelihoods", ())) for item in items)
+    return statistics.fmean(1 / count if count else 0.0 for count in choices)
+
+
+def _error_of_mean(errors: Sequence[float | None]) -> float | None:
     known = [error for error in errors if error is not None]
-    error = math.hypot(*known) / len(known) if len(known) == len(errors) else None
-    return statistics.fmean(shifts), error
+    return math.hypot(*known) / len(known) if len(known) == len(errors) else None
 
 
-def _paired_error(before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:
+def _paired_error(before: Cell, after: Cell) -> float | None:
     metric = before["metric"].partition(",")[0]
-    pairs = [(c["items"], c["prompts_sha256"], c["metric"]) for c in (before, after)]
-    if pairs[0][1:] != pairs[1][1:] or len(pairs[0][0]) < 2:
+    alike = all(before[key] == after[key] for key in ("prompts_sha256", "metric"))
+    if not alike or len(before["items"]) < 2:
         return None
-    differences = [b[metric] - a[metric] for a, b in zip(pairs[0][0], pairs[1][0], strict=True)]
+    pairs = zip(before["items"], after["items"], strict=True)
+    differences = [b[metric] - a[metric] for a, b in pairs]
     return statistics.stdev(differences) / math.sqrt(len(differences))

@@ -8,24 +8,94 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.errors import InputError
+from grasp_deploy.data.corpora import check_reachable
+from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import METRICS, headline
-from grasp_deploy.evaluate.tasks.lm_eval_log import silent
-from grasp_deploy.evaluate.tasks.settings import RunSettings
+from grasp_deploy.evaluate.tasks.local_items import local_task
+from grasp_deploy.files.progress import OnCount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Loaded = Mapping[str, Any]  # lm-eval's: "tasks" and "groups" by name
+LOGGER = logging.getLogger("lm_eval")
+PORTION_REQUESTS = 256
 
 
 def check_installed() -> None:
     """InputError if lm-eval is not installed."""
     if find_spec("lm_eval") is None:
         raise InputError("lm-eval is not installed: run pip install 'grasp-deploy[eval]'")
+
+
+def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]:
+    """Load tasks for `run_task`: those of lm-eval's names, then those of the files.
+
+    Raises InputError for a task that is unknown, out of reach or without an accuracy, and for a
+    file without items.
+    """
+    specs: dict[str, Any] = {name: name for name in names}
+    specs |= {path.stem: local_task(path) for path in files}
+    if names:
+        _check_known(names)
+        check_reachable(f"items of {', '.join(names)}", None, "give a local --task-file")
+    return {name: _load(name, spec, _manager(bool(names))) for name, spec in specs.items()}
+
+
+def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
+    """InputError if no task is named, or one twice; a file's task is called after the file."""
+    asked = [*names, *(path.stem for path in files)]
+    if not asked:
+        raise InputError("no task is named: give --tasks, --preset or --task-file")
+    twice = [name for name in asked if asked.count(name) > 1]
+    if twice:
+        raise InputError(f"task {twice[0]} is named twice: name each once, or rename a file")
+
+
+@cache
+def _manager(include_defaults: bool) -> Any:
+    """lm-eval's index of its own tasks, if asked for: thousands of files are parsed for it."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_defaults=include_defaults)
+
+
+def _check_known(names: Sequence[str]) -> None:
+    known = _manager(True).all_tasks
+    for name in names:
+        if name not in known:
+            close = ", ".join(get_close_matches(name, known, n=3)) or "one of `lm-eval ls tasks`"
+            raise InputError(f"lm-eval has no task {name!r}: did you mean {close}?")
+
+
+def _load(name: str, spec: Any, manager: Any) -> Loaded:
+    try:
+        with silent():  # it explains custom_dataset
+            loaded: Loaded = manager.load([spec])
+    except Exception as error:  # of datasets, the hub or a task's own code
+        raise InputError(
+            f"task {name} cannot be loaded ({type(error).__name__}: {first_line(error)}): its "
+            "items come from the hub; check the network, or give a local --task-file"
+        ) from error
+    for task_name, task in loaded["tasks"].items():
+        metrics = task.aggregation()
+        if not metrics.keys() & set(METRICS):
+            raise InputError(
+                f"task {task_name} has no accuracy (its metrics: {', '.join(metrics)}): name a "
+                f"task with one of {', '.join(METRICS)}"
+            )
+    return loaded
 
 
 def transformers_lm(
@@ -57,9 +127,9 @@ def transformers_lm(
 def run_task(
     lm: Any,
     name: str,
-    loaded: Mapping[str, Any],
-    settings: RunSettings,
-    on_requests: Callable[[int, int], None] | None = None,
+    loaded: Loaded,
+    settings: TaskSettings,
+    on_requests: OnCount | None = None,
 ) -> list[dict[str, Any]]:
     """Run one of `load_tasks` on an LM of lm-eval, and return its cells as in `record.TaskCell`.
 
@@ -69,8 +139,6 @@ def run_task(
     # `simple_evaluate` adds an inventory of the machine to each call, which takes seconds.
     from lm_eval import evaluate
 
-    from grasp_deploy.evaluate.tasks.observed_lm import ObservedLM
-
     random.seed(settings.seed)
     for task in loaded["tasks"].values():
         _set_fewshot(task, settings)
@@ -78,18 +146,81 @@ def run_task(
         results = evaluate(
             ObservedLM(lm, on_requests), loaded, limit=settings.limit, bootstrap_iters=1000
         )
-    if name in loaded["groups"]:
-        return [_cell(name, list(loaded["tasks"]), results, loaded, len(truncated))]
-    return [_cell(task, [task], results, loaded, len(truncated)) for task in loaded["tasks"]]
+    in_group = name in loaded["groups"]
+    cells = (
+        {name: list(loaded["tasks"])} if in_group else {task: [task] for task in loaded["tasks"]}
+    )
+    return [_cell(cell, tasks, results, loaded, len(truncated)) for cell, tasks in cells.items()]
 
 
-def _set_fewshot(task: Any, settings: RunSettings) -> None:
+class ObservedLM:
+    """An LM of lm-eval that reports its progress and refuses answers that it would cut.
+
+    `on_requests` is called after each portion of requests. Raises InputError for an answer longer
+    than the LM takes: only prompts may lose their beginning.
+    """
+
+    rank, world_size = 0, 1
+
+    def __init__(self, lm: Any, on_requests: OnCount | None) -> None:
+        self.lm, self.on_requests = lm, on_requests
+
+    def loglikelihood(self, requests: list[Any]) -> list[Any]:
+        self._check_answers(requests)
+        return self._in_portions(self.lm.loglikelihood, requests)
+
+    def generate_until(self, requests: list[Any]) -> list[Any]:
+        return self._in_portions(self.lm.generate_until, requests)
+
+    def _in_portions(self, answer: Callable[..., list[Any]], requests: list[Any]) -> list[Any]:
+        if self.on_requests is None:
+            return answer(requests, disable_tqdm=True)
+        answers: list[Any] = []
+        while len(answers) < len(requests):
+            portion = requests[len(answers) : len(answers) + PORTION_REQUESTS]
+            answers += answer(portion, disable_tqdm=True)
+            self.on_requests(len(answers), len(requests))
+        return answers
+
+    def _check_answers(self, requests: list[Any]) -> None:
+        most, answers = self.lm.max_length, {request.args[1] for request in requests}
+        long = [text for text in answers if len(text.encode()) > most]  # bytes: tokens at most
+        tokens = max(
+            (len(self.lm.tok_encode(t, add_special_tokens=False)) for t in long), default=0
+        )
+        if tokens > most:
+            raise InputError(
+                f"task {requests[0].task_name} has an answer of {tokens} tokens, and prompt and "
+                f"answer are to take {most} at most: raise --max-tokens as far as the models go, "
+                "or leave that item out"
+            )
+
+
+@contextmanager
+def silent() -> Iterator[list[str]]:
+    """Show nothing that lm-eval logs; yields its warnings of prompts that it shortened."""
+    truncated: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "runcating" in record.getMessage():  # in the wording of all its models
+                truncated.append(record.getMessage())
+
+    collector, propagated = Collector(logging.WARNING), LOGGER.propagate
+    LOGGER.addHandler(collector)
+    LOGGER.propagate = False
+    try:
+        yield truncated
+    finally:
+        LOGGER.removeHandler(collector)
+        LOGGER.propagate = propagated
+
+
+def _set_fewshot(task: Any, settings: TaskSettings) -> None:
     """Set the number of examples as `lm_eval.simple_evaluate` does: a task's own 0 stays."""
     own = task.get_config("num_fewshot")
-    if settings.num_fewshot is not None and own != 0:
-        task.set_config(key="num_fewshot", value=settings.num_fewshot)
-    elif own is None:
-        task.set_config(key="num_fewshot", value=0)
+    if own is None or (settings.num_fewshot is not None and own != 0):
+        task.set_config(key="num_fewshot", value=settings.num_fewshot or 0)
     task.set_fewshot_seed(seed=settings.seed)
 
 
@@ -97,7 +228,7 @@ def _cell(
     name: str,
     tasks: Sequence[str],
     results: Mapping[str, Any],
-    loaded: Mapping[str, Any],
+    loaded: Loaded,
     truncated: int,
 ) -> dict[str, Any]:
     figures = results["results"][name]

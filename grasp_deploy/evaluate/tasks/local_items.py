@@ -6,10 +6,7 @@ lm-eval's own ARC, PIQA, WinoGrande and HellaSwag make of the same items.
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,63 +60,64 @@ class HellaSwag(msgspec.Struct):
         return _without_marks(text), [_without_marks(e) for e in self.endings], self.label
 
 
-Layout = type[Query] | type[Contexts] | type[HellaSwag]
+Layout = type[Query | Contexts | HellaSwag]
 LAYOUTS: tuple[Layout, ...] = (Query, Contexts, HellaSwag)
 
 
-@dataclass(frozen=True)
-class TaskFile:
-    """Items of a file: `{"text", "choices", "gold"}`, all strings but `gold`, an index.
+def local_task(path: Path, num_fewshot: int | None = None) -> dict[str, Any]:
+    """lm-eval's config of a task with a file's items, called after the file.
 
-    `text` stands before the choices, or, where `choices_first`, after them.
+    Its examples are other items of the file. Raises InputError for a missing or empty file, names
+    the first line that is not in the layout of the first one, and refuses more examples than each
+    item has others.
     """
+    from datasets import Dataset
 
-    name: str
-    items: list[dict[str, Any]]
-    choices_first: bool
-
-
-def read_task_file(path: Path) -> TaskFile:
-    """Read a file of items; the task is called after the file.
-
-    Raises InputError for a missing or empty file, and names the first line that is not in the
-    layout of the first one.
-    """
-    if not path.is_file():
-        raise InputError(f"--task-file {path} does not exist: name a file of JSON lines")
     lines = enumerate(read_plain_text(path).split("\n"), start=1)
     rows = [(f"line {number} of {path}", line) for number, line in lines if line.strip()]
     if not rows:
         raise InputError(f"--task-file {path} is empty: it needs an item on each line")
+    if num_fewshot is not None and num_fewshot >= len(rows):
+        raise InputError(
+            f"--num-fewshot {num_fewshot} exceeds the {len(rows) - 1} other items that {path.stem} "
+            f"has for the examples of each: ask for {len(rows) - 1} or less, or give a longer file"
+        )
     layout = _layout(*rows[0])
     items = [_item(where, line, layout) for where, line in rows]
-    return TaskFile(path.stem, items, choices_first=layout is Contexts)
-
-
-def check_examples(task_file: TaskFile, num_fewshot: int | None) -> None:
-    """InputError if an item has too few others to be its examples; copies of it do not count."""
-    copies = Counter(json.dumps(item) for item in task_file.items)
-    others = len(task_file.items) - max(copies.values())
-    if num_fewshot is not None and num_fewshot > others:
-        raise InputError(
-            f"--num-fewshot {num_fewshot} exceeds the {others} other items that {task_file.name} "
-            f"has for the examples of each: ask for {others} or less, or give a longer file"
-        )
+    # lm-eval takes an index where the text belongs to mean that the choices come first.
+    text, target = ("gold", "text") if layout is Contexts else ("text", "gold")
+    metrics = ["acc"] if layout is Contexts else ["acc", "acc_norm"]
+    return {
+        "task": path.stem,
+        "custom_dataset": lambda **_: {"test": Dataset.from_list(items)},
+        "test_split": "test",
+        "fewshot_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": text,
+        "doc_to_choice": "choices",
+        "doc_to_target": target,
+        "metric_list": [
+            {"metric": metric, "aggregation": "mean", "higher_is_better": True}
+            for metric in metrics
+        ],
+    }
 
 
 def _layout(where: str, line: str) -> Layout:
+    """The layout whose keys the first item has."""
     try:
-        row = msgspec.json.decode(line)
+        keys = msgspec.json.decode(line, type=dict[str, Any]).keys()
     except msgspec.DecodeError as error:
-        raise InputError(f"{where} is not valid JSON ({error}): mend that line") from None
+        raise InputError(f"{where} is not a JSON object ({error}): mend that line") from None
     for layout in LAYOUTS:
-        if isinstance(row, dict) and set(layout.__struct_fields__) <= row.keys():
+        if set(layout.__struct_fields__) <= keys:
             return layout
     known = " or ".join(f"{{{', '.join(layout.__struct_fields__)}}}" for layout in LAYOUTS)
     raise InputError(f"{where} is not a multiple-choice item: write objects with the keys {known}")
 
 
 def _item(where: str, line: str, layout: Layout) -> dict[str, Any]:
+    """An item with its text, the choices, which stand before or after it, and the right one."""
     try:
         row = msgspec.json.decode(line, type=layout, strict=False)  # an index may be text
     except msgspec.DecodeError as error:

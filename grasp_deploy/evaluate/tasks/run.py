@@ -9,20 +9,26 @@ from importlib.metadata import version
 from typing import Any
 
 from grasp_deploy.checkpoint.limits import check_head_size
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.engine.checks import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
-from grasp_deploy.evaluate.tasks.harness import check_installed, run_task, transformers_lm
-from grasp_deploy.evaluate.tasks.loading import Loaded, check_names, load_tasks
-from grasp_deploy.evaluate.tasks.local_items import check_examples, read_task_file
-from grasp_deploy.evaluate.tasks.settings import TaskSettings
+from grasp_deploy.evaluate.tasks.harness import (
+    Loaded,
+    check_installed,
+    check_names,
+    load_tasks,
+    run_task,
+    transformers_lm,
+)
+from grasp_deploy.evaluate.tasks.local_items import local_task
 from grasp_deploy.evaluate.tasks.vllm import vllm_cells
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
 
-Measure = Callable[..., Iterator[dict[str, Any]]]
 MAX_TOKENS = 4096  # few-shot prompts are shorter; a cache for all positions may not fit in memory
 BATCH_SIZE = 8
 
@@ -40,34 +46,23 @@ def bench_tasks(
     """
     check_installed()
     check_names(settings.tasks, settings.task_files)
-    for task_file in map(read_task_file, settings.task_files):  # before an engine is started
-        check_examples(task_file, settings.num_fewshot)
+    for path in settings.task_files:
+        local_task(path, settings.num_fewshot)  # refused before an engine is started
     settings = _checked(models, settings)
-    measure: Measure = vllm_cells
+    measure: Callable[..., Iterator[dict[str, Any]]] = vllm_cells
     if settings.engine == "transformers":
         measure = partial(transformers_cells, load_tasks(settings.tasks, settings.task_files))
-    cells = [
-        {"model": model.name, **cell}
-        for model in models
-        for cell in measure(model, settings, on_progress)
-    ]
+    cells = {model.name: list(measure(model, settings, on_progress)) for model in models}
+    files = [str(path) for path in settings.task_files]
     record = new_record(
         "tasks",
         command,
-        {
-            **asdict(settings),
-            "task_files": [str(path) for path in settings.task_files],
-            "accuracy": RULE,
-            "average": AVERAGE_RULE,
-        },
+        {**asdict(settings), "task_files": files, "accuracy": RULE, "average": AVERAGE_RULE},
         models=[
             {**model.as_dict(), "weight_hashes": file_hashes(model.path)} for model in models
         ],  # a model card finds its models by the hashes
-        cells=cells,
-        averages=[
-            {"model": model.name, **average([c for c in cells if c["model"] == model.name])}
-            for model in models
-        ],
+        cells=[{"model": name, **cell} for name, found in cells.items() for cell in found],
+        averages=[{"model": name, **average(found)} for name, found in cells.items()],
     )
     record["versions"]["lm_eval"] = version("lm_eval")
     return record
@@ -77,8 +72,6 @@ def transformers_cells(
     tasks: Mapping[str, Loaded], model: BenchModel, settings: TaskSettings, on_progress: OnProgress
 ) -> Iterator[dict[str, Any]]:
     """Load a model with transformers and yield the cells of each task."""
-    from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-
     assert settings.max_tokens is not None, "filled in by the checks"
     weights = load(model.path, device=settings.device, dtype=settings.dtype)
     batch_size = settings.batch_size or BATCH_SIZE
@@ -89,7 +82,7 @@ def transformers_cells(
         def on_requests(done: int, requests: int, stage: str = stage) -> None:
             on_progress({"stage": stage, "step": done, "steps": requests})
 
-        yield from run_task(lm, name, loaded, settings.run, on_requests)
+        yield from run_task(lm, name, loaded, settings, on_requests)
 
 
 def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettings:
@@ -100,8 +93,6 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
             check_head_size(model.shape, platform)
         device: str = platform
     elif settings.engine == "transformers":
-        from grasp_deploy.checkpoint.read.loading import resolve_device
-
         if settings.enforce_eager:
             raise InputError("--enforce-eager is an option of vLLM: leave it out")
         device = str(resolve_device(settings.device))

@@ -20,7 +20,7 @@ def task_table(record: Mapping[str, Any]) -> Table:
     the same items.
     """
     names = [model["name"] for model in record["models"]]
-    cells = {name: [c for c in record["cells"] if c["model"] == name] for name in names}
+    cells = [[c for c in record["cells"] if c["model"] == name] for name in names]
     table = Table(
         title="Accuracy on tasks, %",
         title_justify="left",
@@ -34,12 +34,13 @@ def task_table(record: Mapping[str, Any]) -> Table:
         table.add_column(Text(name), justify="right", overflow="fold")
         if index:
             table.add_column("change", justify="right", no_wrap=True)
-    for row, cell in enumerate(cells[names[0]]):
-        figures = _figures([cells[name][row : row + 1] for name in names])
-        table.add_row(Text(cell["task"]), cell["metric"], f"{len(cell['items']):,}", *figures)
+    for of_task in zip(*cells, strict=True):
+        first = of_task[0]
+        figures = _figures([[cell] for cell in of_task])
+        table.add_row(Text(first["task"]), first["metric"], f"{len(first['items']):,}", *figures)
     table.add_section()
-    if len(cells[names[0]]) > 1:
-        table.add_row("average", "", "", *_figures([cells[name] for name in names]))
+    if len(cells[0]) > 1:
+        table.add_row("average", "", "", *_figures(cells))
     return table
 
 
@@ -60,15 +61,13 @@ def percent(value: float, error: float | None, sign: str = "") -> str:
 
 
 def _notes(record: Mapping[str, Any]) -> list[str]:
-    settings = record["settings"]
     notes = [RULE, AVERAGE_RULE, "±: one standard error"]
-    if settings.get("limit"):
-        notes.append(f"only the first {settings['limit']} items of each task")
+    if limit := record["settings"].get("limit"):
+        notes.append(f"only the first {limit} items of each task")
     shots = {c["task"]: c["num_fewshot"] for c in record["cells"] if c["num_fewshot"] != 0}
     if shots:
         listed = ", ".join(f"{task} {count}" for task, count in shots.items())
-        notes.append(f"examples in the prompt: {listed}; none elsewhere")
-    shortened = sum(cell["truncated"] for cell in record["cells"])
-    if shortened:
+        notes.append(f"examples in the prompt: {listed}")
+    if shortened := sum(cell["truncated"] for cell in record["cells"]):
         notes.append(f"{shortened:,} prompts were too long and lost their beginning")
     return notes

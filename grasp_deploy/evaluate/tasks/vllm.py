@@ -7,11 +7,11 @@ runs in the child, and what comes back are the cells.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES
 from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.vllm_process import (
@@ -21,14 +21,9 @@ from grasp_deploy.engine.vllm_process import (
 )
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
-from grasp_deploy.evaluate.tasks.harness import run_task
-from grasp_deploy.evaluate.tasks.lm_eval_log import silent
-from grasp_deploy.evaluate.tasks.loading import load_tasks
-from grasp_deploy.evaluate.tasks.settings import RunSettings
-from grasp_deploy.files.progress import OnProgress
-
-if TYPE_CHECKING:
-    from grasp_deploy.evaluate.tasks.settings import TaskSettings
+from grasp_deploy.evaluate.settings import TaskSettings
+from grasp_deploy.evaluate.tasks.harness import load_tasks, run_task, silent
+from grasp_deploy.files.progress import OnProgress, step_counter
 
 PATIENCE_SECONDS = 24 * 3600.0  # MMLU on a large model
 CPU_SEQUENCES = 4  # full ones that the KV cache holds; more wait
@@ -43,59 +38,54 @@ def vllm_cells(
     Raises InputError for tasks that cannot be loaded and for models that vLLM refuses, ChildError
     if it fails.
     """
-    assert settings.max_tokens is not None, "filled in by the checks"
-    dtype = model.shape.dtype if settings.dtype == "auto" else settings.dtype
-    model = replace(model, shape=replace(model.shape, dtype=dtype))
-    load = {
-        "engine": engine_arguments(
-            model, settings.max_tokens, settings.batch_size, settings.enforce_eager
-        ),
-        "names": settings.tasks,
-        "files": [str(path) for path in settings.task_files],
-    }
     environment = vllm_child_environment()
     environment.pop("TQDM_DISABLE", None)  # vLLM divides by the time that its bar has seen
     with child(
         __name__, environment, name=f"vLLM with {model.name}", timeout_seconds=PATIENCE_SECONDS
     ) as ask:
-        on_progress({"stage": f"starting vLLM, {model.name}", "step": 0, "steps": 1})
-        names = ask({"do": "load", **load})["names"]
-        on_progress({"stage": f"starting vLLM, {model.name}", "step": 1, "steps": 1})
-        for done, name in enumerate(names, start=1):
-            yield from ask({"do": "run", "name": name, "run": asdict(settings.run)})["cells"]
-            on_progress({"stage": f"tasks, {model.name}", "step": done, "steps": len(names)})
+        advance = step_counter(on_progress, f"starting vLLM, {model.name}", 1)
+        files = [str(path) for path in settings.task_files]
+        engine = engine_arguments(model, settings)
+        names = ask({"engine": engine, "names": settings.tasks, "files": files})["names"]
+        advance()
+        advance = step_counter(on_progress, f"tasks, {model.name}", len(names))
+        drawn = {key: getattr(settings, key) for key in ("limit", "num_fewshot", "seed")}
+        for name in names:
+            yield from ask({"name": name, "settings": drawn})["cells"]
+            advance()
 
 
-def engine_arguments(
-    model: BenchModel, max_tokens: int, batch_size: int | None, enforce_eager: bool
-) -> dict[str, Any]:
+def engine_arguments(model: BenchModel, settings: TaskSettings) -> dict[str, Any]:
     """Arguments that lm-eval's class passes on to vLLM's `LLM`."""
-    platform = installed_platform()
+    platform, max_tokens = installed_platform(), settings.max_tokens
+    assert max_tokens is not None, "filled in by the checks"
+    dtype = model.shape.dtype if settings.dtype == "auto" else settings.dtype
     arguments: dict[str, Any] = {
         "pretrained": str(model.path),
-        "dtype": model.shape.dtype,
+        "dtype": dtype,
         "batch_size": "auto",  # of lm-eval: it hands over all requests, and vLLM schedules
         "max_model_len": max_tokens,
-        "enforce_eager": enforce_eager,
+        "enforce_eager": settings.enforce_eager,
         "disable_log_stats": True,
     }
-    if batch_size is not None:
-        arguments["max_num_seqs"] = batch_size
+    if settings.batch_size is not None:
+        arguments["max_num_seqs"] = settings.batch_size
     if platform == "cpu":
         blocks = CPU_SEQUENCES * -(-max_tokens // BLOCK_TOKENS[platform]) + 1
-        pool = blocks * BLOCK_TOKENS[platform] * model.shape.kv_bytes_per_token()
-        return {**arguments, "kv_cache_memory_bytes": pool}
+        token_bytes = model.shape.kv_bytes_per_token(DTYPE_BYTES[dtype])
+        pool_bytes = blocks * BLOCK_TOKENS[platform] * token_bytes
+        return {**arguments, "kv_cache_memory_bytes": pool_bytes}
     return {**arguments, "gpu_memory_utilization": GPU_SHARE}
 
 
 def answer(request: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
-    """Answer in the child: "load" the tasks and the engine and keep them, or "run" a task."""
-    options = {key: value for key, value in request.items() if key != "do"}
-    if request["do"] == "load":
-        held |= _load(**options)
+    """Answer in the child: load the tasks and the engine and keep them, or run a task by name."""
+    if "engine" in request:
+        held |= _load(**request)
         return {"names": list(held["tasks"])}
-    run, name = RunSettings(**options["run"]), options["name"]
-    return {"cells": run_task(held["lm"], name, held["tasks"][name], run)}
+    name = request["name"]
+    settings = TaskSettings(**request["settings"])
+    return {"cells": run_task(held["lm"], name, held["tasks"][name], settings)}
 
 
 def _load(engine: dict[str, Any], names: list[str], files: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which figure is the accuracy, the average over tasks, and the paired change."""
+"""The figure that is the accuracy, the average over tasks, and the paired change."""
 
 import math
 import statistics
@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.tasks.accuracy import average, change, check_has_accuracy, headline
+from grasp_deploy.evaluate.tasks.accuracy import average, chance, change, headline, task_changes
+
+FOUR, TWO = {"loglikelihoods": [-1.0] * 4}, {"loglikelihoods": [-1.0] * 2}
 
 
-def cell(values: list[float], metric: str = "acc", prompts: str = "same") -> dict[str, Any]:
-    spread = statistics.stdev(values) / math.sqrt(len(values))
+def cell(values: list[float], prompts: str = "same", error: float | None = 0.1) -> dict[str, Any]:
     return {
-        "metric": metric,
+        "task": "piqa",
+        "metric": "acc",
+        "num_fewshot": 0,
         "accuracy": statistics.fmean(values),
-        "standard_error": spread,
+        "standard_error": error,
         "prompts_sha256": prompts,
-        "items": [{"item": i, metric.partition(",")[0]: value} for i, value in enumerate(values)],
+        "items": [{"item": i, "acc": value, **TWO} for i, value in enumerate(values)],
     }
 
 
@@ -38,19 +40,12 @@ def test_the_figure_that_is_the_accuracy(
     assert headline(figures) == expected
 
 
-def test_a_task_without_accuracy_is_refused() -> None:
-    check_has_accuracy("piqa", ["acc", "acc_norm"])
-    with pytest.raises(InputError, match=r"task wikitext has no accuracy .*word_perplexity"):
-        check_has_accuracy("wikitext", ["word_perplexity", "byte_perplexity"])
-
-
 def test_the_average_is_unweighted() -> None:
-    few, many = cell([1, 0, 0, 1]), cell([1.0] * 60 + [0.0] * 40)
+    few, many = cell([1, 0, 0, 1], error=0.3), cell([1.0] * 60 + [0.0] * 40, error=0.4)
     mean = average([few, many])
     assert mean["accuracy"] == pytest.approx((0.5 + 0.6) / 2)
     # Two independent estimates: the variance of their mean is a quarter of the sum.
-    variances = [0.5**2 * 4 / 3 / 4, 0.6 * 0.4 * 100 / 99 / 100]
-    assert mean["standard_error"] == pytest.approx(math.sqrt(sum(variances) / 4))
+    assert mean["standard_error"] == pytest.approx(math.sqrt((0.3**2 + 0.4**2) / 4))
     assert average([few, {**many, "standard_error": None}])["standard_error"] is None
 
 
@@ -63,7 +58,26 @@ def test_a_change_is_paired() -> None:
     assert change([cell(before)], [cell(before)]) == (0.0, 0.0)
 
 
-def test_a_change_over_other_items_has_no_error() -> None:
-    one, other = cell([1.0, 0.0]), cell([0.0, 0.0], prompts="others")
-    assert change([one], [other]) == (-0.5, None)
+def test_items_that_do_not_pair_up_have_the_error_of_two_samples() -> None:
+    one, other = cell([1.0, 0.0], error=0.3), cell([0.0, 0.0], prompts="others", error=0.4)
     assert change([one, one], [one, other]) == (-0.25, None)
+    (row,) = task_changes([one], [other])
+    assert row["change_error"] == pytest.approx(math.hypot(0.3, 0.4))
+    (row,) = task_changes([{**one, "standard_error": None}], [other])
+    assert row["change_error"] is None
+
+
+def test_a_row_of_changes() -> None:
+    (row,) = task_changes([cell([1, 1, 1, 0])], [cell([1, 0, 1, 0])])
+    assert row == {
+        **{"task": "piqa", "metric": "acc", "num_fewshot": 0, "items": 4, "chance": 0.5},
+        "dense": {"accuracy": 0.75, "standard_error": 0.1},
+        "pruned": {"accuracy": 0.5, "standard_error": 0.1},
+        "change": -0.25,
+        "change_error": pytest.approx(0.25),  # of 0, -1, 0, 0: sqrt(1/4) / sqrt(4)
+    }
+
+
+def test_chance_is_one_of_the_choices() -> None:
+    assert chance([FOUR, TWO]) == pytest.approx((1 / 4 + 1 / 2) / 2)
+    assert chance([{"answer": ["42"]}]) == 0.0  # nobody guesses a written answer

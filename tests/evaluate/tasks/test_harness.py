@@ -6,21 +6,24 @@ import json
 import logging
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 import torch
+import yaml
 
-from grasp_deploy.data import corpora
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.tasks.harness import run_task, transformers_lm
-from grasp_deploy.evaluate.tasks.loading import load_tasks
-from grasp_deploy.evaluate.tasks.settings import RunSettings
+from grasp_deploy.evaluate.settings import TaskSettings
+from grasp_deploy.evaluate.tasks import harness
+from grasp_deploy.evaluate.tasks.harness import load_tasks, run_task, transformers_lm
 from tests.evaluate.tasks.tiny_tasks import expected, needs_lm_eval, write_items
 from tests.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = needs_lm_eval
 LAYOUTS = ("query", "contexts", "hellaswag")
+ACCURACY = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +31,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_items(tmp_path_factory.mktemp("items"))
 
 
+@pytest.fixture
+def query(files: dict[str, Path]) -> Any:
+    (task,) = load_tasks([], [files["query"]]).values()
+    return task
+
+
+def tiny_lm(max_tokens: int = 512) -> Any:
+    return transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, max_tokens)
+
+
 @pytest.fixture(scope="module")
 def cells(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), batch_size=4, max_tokens=512)
-    tasks = load_tasks([], list(files.values()))
-    return {name: run_task(lm, name, task, RunSettings(), None)[0] for name, task in tasks.items()}
+    lm, tasks = tiny_lm(), load_tasks([], list(files.values()))
+    return {name: run_task(lm, name, task, TaskSettings())[0] for name, task in tasks.items()}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -55,31 +67,21 @@ def test_equals_a_computation_by_hand(
     assert 0 < cell["accuracy"] < 1  # all or none would prove little
 
 
-def test_a_cell_is_json_and_says_how_it_was_run(cells: dict[str, dict[str, Any]]) -> None:
-    cell = json.loads(json.dumps(cells["query"]))
-    assert (cell["task"], cell["num_fewshot"], cell["truncated"]) == ("query", 0, 0)
-    assert len({cells[layout]["prompts_sha256"] for layout in LAYOUTS}) == 3
-    assert {"acc,none", "acc_norm,none", "acc_stderr,none"} <= set(cell["metrics"])
-
-
-def test_an_answer_that_does_not_fit_is_refused(files: dict[str, Path]) -> None:
-    (task,) = load_tasks([], [files["query"]]).values()
-    lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, max_tokens=2)
+def test_an_answer_that_does_not_fit_is_refused(query: Any) -> None:
     with pytest.raises(InputError, match=r"query has an answer of 16 tokens.* 2 at most: raise"):
-        run_task(lm, "query", task, RunSettings(), None)
+        run_task(tiny_lm(max_tokens=2), "query", query, TaskSettings())
 
 
-def test_examples_come_from_other_items_and_the_seed_chooses_them(files: dict[str, Path]) -> None:
-    lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, 512)
-    (task,) = load_tasks([], [files["query"]]).values()
+def test_examples_come_from_other_items_and_the_seed_chooses_them(query: Any) -> None:
+    lm = tiny_lm()
     one, same, other = (
-        run_task(lm, "query", task, RunSettings(limit=5, num_fewshot=2, seed=seed), None)[0]
+        run_task(lm, "query", query, TaskSettings(limit=5, num_fewshot=2, seed=seed))[0]
         for seed in (1, 1, 2)
     )
     assert one["num_fewshot"] == 2
-    assert one == same
+    assert one == same == json.loads(json.dumps(one))
     assert one["prompts_sha256"] != other["prompts_sha256"]
-    prompts = [instance.args[0] for instance in task["tasks"]["query"].instances]
+    prompts = [instance.args[0] for instance in query["tasks"]["query"].instances]
     assert len(prompts) == 5 * 3
     for index in range(5):
         assert prompts[3 * index].count("Answer: ") == 2
@@ -87,21 +89,18 @@ def test_examples_come_from_other_items_and_the_seed_chooses_them(files: dict[st
 
 
 def test_progress_in_portions_and_a_log_that_speaks_again(
-    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    query: Any, cells: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grasp_deploy.evaluate.tasks.observed_lm.PORTION_REQUESTS", 10)
-    lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, 512)
-    (task,) = load_tasks([], [files["query"]]).values()
+    monkeypatch.setattr("grasp_deploy.evaluate.tasks.harness.PORTION_REQUESTS", 10)
     seen: list[tuple[int, int]] = []
-    run_task(lm, "query", task, RunSettings(), lambda done, all_of: seen.append((done, all_of)))
+    found = run_task(tiny_lm(), "query", query, TaskSettings(), lambda *done: seen.append(done))
     assert seen == [(10, 36), (20, 36), (30, 36), (36, 36)]
+    assert found[0]["accuracy"] == cells["query"]["accuracy"]
     assert logging.getLogger("lm_eval").propagate
 
 
-def test_prompts_that_are_too_long_are_counted(files: dict[str, Path]) -> None:
-    lm = transformers_lm(tiny_model("llama"), tiny_tokenizer(), 4, max_tokens=24)
-    (task,) = load_tasks([], [files["query"]]).values()
-    cell = run_task(lm, "query", task, RunSettings(), None)[0]
+def test_prompts_that_are_too_long_are_counted(files: dict[str, Path], query: Any) -> None:
+    cell = run_task(tiny_lm(max_tokens=24), "query", query, TaskSettings())[0]
     # "Question: 0?\nAnswer:" is 20 bytes; " a longer answer" and " over there" do not fit.
     rows = [json.loads(line) for line in files["query"].read_text().splitlines()]
     pairs = [(row["query"], choice) for row in rows for choice in row["choices"]]
@@ -114,11 +113,10 @@ def test_a_tokenizer_of_another_model() -> None:
         transformers_lm(model, tiny_tokenizer(), 1, 512)
 
 
-def test_log_probabilities_are_float32_whatever_the_model(files: dict[str, Path]) -> None:
+def test_log_probabilities_are_float32_whatever_the_model(query: Any) -> None:
     model = tiny_model("llama", dtype=torch.bfloat16)
     lm = transformers_lm(model, tiny_tokenizer(), 1, 512)
-    (task,) = load_tasks([], [files["query"]]).values()
-    item = run_task(lm, "query", task, RunSettings(limit=1), None)[0]["items"][0]
+    item = run_task(lm, "query", query, TaskSettings(limit=1))[0]["items"][0]
     ids = torch.tensor([[*b"Question: 0?\nAnswer: cat"]])
     with torch.no_grad():
         scores = model(ids[:, :-1]).logits[0].float().log_softmax(-1)
@@ -126,28 +124,109 @@ def test_log_probabilities_are_float32_whatever_the_model(files: dict[str, Path]
     assert item["loglikelihoods"][0] == pytest.approx(wanted, abs=0.02)
 
 
-def test_unknown_names_are_answered_with_close_ones() -> None:
-    with pytest.raises(
-        InputError, match=r"lm-eval has no task 'arc_eazy': did you mean .*arc_easy"
-    ):
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An index of two small tasks, a group and a tag of both, and one with generated answers."""
+    from lm_eval.tasks import TaskManager
+
+    folder = tmp_path_factory.mktemp("tasks")
+    for name, items in (("few", 3), ("many", 7)):
+        rows = [
+            {"query": f"{name} {i}", "choices": ["a", "bc", "def"], "answer": i % 3}
+            for i in range(items)
+        ]
+        choices = {"output_type": "multiple_choice", "doc_to_choice": "choices"}
+        write_task(folder, name, rows, tag="both_apart", metric_list=[ACCURACY], **choices)
+    group: dict[str, Any] = {"group": "both", "task": ["few", "many"]}
+    group["aggregate_metric_list"] = [{"metric": "acc", "weight_by_size": True}]
+    (folder / "both.yaml").write_text(yaml.safe_dump(group))
+    prompts = [f"Spell {i}:" for i in range(4)]
+    rows = [
+        {"query": prompt, "answer": spelled(prompt) if i % 2 else "no such answer"}
+        for i, prompt in enumerate(prompts)
+    ]
+    write_task(
+        folder,
+        "spelling",
+        rows,
+        output_type="generate_until",
+        generation_kwargs={"until": ["no end"], "max_gen_toks": 4, "do_sample": False},
+        metric_list=[{**ACCURACY, "metric": "exact_match"}],
+    )
+    return TaskManager(include_path=folder, include_defaults=False)
+
+
+def write_task(folder: Path, name: str, rows: list[dict[str, Any]], **config: Any) -> None:
+    """A task of lm-eval's with local items."""
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {"data_files": str(folder / f"{name}.jsonl"), "cache_dir": str(folder / "cache")}
+    where = {"dataset_path": "json", "dataset_kwargs": files, "test_split": "train"}
+    document = {"task": name, "doc_to_text": "query", "doc_to_target": "answer"}
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump({**document, **where, **config}))
+
+
+def spelled(prompt: str) -> str:
+    """The four likeliest bytes, one after the other."""
+    model, ids = tiny_model("llama"), [*prompt.encode()]
+    with torch.no_grad():
+        for _ in range(4):
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return str(tiny_tokenizer().decode(ids[-4:]))
+
+
+def test_a_group_is_one_cell_and_a_tag_one_for_each_of_its_tasks(manager: Any) -> None:
+    (cell,) = run_task(tiny_lm(), "both", manager.load(["both"]), TaskSettings())
+    assert (cell["task"], cell["metric"], cell["num_fewshot"]) == ("both", "acc", 0)
+    assert [item["task"] for item in cell["items"]] == ["few"] * 3 + ["many"] * 7
+    assert cell["accuracy"] == pytest.approx(statistics.fmean(i["acc"] for i in cell["items"]))
+    assert 0 < cell["standard_error"] < 0.5
+    found = run_task(tiny_lm(), "both_apart", manager.load(["both_apart"]), TaskSettings())
+    assert {cell["task"]: len(cell["items"]) for cell in found} == {"few": 3, "many": 7}
+    assert all("task" not in item for cell in found for item in cell["items"])
+
+
+def test_generated_answers_count_by_exact_match(manager: Any) -> None:
+    (cell,) = run_task(tiny_lm(), "spelling", manager.load(["spelling"]), TaskSettings())
+    assert (cell["metric"], cell["accuracy"]) == ("exact_match", 0.5)
+    assert [item["exact_match"] for item in cell["items"]] == [0, 1, 0, 1]
+    assert cell["items"][1]["answer"] == [spelled("Spell 1:")]
+    assert "loglikelihoods" not in cell["items"][0]
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for lm-eval's index of its tasks, which takes many seconds to make."""
+
+    def load(specs: list[Any]) -> dict[str, Any]:
+        task = SimpleNamespace(aggregation=lambda: {"word_perplexity": sum})
+        return {"tasks": {specs[0]: task}, "groups": {}}
+
+    known = SimpleNamespace(all_tasks=["arc_easy", "sciq"], load=load)
+    monkeypatch.setattr(harness, "_manager", lambda include_defaults: known)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+def test_unknown_names_are_answered_with_close_ones(index: None) -> None:
+    with pytest.raises(InputError, match=r"no task 'arc_eazy': did you mean arc_easy\?"):
         load_tasks(["arc_eazy"], [])
 
 
-def test_the_hub_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(corpora, "REACH_SECONDS", 1.0)
-    with pytest.raises(InputError, match=r"the items of sciq cannot be fetched: .*--task-file"):
+def test_a_task_without_accuracy_is_refused(index: None) -> None:
+    with pytest.raises(InputError, match=r"task sciq has no accuracy .*word_perplexity"):
         load_tasks(["sciq"], [])
 
 
+def test_the_hub_out_of_reach_is_one_line(index: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(InputError, match=r"items of sciq cannot be fetched: .*--task-file"):
+        load_tasks(["sciq"], [])
+
+
+@pytest.mark.slow
 def test_items_that_cannot_be_loaded_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import datasets
-
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

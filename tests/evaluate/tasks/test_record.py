@@ -20,16 +20,12 @@ Record = dict[str, Any]
     ("change", "words"),
     [
         (lambda r: r.update(benchmark="kv"), r"is a record of kv, not of tasks: run"),
-        (lambda r: r["cells"][0].pop("accuracy"), r"cells\[0\]: .*`accuracy`"),
         (lambda r: r["cells"][0].update(accuracy=1.5), r"cells\[0\].accuracy: "),
         (lambda r: r["cells"][2].update(items=[]), r"cells\[2\].items: .*length >= 1"),
         (lambda r: r["cells"][3]["items"][1].pop("acc"), r"cells\[3\]: an item of .* has no acc"),
-        (lambda r: r["cells"][3]["items"][1].update(item=0), r"cells\[3\]: an item .* twice"),
         (lambda r: r["cells"][3].update(model="x"), r"cells\[3\].model is 'x', not one of its"),
         (lambda r: r["models"][1].update(name="dense"), "two of its models have one name"),
         (lambda r: r["cells"].pop(), "have not run the same tasks"),
-        (lambda r: r["cells"][3].update(prompts_sha256="1"), "winogrande alike: .*prompts"),
-        (lambda r: r["cells"][3]["items"].pop(), "winogrande alike: their identities differ"),
     ],
 )
 def test_records_that_are_not_whole(

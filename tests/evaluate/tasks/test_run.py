@@ -9,8 +9,8 @@ import pytest
 
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.run import bench_tasks
-from grasp_deploy.evaluate.tasks.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.vllm import engine_arguments
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 
@@ -28,29 +28,22 @@ def run(model: Path, files: list[Path], engine: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_both_engines_agree_on_every_item(demo_checkpoint: Path, tmp_path: Path) -> None:
     files = list(write_items(tmp_path).values())
-    pairs = zip(
-        run(demo_checkpoint, files, "transformers"),
-        run(demo_checkpoint, files, "vllm"),
-        strict=True,
-    )
-    for one, other in pairs:
-        assert one["prompts_sha256"] == other["prompts_sha256"]
+    ran = (run(demo_checkpoint, files, engine) for engine in ("transformers", "vllm"))
+    for one, other in zip(*ran, strict=True):
         for item, served in zip(one["items"], other["items"], strict=True):
             scores = item.pop("loglikelihoods")
             assert served.pop("loglikelihoods") == pytest.approx(scores, abs=1e-3)
             assert item == served
-        assert (one["accuracy"], one["standard_error"]) == (
-            other["accuracy"],
-            other["standard_error"],
-        )
+        for name in ("prompts_sha256", "accuracy", "standard_error"):
+            assert one[name] == other[name]
 
 
 def test_what_vllm_is_told(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (model,) = bench_models([str(demo_model)])
     monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
-    told = engine_arguments(model, 512, None, True)
+    told = engine_arguments(model, TaskSettings(max_tokens=512))
     assert told["kv_cache_memory_bytes"] == (4 * 4 + 1) * 128 * model.shape.kv_bytes_per_token()
     assert "gpu_memory_utilization" not in told and "max_num_seqs" not in told
     monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0")
-    told = engine_arguments(model, 512, 3, False)
+    told = engine_arguments(model, TaskSettings(max_tokens=512, batch_size=3))
     assert (told["gpu_memory_utilization"], told["max_num_seqs"]) == (0.8, 3)

@@ -73,10 +73,8 @@ def _best(scores: list[float]) -> int:
 
 
 def _log_likelihood(model: PreTrainedModel, context: str, continuation: str) -> float:
-    ids = [*context.encode(), *continuation.encode()]
-    total = 0.0
+    ids = torch.tensor([[*context.encode(), *continuation.encode()]])
     with torch.no_grad():
-        for position in range(len(context.encode()), len(ids)):
-            logits = model(torch.tensor([ids[:position]])).logits[0, -1]
-            total += logits.double().log_softmax(0)[ids[position]].item()
-    return total
+        scores = model(ids[:, :-1]).logits[0].double().log_softmax(-1)
+    new = len(continuation.encode())
+    return scores[-new:].gather(1, ids[0, -new:, None]).sum().item()

@@ -1,0 +1,192 @@
+"""The quality card: measure both models, judge, and update the checkpoint's model card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.card.model_card import model_name
+from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
+from grasp_deploy.checkpoint.card.update import intact_plan, renew_card
+from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokenizer
+from grasp_deploy.checkpoint.read.source import file_hashes
+from grasp_deploy.checkpoint.write.export import base_of
+from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.data.source import display_name
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.perplexity import Perplexity, perplexity
+from grasp_deploy.evaluate.settings import CardSettings
+from grasp_deploy.evaluate.tasks.accuracy import task_changes
+from grasp_deploy.evaluate.tasks.record import read_tasks_record
+from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.files.record import versions
+from grasp_deploy.stats.clustered import paired_error
+
+SCHEMA_VERSION = 1
+SEQUENCE_LENGTH = 2048
+DEFAULT_CORPORA = ("wikitext2", "c4")
+
+
+def evaluate_card(
+    directory: Path, settings: CardSettings, on_progress: OnProgress = ignore_progress
+) -> dict[str, Any]:
+    """Measure a checkpoint beside its dense model, and write the record into its folder and card.
+
+    All input is checked before a model loads, and the folder changes at the very end. Raises
+    InputError for an incomplete checkpoint, a dense model that is out of reach or does not match,
+    text that cannot be read, and records of other models.
+    """
+    plan = intact_plan(directory)
+    base = base_of(plan, settings.model, "nothing tells what was lost").directory
+    tasks = task_rows(settings.records, base, directory)
+    texts = _texts(directory, plan, settings)
+    dense, pruned = (
+        _measure(folder, texts, settings, on_progress, what)
+        for folder, what in ((base, "dense"), (directory, "pruned"))
+    )
+    corpora = [_row(*row, plan) for row in zip(texts.items(), dense, pruned, strict=True)]
+    healed = [display_name(name) for name in healing_sources(plan.provenance)]
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": quality_verdict(corpora, tasks, bool(healed)),
+        "base_model": model_name(plan.provenance),
+        "calibrated_on": [display_name(name) for name in all_sources(plan.provenance)],
+        "healed_on": healed,
+        "corpora": corpora,
+        "tasks": tasks,
+        "versions": versions(),
+    }
+    renew_card(directory, plan, record)
+    return record
+
+
+def task_rows(paths: Sequence[Path], base: Path, directory: Path) -> list[dict[str, Any]]:
+    """The rows of `task_changes` of a checkpoint and its dense model, from records of tasks.
+
+    The hashes of its weights identify a model. Raises InputError for a file that is not a record
+    of tasks, or lacks one of the two models, and for a task that two records have.
+    """
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        record = read_tasks_record(path)
+        dense = _cells(record, path, base, "the dense model")
+        for row in task_changes(dense, _cells(record, path, directory, str(directory))):
+            if row["task"] in [other["task"] for other in rows]:
+                raise InputError(f"--record {path} has {row['task']} once more: name one of them")
+            rows.append(row)
+    return rows
+
+
+def _cells(record: dict[str, Any], path: Path, folder: Path, what: str) -> list[dict[str, Any]]:
+    hashes = {model["name"]: model["weight_hashes"] for model in record["models"]}
+    wanted = file_hashes(folder)
+    same = [name for name, found in hashes.items() if found == wanted]
+    if not same:
+        raise InputError(
+            f"--record {path} has the models {', '.join(hashes)}, and none of them is {what}: name "
+            "a record of `grasp-deploy evaluate tasks` on the dense model and this checkpoint"
+        )
+    return [cell for cell in record["cells"] if cell["model"] == same[0]]
+
+
+def heldout_corpora(
+    data: Sequence[str], seen: Sequence[str], column: str | None = None
+) -> list[TextSource]:
+    """The texts of `--data`; by default WikiText-2 and C4, less those that the model has `seen`.
+
+    Raises InputError for two texts of one name, and if none is left.
+    """
+    corpora = [evaluation_source(text, column=column) for text in data or DEFAULT_CORPORA]
+    if not data:
+        corpora = [corpus for corpus in corpora if not was_seen(corpus, seen)]
+    if not corpora:
+        raise InputError(
+            f"the model was calibrated or healed on {' and '.join(DEFAULT_CORPORA)}: name other "
+            "text with --data"
+        )
+    labels = [corpus.label for corpus in corpora]
+    for corpus in corpora:
+        if labels.count(corpus.label) > 1:
+            raise InputError(
+                f"--data names two corpora {corpus.label}: give one another name, as in "
+                f"other={corpus.what}"
+            )
+    return corpora
+
+
+def all_sources(provenance: Mapping[str, Any]) -> list[str]:
+    """The texts that a plan was calibrated or healed on, as they were given."""
+    sources = [*_sources(provenance["calibration"]), *healing_sources(provenance)]
+    return list(dict.fromkeys(sources))
+
+
+def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
+    """The texts that a checkpoint was healed on; none if it was not healed."""
+    texts = [healing["text"] for healing in provenance.get("healing", [])]
+    return list(dict.fromkeys(source for text in texts for source in _sources(text)))
+
+
+def _sources(text: Mapping[str, Any]) -> list[str]:
+    return [part["source"] for part in text.get("parts") or [text]]
+
+
+def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
+    """True if a corpus is one of these texts, in any split, or has the name of one."""
+    return any(
+        corpus.label == display_name(source) or corpus.is_same_text(source) for source in sources
+    )
+
+
+def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[TextSource, Blocks]:
+    config, tokenizer = read_config(directory), load_tokenizer(directory)
+    positions = config.get("max_position_embeddings") or SEQUENCE_LENGTH
+    length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
+    texts = {}
+    for corpus in heldout_corpora(settings.data, all_sources(plan.provenance), settings.column):
+        texts[corpus] = read_blocks(tokenizer, corpus, length, settings.sequences)
+        check_tokens(texts[corpus].token_ids, config)
+    return texts
+
+
+def _measure(
+    folder: Path,
+    texts: Mapping[TextSource, Blocks],
+    settings: CardSettings,
+    on_progress: OnProgress,
+    what: str,
+) -> list[Perplexity]:
+    """Perplexity of each corpus; the model is freed at the end, before the next one loads."""
+    model = load(folder, device=settings.device, dtype=settings.dtype)
+    return [
+        perplexity(model, blocks, settings.batch_size, on_progress, stage=f"{corpus.label}, {what}")
+        for corpus, blocks in texts.items()
+    ]
+
+
+def _row(
+    text: tuple[TextSource, Blocks], dense: Perplexity, pruned: Perplexity, plan: Plan
+) -> dict[str, Any]:
+    """The record of a corpus; overlapping tokens reveal calibration text under another name."""
+    corpus, blocks = text
+    share = None
+    if plan.calibrated is not None:
+        share = calibrated_share(blocks.running_texts, plan.calibrated)
+    named = was_seen(corpus, all_sources(plan.provenance))
+    of_text, figures = blocks.as_dict(), ("perplexity", "loss_nats_per_token", "standard_error")
+    return {
+        "name": corpus.label,
+        "source": display_name(corpus.what),
+        "split": corpus.split,
+        "calibrated_on": named or (share is not None and share >= NOTEWORTHY_SHARE),
+        "calibrated_on_share": share,
+        **{key: of_text[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
+        **{key: getattr(dense, key) for key in ("tokens", "tokens_counted", "dtype")},
+        "dense": {key: getattr(dense, key) for key in figures},
+        "pruned": {key: getattr(pruned, key) for key in figures},
+        "excess_loss": excess_loss(dense.perplexity, pruned.perplexity),
+        "excess_error": paired_error(dense.cluster_losses, pruned.cluster_losses),
+    }

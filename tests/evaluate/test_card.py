@@ -1,0 +1,37 @@
+"""The default texts of a card, and which texts a checkpoint was calibrated or healed on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grasp_deploy.data import TextSource, evaluation_source
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.card import all_sources, healing_sources, heldout_corpora, was_seen
+
+
+def test_the_default_is_what_was_not_calibrated_on() -> None:
+    for seen in ("wikitext2", "hf:Salesforce/wikitext:wikitext-2-raw-v1"):
+        assert [corpus.what for corpus in heldout_corpora([], [seen])] == ["c4"]
+    assert len(heldout_corpora([], ["mine.txt"])) == 2
+    with pytest.raises(InputError, match="or healed on wikitext2 and c4: name other text"):
+        heldout_corpora([], ["c4", "wikitext2"])
+
+
+def test_what_was_calibrated_or_healed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    healing = [{"text": {"source": text}, "steps": 3} for text in ("c4", "texts/a.txt", "c4")]
+    provenance = {"calibration": {"source": "wikitext2"}, "healing": healing}
+    sources = all_sources(provenance)
+    assert healing_sources(provenance) == ["c4", "texts/a.txt"]
+    assert sources == ["wikitext2", "c4", "texts/a.txt"]
+    assert was_seen(TextSource(str(tmp_path / "texts" / "a.txt"), name="mine"), sources)
+    assert was_seen(TextSource("elsewhere/a.txt"), sources)
+    assert not was_seen(TextSource("elsewhere/a.txt", name="mine"), sources)
+    parts = {"source": "c4=1, b.txt=2", "parts": [{"source": "c4"}, {"source": "b.txt"}]}
+    sources = all_sources({"calibration": parts})
+    assert sources == ["c4", "b.txt"]
+    assert was_seen(evaluation_source("c4@train"), sources)
+    assert was_seen(evaluation_source("c4=local.jsonl"), sources)
+    assert not was_seen(evaluation_source("wikitext2"), sources)
