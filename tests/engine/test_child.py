@@ -1,13 +1,15 @@
-"""A child answers, remembers, and fails in ways that its parent can tell."""
+"""A child answers, remembers, fails in ways that its parent can tell, and can be stopped."""
 
 import os
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.engine.child import Ask, child, log_tail, start, stop
 from grasp_deploy.errors import ChildError, InputError
 
 ROOT = Path(__file__).parents[2]
@@ -54,3 +56,35 @@ def test_a_failure_is_told_with_the_end_of_its_log(what: str, status: int, log: 
 def test_silence_is_told_too() -> None:
     with echo(timeout_seconds=0.6) as ask, pytest.raises(ChildError, match=r"within 0\.6 s"):
         ask({"do": "sleep"})
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that is dead and waits for its parent does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_stopping_takes_the_whole_group_even_those_that_ignore_it(tmp_path: Path) -> None:
+    ignore = "import signal, time; signal.signal(15, signal.SIG_IGN)"
+    code = (
+        f"import subprocess, sys; {ignore}\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {ignore!r} + '; time.sleep(600)'])\n"
+        "print(child.pid, flush=True); time.sleep(600)"
+    )
+    log = tmp_path / "log"
+    process = start([sys.executable, "-c", code], os.environ, log)
+    wait_until(lambda: bool(log_tail(log)))
+    pids = [process.pid, int(log_tail(log))]
+    assert all(map(alive, pids))
+    stop(process, grace_seconds=0.3)
+    wait_until(lambda: not any(map(alive, pids)))
+    stop(process)  # once more does no harm

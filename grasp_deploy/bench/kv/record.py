@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from grasp_deploy.bench.kv.settings import KvSettings
 from grasp_deploy.bench.record import BenchCell, BenchRecord, PositiveCount
-from grasp_deploy.engine.capacity import KvCapacity
+from grasp_deploy.engine.offline import KvCapacity
 
 
 @dataclass(frozen=True)

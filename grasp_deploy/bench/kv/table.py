@@ -9,7 +9,7 @@ from rich.text import Text
 
 from grasp_deploy.bench.kv.record import Cell, KvRecord
 from grasp_deploy.bench.table_cells import change
-from grasp_deploy.engine.capacity import KvCapacity
+from grasp_deploy.engine.offline import KvCapacity
 
 MIB = 2**20
 

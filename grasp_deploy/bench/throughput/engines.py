@@ -15,10 +15,8 @@ from grasp_deploy.bench.throughput.settings import ThroughputSettings
 from grasp_deploy.bench.throughput.timing import quiet_environment
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_head_size
-from grasp_deploy.engine.capacity import BLOCK_TOKENS
-from grasp_deploy.engine.checks import vllm_platform
 from grasp_deploy.engine.child import Ask
-from grasp_deploy.engine.vllm_process import vllm_child_environment
+from grasp_deploy.engine.vllm_process import BLOCK_TOKENS, vllm_child_environment, vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 

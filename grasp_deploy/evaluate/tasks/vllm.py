@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.vllm_process import (
+    BLOCK_TOKENS,
     answer_to_its_name,
     installed_platform,
     vllm_child_environment,

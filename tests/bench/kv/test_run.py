@@ -10,7 +10,7 @@ from grasp_deploy.bench import limits
 from grasp_deploy.bench.kv import run as kv
 from grasp_deploy.bench.kv.table import kv_table
 from grasp_deploy.checkpoint.read.config_file import read_config_at
-from grasp_deploy.engine.capacity import KvCapacity, predict_capacity
+from grasp_deploy.engine.offline import KvCapacity, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.records import lines_of, typed
