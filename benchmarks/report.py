@@ -24,9 +24,8 @@ from benchmarks.study.task_tables import accuracy_tables
 from grasp_deploy.bench.kinds import KINDS, section_of
 from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.report import print_report, report_document, write_report
-from grasp_deploy.report.records import NamedRecord, read_records
-from grasp_deploy.report.section import Section
-from grasp_deploy.report.value_tables import value_table
+from grasp_deploy.report.section import NamedRecord, Section, read_records
+from grasp_deploy.report.tables import value_table
 
 if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
     from grasp_deploy.report.figure_style import Drawing
@@ -114,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         {n.name: study_of(n.record, path) for n, path in pairs if n.record["benchmark"] == "study"}
     )
     shown = [*sections, *across_sections(combined)]
-    files = write_report(shown, options.records, options.html, options.png)
+    files = write_report(shown, options.html, options.png)
     if options.json:
         document = report_document(sections, files)
         print_json({**document, "across_models": msgspec.to_builtins(combined)})

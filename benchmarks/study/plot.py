@@ -19,7 +19,7 @@ from grasp_deploy.report.figure_style import (
     line_handle,
     new_axes,
 )
-from grasp_deploy.report.layer_figures import UNITS, kept_drawing
+from grasp_deploy.report.figures import UNITS, kept_drawing
 from grasp_deploy.stats.wording import listed
 
 LINES = len(SERIES)  # more could not be told apart
@@ -143,8 +143,8 @@ def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> 
     dense = [_layer(*pair) for pair in study.dense_layers]
     ranked = f"{len(study.variants)} variants" + " by the mean" * (len(study.budgets) > 1)
     note = f"{study_title(study)}, budget {keep:g}; the best {len(best)} of {ranked}"
-    for name, (unit, title) in UNITS.items():
-        yield kept_drawing(note, dense, pruned, name, unit, title)
+    for name in UNITS:
+        yield kept_drawing(name, note, dense, pruned)
 
 
 def _mean_layers(rows: Sequence[Row]) -> list[dict[str, float]]:

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.report.figure_style import Drawing, svg
-from grasp_deploy.report.png import figure_groups, layer_groups
+from grasp_deploy.report.figures import figure_groups, layer_groups
 from grasp_deploy.report.section import Section
-from grasp_deploy.report.value_tables import provenance_table
+from grasp_deploy.report.tables import provenance_table
 from grasp_deploy.version import __version__
 
 GENERATOR = '<meta name="generator" content="grasp-deploy'  # marks pages that may be replaced

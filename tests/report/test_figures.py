@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
-from grasp_deploy.report.png import layer_groups, png_files
+from grasp_deploy.report.figures import layer_groups, png_files
 from tests.report.figures import heights_of, legend_of
 from tests.report.sections import full_section, model
 
