@@ -49,13 +49,10 @@ class GraspMistralDecoderLayer(MistralDecoderLayer):
         super().__init__(vllm_config, prefix, config=config)
 
 
-class GraspMistralForCausalLM(MistralForCausalLM):
+class GraspMistralForCausalLM(GraspLlamaForCausalLM, MistralForCausalLM):
     """A pruned Mistral."""
 
-    def _init_model(
-        self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
-    ) -> nn.Module:
-        return super()._init_model(vllm_config, prefix, GraspMistralDecoderLayer)
+    decoder_layer = GraspMistralDecoderLayer
 
 
 class GraspQwen2DecoderLayer(LlamaDecoderLayer):

@@ -1,8 +1,5 @@
 """The text that comes with Python, and its two parts."""
 
-import subprocess
-import sys
-
 import pytest
 
 from grasp_deploy.demo.text import MINIMUM_CHARACTERS, documents, split
@@ -20,10 +17,6 @@ def test_there_is_enough_english_text(library: list[str]) -> None:
     assert any("Rewrap" in document or "Wrap" in document for document in library)  # a docstring
 
 
-def test_two_calls_give_the_same_documents(library: list[str]) -> None:
-    assert documents() == library
-
-
 def test_no_heldout_paragraph_was_read_in_training(library: list[str]) -> None:
     train, heldout = split(library)
     known = {part for document in train for part in document.split("\n\n")}
@@ -37,18 +30,7 @@ def test_about_one_document_in_twenty_is_held_out(library: list[str]) -> None:
     assert sum(map(len, heldout)) > 40_000
 
 
-def test_new_documents_move_no_old_one_to_the_other_side(library: list[str]) -> None:
-    _, before = split(library)
-    _, after = split([f"A new function number {number}.\nText." for number in range(99)] + library)
-    assert set(before) == {document for document in after if document in set(library)}
-
-
 def test_editing_the_body_of_a_document_leaves_it_on_its_side(library: list[str]) -> None:
     _, heldout = split(library)
     edited = [document + "\n\nNew in version 3.99: a sentence." for document in heldout]
     assert split(edited) == ([], edited)
-
-
-def test_importing_the_module_loads_no_torch() -> None:
-    code = "import sys, grasp_deploy.demo.text; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
