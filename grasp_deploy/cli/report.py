@@ -57,12 +57,10 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
     if not (html or png):
         return []
     from grasp_deploy.files.disk import write_files
-    from grasp_deploy.report.files import check_figures, check_page_place
 
     try:
-        from grasp_deploy.report.figure_style import PNG_MARK
-        from grasp_deploy.report.figures import png_files
-        from grasp_deploy.report.page import GENERATOR, page
+        from grasp_deploy.report.figures import check_figures, png_files
+        from grasp_deploy.report.page import check_page_place, page
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
@@ -72,12 +70,12 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
         ) from None
 
     if html:
-        check_page_place(html, GENERATOR)
+        check_page_place(html)
     with stderr.status("drawing"):
         files = {html: page(sections).encode()} if html else {}
         if png:
             drawn = {png / name: content for name, content in png_files(sections).items()}
-            check_figures(png, drawn, PNG_MARK)
+            check_figures(png, drawn)
             files |= drawn
         if not files:
             raise InputError("--png: none of these records has a figure; leave it out")

@@ -96,27 +96,27 @@ def running_server(
     url = f"http://{flags.host or HOST}:{flags.port}"
     process = start(command, engine_environment(platform, flags.workers), log_path)
     try:
-        try:
-            _wait_until_ready(url, process, timeout_seconds)
-        except ChildError as error:
-            raise ChildError(f"{error}; its log {log_path} ends:\n{log_tail(log_path)}") from None
+        _wait_until_ready(url, process, timeout_seconds, log_path)
         yield url
     finally:
         stop(process)
 
 
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], timeout_seconds: float) -> None:
+def _wait_until_ready(
+    url: str, process: subprocess.Popen[bytes], timeout_seconds: float, log: Path
+) -> None:
     opener = build_opener(ProxyHandler({}))  # a proxy does not know local servers
     deadline = time.monotonic() + timeout_seconds
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise ChildError(f"vLLM stopped with exit status {process.returncode} while starting")
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             with opener.open(f"{url}/health", timeout=5.0):
                 return
         except OSError:  # not listening, or not ready
             time.sleep(0.25)
-    raise ChildError(f"vLLM did not answer within {timeout_seconds:g} s")
+    what = f"did not answer within {timeout_seconds:g} s"
+    if process.poll() is not None:
+        what = f"stopped with exit status {process.returncode} while starting"
+    raise ChildError(f"vLLM {what}; its log {log} ends:\n{log_tail(log)}")
 
 
 def check_port(host: str, port: int) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.report.figure_style import (
     DOTTED,
     MARKERS,
+    PNG_MARK,
     Drawing,
     color_of,
     finished,
@@ -22,6 +26,7 @@ from grasp_deploy.report.figure_style import (
 )
 from grasp_deploy.report.section import Section
 
+MARK_BYTES = 4096  # within which a page or a figure carries its mark
 UNITS = {
     "ffn": ("intermediate_size", "Kept FFN channels"),
     "kv": ("num_key_value_heads", "Kept KV heads"),
@@ -55,6 +60,27 @@ def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
         for section, drawings in groups(sections)
         for drawing in drawings
     }
+
+
+def check_figures(folder: Path, paths: Iterable[Path]) -> None:
+    """InputError if figures cannot be written there, or would replace files of others."""
+    with readable_disk_errors(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--png {folder} is a file: name a folder for the figures")
+    for path in paths:
+        check_replaceable(path, PNG_MARK, f"--png: {path}", "folder")
+
+
+def check_replaceable(path: Path, mark: str, what: str, other: str) -> None:
+    """InputError if a file that begins without our mark would be replaced."""
+    with readable_disk_errors(path):
+        if not path.exists():
+            return
+        if path.is_file():
+            with path.open("rb") as file:
+                if mark.encode() in file.read(MARK_BYTES):
+                    return
+    raise InputError(f"{what} exists and was not written by `report`: name another {other}")
 
 
 def _kept_drawings(models: Sequence[Mapping[str, Any]]) -> Iterator[Drawing]:

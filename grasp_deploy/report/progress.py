@@ -61,10 +61,10 @@ def stage_bars(console: Console) -> Iterator[OnProgress]:
 
     def follow(row: dict[str, Any]) -> None:
         stage, step, now = row["stage"], row["step"], time.monotonic()
-        task = tasks.get(stage)
+        task, label = tasks.get(stage), STAGES.get(stage, stage)
         if task is None or step < task.completed:  # the first of it, or of the next model's
-            logger.info("%s: begins", label(stage))
-            bars.add_task(label(stage), total=row["steps"], figures="")
+            logger.info("%s: begins", label)
+            bars.add_task(label, total=row["steps"], figures="")
             task = tasks[stage] = bars.tasks[-1]
             told[stage] = now
         again = step == task.completed
@@ -79,10 +79,6 @@ def stage_bars(console: Console) -> Iterator[OnProgress]:
 
     with bars:
         yield follow
-
-
-def label(stage: str) -> str:
-    return STAGES.get(stage, stage)
 
 
 def figures(row: dict[str, Any]) -> str:
