@@ -19,7 +19,6 @@ from benchmarks.study.record import read_study
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
-from tests.benchmarks.study.records import study
 
 pytestmark = pytest.mark.slow  # each runs a study
 
@@ -184,15 +183,6 @@ def test_calibration(
     capsys.readouterr()
     other = refused("calibration", capsys, *options[:-2], "--output", str(path))
     assert "was measured with texts" in other and "first.txt" in other
-
-
-def test_calibration_refuses_a_record_of_another_study(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "record.json"
-    path.write_text(json.dumps(study().as_record()))
-    line = refused("calibration", capsys, "--way", "paper", "--output", str(path))
-    assert "is a record of the study methods, not of calibration text, paper" in line
 
 
 def test_pipeline(small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,18 +51,6 @@ def test_committed_records_are_read_and_written_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("rows", 0, "excess_nats", "c4"), -0.01),  # better than the dense model
-        (("rows", 0, "heldout_loss"), ABSENT),
-        (("rows", 0, "tasks", "piqa", "standard_error"), None),  # of one item
-    ],
-)
-def test_what_a_true_record_may_hold(place: Sequence[str | int], value: Any) -> None:
-    study_of(changed(place, value), PATH)
-
-
-@pytest.mark.parametrize(
     ("place", "value", "words"),
     [
         (("study",), ABSENT, "missing required field `study`"),
