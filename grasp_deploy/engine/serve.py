@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
@@ -108,11 +108,9 @@ def _wait_until_ready(
     opener = build_opener(ProxyHandler({}))  # a proxy does not know local servers
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with opener.open(f"{url}/health", timeout=5.0):
-                return
-        except OSError:  # not listening, or not ready
-            time.sleep(0.25)
+        with suppress(OSError), opener.open(f"{url}/health", timeout=5.0):
+            return
+        time.sleep(0.25)  # it does not listen, or is not ready
     what = f"did not answer within {timeout_seconds:g} s"
     if process.poll() is not None:
         what = f"stopped with exit status {process.returncode} while starting"

