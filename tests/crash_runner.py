@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,34 +75,27 @@ def answer_requests() -> None:
     import grasp_deploy.compression.compress  # noqa: F401
 
     for line in sys.stdin:
-        request = json.loads(line)
-        reader, writer = os.pipe()
+        request, operations = json.loads(line), RawValue("i", 0)
         child = os.fork()
         if child == 0:
-            os.close(reader)
-            _work(request, writer)
-        os.close(writer)
-        with os.fdopen(reader) as counts:
-            operations = int(counts.read() or 0)
+            _work(request, operations)
         _, status = os.waitpid(child, 0)
-        print(json.dumps([os.waitstatus_to_exitcode(status), operations]), flush=True)
+        print(json.dumps([os.waitstatus_to_exitcode(status), operations.value]), flush=True)
 
 
-def _work(request: dict[str, Any], writer: int) -> None:
-    """In the fork: do the job, tell its operations, and leave without the parent's clean-up."""
-    code, folder, operations = 1, request["folder"], 0
+def _work(request: dict[str, Any], operations: Any) -> None:
+    """In the fork: do the job, count its operations, and leave without the parent's clean-up."""
 
     def count(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal operations
-        if event in OPERATIONS and folder in str(arguments[0]):
-            operations += 1
-            if operations == request["kill_at"]:
+        if event in OPERATIONS and request["folder"] in str(arguments[0]):
+            operations.value += 1
+            if operations.value == request["kill_at"]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    code = 1
     try:
         sys.addaudithook(count)
         JOBS[request["job"]](**request["arguments"])
-        os.write(writer, str(operations).encode())
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -11,7 +11,7 @@ from pathlib import Path
 MINIMUM_CHARACTERS = 80  # shorter docstrings ("Return the value.") teach a model nothing
 HELDOUT_ONE_IN = 20
 FOREIGN_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def documents() -> list[str]:

@@ -57,22 +57,18 @@ def test_a_page_and_figures(
     assert "70.0 ± 3.0" in text and "<b>keep 0.8</b>" in text
 
 
-def test_tables_of_other_records(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_of_other_records_and_a_damaged_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report.main(list(map(str, [*OTHERS, *TABLES])))
     printed = capsys.readouterr().out
     assert "Seconds until a server answers" in printed and "KV cache" in printed
     assert "Units whose state survives" in printed
     assert "150 values, median" in printed, "of a kind that has no table of its own"
-
-
-def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--png: none of these records has a figure"):
+        report.main([str(TABLES[1]), "--png", str(tmp_path / "figures")])
     record = json.loads(OTHERS[0].read_text())
     record["cells"][0]["cold_seconds"]["samples"] = []
     write_record(tmp_path / "startup.json", record)
     with pytest.raises(InputError, match=r"startup.json does not fit \(cells\[0\].cold_seconds"):
         report.main([str(tmp_path / "startup.json")])
-
-
-def test_figures_of_records_that_have_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--png: none of these records has a figure"):
-        report.main([str(TABLES[1]), "--png", str(tmp_path / "figures")])
