@@ -44,13 +44,12 @@ def commands(text: str) -> Iterator[list[str]]:
 def test_commands_and_options_exist(page: Path) -> None:
     for words in commands(page.read_text(encoding="utf-8")):
         command: Any = typer.main.get_command(app)
-        options = {option for parameter in command.params for option in parameter.opts}
         for word in words:
+            options = {option for parameter in command.params for option in parameter.opts}
             if word.startswith("--"):
                 assert word.partition("=")[0] in {*options, "--help"}, " ".join(words)
             elif word in getattr(command, "commands", {}):
                 command = command.commands[word]
-                options = {option for parameter in command.params for option in parameter.opts}
         assert not getattr(command, "commands", None) or words[0].startswith("--"), words
 
 

@@ -1,4 +1,4 @@
-"""Figure files: named after their sections, and layers drawn once for the same models."""
+"""Figures of what layers keep: shares of the first model, and none where nothing differs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
-from grasp_deploy.report.figures import layer_groups, png_files
+from grasp_deploy.report.figures import layer_groups
 from tests.report.figures import heights_of, legend_of
 from tests.report.sections import full_section, model
 
 DENSE = model("dense", 10, 20)
-
-
-def test_files_are_named_after_their_sections() -> None:
-    names = png_files([full_section("one"), full_section("an other#2")]).keys()
-    layers = {"one-kept-ffn.png", "one-kept-kv.png"}
-    assert names == {"one-speed.png", "an-other-2-speed.png", *layers}
 
 
 def test_kept_shares_layer_by_layer_and_in_all() -> None:
