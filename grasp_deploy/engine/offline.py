@@ -77,10 +77,7 @@ def greedy_tokens(
 
 
 def _ask(
-    directory: Path,
-    engine: dict[str, Any],
-    prompts: Sequence[list[int]] = (),
-    new_tokens: int = 1,
+    directory: Path, engine: dict[str, Any], prompts: Sequence[list[int]] = (), new_tokens: int = 1
 ) -> dict[str, Any]:
     workers = engine.get("tensor_parallel_size", 1)
     environment, shape = vllm_child_environment(workers), model_shape(read_config(directory))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import prefill_memory
-from benchmarks.common.output import CONFIGS, FOLDER
+from benchmarks.common.output import FOLDER
 from benchmarks.mask_stability import stability_of, stability_table
 from benchmarks.study.record import read_study
 from grasp_deploy.errors import InputError
@@ -24,32 +24,15 @@ pytestmark = pytest.mark.slow  # each runs a study
 
 NO_STUDIES = {"__init__", "report", "train_demo_model"}
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
-SMALL = {
-    **{"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256},
-}
-
-
-@pytest.fixture
-def small_config(tmp_path: Path) -> Path:
-    """A config.json of a Llama of two narrow layers."""
-    path = tmp_path / "config.json"
-    sizes = json.loads((CONFIGS / "llama-2-7b.json").read_text())
-    path.write_text(json.dumps({**sizes, **SMALL}))
-    return path
 
 
 @pytest.mark.parametrize("random_weights", [True, False])
 def test_gate_step(
-    random_weights: bool,
-    tiny: Path,
-    small_config: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    random_weights: bool, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--model", str(tiny), "--gradient-checkpointing"]
     if random_weights:
-        arguments = ["--config", str(small_config), "--dtype", "bfloat16"]
+        arguments = ["--config", str(tiny / "config.json"), "--dtype", "bfloat16"]
     record = run("gate_step", tmp_path / "new" / "record.json", "--smoke", *arguments)
     for name in ("seconds_per_step", "lower_bound_seconds", "projection_seconds", "sort_seconds"):
         lower, upper = record[name]["quartiles"]
@@ -181,8 +164,9 @@ def test_calibration(
     assert "was measured with texts" in other and str(texts[0]) in other
 
 
-def test_pipeline(small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = run("pipeline", tmp_path / "record.json", "--smoke", "--config", str(small_config))
+def test_pipeline(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--smoke", "--config", str(tiny / "config.json"))
+    record = run("pipeline", tmp_path / "record.json", *options)
     stages = ["criterion", "gates, text", "gates, distillation", "compensation", "scales"]
     assert [row["stage"] for row in record["rows"]] == [*stages, "rounds"]
     for row in record["rows"]:
