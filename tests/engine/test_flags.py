@@ -39,16 +39,13 @@ def test_address_tokenizer_and_length() -> None:
     assert lengths == [64, None]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--kv-cache-memory-bytes", "1G"],
-        ["--gpu_memory_utilization=0.5"],
-        ["--num-gpu-blocks-override", "9"],
-    ],
-)
-def test_a_cache_size_is_seen_whichever_flag_sets_it(arguments: list[str]) -> None:
-    assert read_flags(arguments).sets_cache_size
+def test_a_cache_size_is_seen_whichever_flag_sets_it() -> None:
+    for flag in (
+        "--kv-cache-memory-bytes",
+        "--gpu_memory_utilization",
+        "--num-gpu-blocks-override",
+    ):
+        assert read_flags([flag, "9"]).sets_cache_size and read_flags([f"{flag}=9"]).sets_cache_size
 
 
 def test_a_config_file_is_read_and_the_command_line_wins(tmp_path: Path) -> None:

@@ -135,12 +135,10 @@ def test_a_port_in_use_is_refused_with_a_free_one(
     check_port("127.0.0.1", int(other))
 
 
-@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 8000), ("127.0.0.1", 70000)])
-def test_an_address_that_is_not_ours_is_refused(host: str, port: int) -> None:
-    with pytest.raises(InputError) as caught:
-        check_port(host, port)
-    assert str(caught.value).startswith(f"no server can listen on port {port} of {host} (")
-    assert str(caught.value).endswith("): name another one: -- --host 127.0.0.1 --port 8000")
+def test_an_address_that_is_not_ours_is_refused() -> None:
+    for host, port in (("192.0.2.1", 8000), ("127.0.0.1", 70000)):
+        with pytest.raises(InputError, match=rf"^no server can listen on port {port} of {host} \("):
+            check_port(host, port)
 
 
 def test_serve_becomes_the_server(
