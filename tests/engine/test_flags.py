@@ -40,12 +40,9 @@ def test_address_tokenizer_and_length() -> None:
 
 
 def test_a_cache_size_is_seen_whichever_flag_sets_it() -> None:
-    for flag in (
-        "--kv-cache-memory-bytes",
-        "--gpu_memory_utilization",
-        "--num-gpu-blocks-override",
-    ):
-        assert read_flags([flag, "9"]).sets_cache_size and read_flags([f"{flag}=9"]).sets_cache_size
+    for name in ("kv-cache-memory-bytes", "gpu_memory_utilization", "num-gpu-blocks-override"):
+        for spelled in ([f"--{name}", "9"], [f"--{name}=9"]):
+            assert read_flags(spelled).sets_cache_size
 
 
 def test_a_config_file_is_read_and_the_command_line_wins(tmp_path: Path) -> None:
