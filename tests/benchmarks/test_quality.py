@@ -61,7 +61,7 @@ def test_a_study_is_continued_where_its_record_ends(
 
 
 def assert_allocation(row: Row) -> None:
-    """What the kept budget goes to, counted in parameters of the tiny model."""
+    """Shares of the kept budget, counted in parameters of the tiny model."""
     width, heads, groups, head_dim = 64, 4, 2, 32
     channel = 3 * width  # a column of each of three matrices
     group = 2 * width * head_dim * (heads // groups + 1)  # Q, O; K, V

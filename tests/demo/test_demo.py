@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from benchmarks.train_demo_model import SEPARATOR, perplexity
+from benchmarks.train_demo_model import heldout_blocks
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.demo.text import MINIMUM_CHARACTERS, documents, split
+from grasp_deploy.evaluate.perplexity import perplexity
 
 pytestmark = pytest.mark.slow  # it reads all of Python's library, and measures the model
 CARD = (MODEL / "README.md").read_text()
@@ -72,10 +73,9 @@ def test_the_card_tells_the_parameters_and_the_heldout_perplexity(
 ) -> None:
     model = LlamaForCausalLM.from_pretrained(MODEL, dtype=torch.float32)  # fast on any CPU
     assert model.num_parameters() == figure(r"model of ([\d,]+) parameters")
-    tokens = tokenizer(SEPARATOR.join(split(library)[1]), verbose=False)["input_ids"]
-    measured, counted = perplexity(model, torch.tensor(tokens))
+    measured = perplexity(model, heldout_blocks(tokenizer, split(library)[1]), batch_size=8)
     trained_on_this_python = f"CPython {platform.python_version()}:" in CARD
-    assert counted == figure(r"([\d,]+) predicted tokens") or not trained_on_this_python
+    assert measured.tokens == figure(r"([\d,]+) predicted tokens") or not trained_on_this_python
     # Other Python versions have other text.
     told = figure(r"Held-out perplexity: ([\d.]+)")
-    assert measured == pytest.approx(told, rel=0.01 if trained_on_this_python else 0.15)
+    assert measured.perplexity == pytest.approx(told, rel=0.01 if trained_on_this_python else 0.15)

@@ -113,7 +113,7 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
 
 
 def python_of(page: str) -> dict[str, Any]:
-    """What the Python block of a page defines."""
+    """The names that the Python block of a page defines."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names: dict[str, Any] = {"__name__": "how_to"}

@@ -72,7 +72,7 @@ def test_silence_is_told_too() -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and waits for its parent does not."""
+    """True if a process runs; one that is dead and waits for its parent does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:

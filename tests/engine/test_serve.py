@@ -1,4 +1,4 @@
-"""What is checked before serving, the command that follows, and how a failing server ends."""
+"""Checks before serving, the command that follows, and the end of a failing server."""
 
 import json
 import os

@@ -69,7 +69,7 @@ def text() -> str:
 
 
 def in_browser(text: str, folder: Path, width: int, *flags: str) -> dict[str, Any]:
-    """What the page looks like in a headless Chromium, in a frame of this width."""
+    """The look of the page in a headless Chromium, in a frame of this width."""
     if CHROMIUM is None:
         pytest.skip("no chromium, chromium-browser or google-chrome on PATH")
     without_policy = re.sub(r"<meta http-equiv=[^>]*>", "", text)

@@ -15,7 +15,7 @@ Told = Callable[..., str]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    """What is printed for stages of (name, steps, seconds of a step) and further figures."""
+    """The text printed for stages of (name, steps, seconds of a step) and further figures."""
     seconds = 0.0
     monkeypatch.setattr("grasp_deploy.report.progress.time.monotonic", lambda: seconds)
 
