@@ -124,14 +124,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_place(options.output, "study")
     check_title(options.output, title)
     with working_folder("calibration") as (folder, on_progress):
+        named = parse_texts("--text", options.text or (), evaluates=False)
+        if named and options.calibration:
+            raise InputError("--text and --calibration both name texts: give only --text")
+        shown = options.text or default_text(options)
+        if named:
+            options.calibration = named[0].what  # so that no other text is made
         settings = {**settings_of(options, folder), **WAYS[options.way]}
-        texts = texts_of(options, settings)
+        (text,) = settings["calibration"]
+        texts = named or [TextSource(text, options.calibration_split, name="the text")]
         bench = Bench(options, corpora_of(options, folder))
         shared = {k: v for k, v in settings.items() if not k.startswith("calibration")}
         study = new_study(
             title,
             command_of("calibration", arguments),
-            {**shared, "way": options.way, "texts": options.text or default_text(options)},
+            {**shared, "way": options.way, "texts": shown},
             bench.dense,
             bench.dense_layers,
         )
@@ -151,15 +158,6 @@ def default_text(options: argparse.Namespace) -> list[str]:
     """The record's name of the one text if --text names none; the demo's path changes each run."""
     split = f"@{options.calibration_split}" if options.calibration_split else ""
     return [f"the text={options.calibration or 'the embedded model'}{split}"]
-
-
-def texts_of(options: argparse.Namespace, settings: dict[str, Any]) -> list[TextSource]:
-    """The texts to calibrate on: those of --text, or the one of --calibration."""
-    texts = parse_texts("--text", options.text or (), evaluates=False)
-    if texts and options.calibration:
-        raise InputError("--text and --calibration both name texts: give only --text")
-    (text,) = settings["calibration"]
-    return texts or [TextSource(text, settings["calibration_split"], name="the text")]
 
 
 def prepared(settings: dict[str, Any], text: TextSource, keep: float, seed: int) -> PreparedRun:

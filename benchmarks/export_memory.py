@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_place(options.output, "export_memory")
     check_positive(options, "shards", "repeats")
     if options.smoke:
-        options.config, options.repeats = MODEL / "config.json", 2
+        options.config, options.repeats = MODEL / "config.json", 1
     config = read_config(options.config)
     torch.set_num_threads(1)
     command = command_of("export_memory", arguments)

@@ -21,6 +21,7 @@ machine's drift cancels. The weights of `--config` are random.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import resource
 import time
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -47,13 +49,14 @@ from benchmarks.common.output import (
     write,
 )
 from benchmarks.common.spread import spread
-from benchmarks.gate_bounds import lower_bound, tight_bound, twin
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
 from grasp_deploy.compression.budget import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.layout import decoder_layers
+from grasp_deploy.pruning.objective import language_loss
 from grasp_deploy.pruning.projection import Ranking, project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
@@ -72,6 +75,29 @@ class Subject:
     twin: nn.Module  # the same weights in other modules, without gates
     budget: Budget
     tokens: Tensor  # (steps, B, T) int64
+
+
+def twin(model: nn.Module) -> nn.Module:
+    """The model once more, on the same weights, so that hooks on one are not on the other."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def lower_bound(model: nn.Module, ids: Tensor) -> None:
+    """Forward and backward through the activations of all layers."""
+    embeddings = model.get_input_embeddings()(ids).requires_grad_()  # type: ignore[operator]
+    logits = model(inputs_embeds=embeddings, use_cache=False).logits[:, :-1]
+    F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten()).backward()
+
+
+def tight_bound(model: nn.Module, ids: Tensor) -> None:
+    """Forward, and backward as far as the first gate."""
+    first_gate = decoder_layers(model)[0].self_attn.o_proj
+    handle = first_gate.register_forward_pre_hook(
+        lambda _module, inputs: (inputs[0].detach().requires_grad_(),)
+    )
+    language_loss(model, ids).backward()
+    handle.remove()
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:

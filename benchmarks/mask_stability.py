@@ -12,12 +12,15 @@ order. Draw the record again with `python -m benchmarks.report`.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import to_builtins
+from msgspec import Meta, Struct, to_builtins
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from benchmarks.common.output import (
@@ -29,7 +32,6 @@ from benchmarks.common.output import (
     write,
 )
 from benchmarks.quality import PAPER
-from benchmarks.stability_report import Row, Stability, stability_table
 from benchmarks.study.options import add_study_options, keeps_and_seeds, settings_of
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.frozen_model import FrozenModel
@@ -39,6 +41,7 @@ from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.training import freeze
@@ -49,6 +52,44 @@ WAYS: dict[str, dict[str, Any]] = {
     "straight-through behind rounds": {"method": "grasp"},
 }
 SNAPSHOTS = 32
+# Shares of units whose state is the same in a snapshot and in the next one.
+Survival = Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=2)]
+
+
+class Row(Struct):
+    """One way to learn gates."""
+
+    variant: str
+    ffn_survival: Survival
+    kv_survival: Survival
+
+
+class Stability(Struct):
+    """The figures of a record of `mask_stability`."""
+
+    rows: Annotated[list[Row], Meta(min_length=1)]
+
+
+def stability_of(record: dict[str, Any], path: Path) -> Stability:
+    """The shares that a record holds; InputError names the file and what is wrong in it."""
+    return typed(record, Stability, path, "run `python -m benchmarks.mask_stability` again")
+
+
+def stability_table(stability: Stability) -> Table:
+    """The mean over the first half and over the second half of learning, in percent."""
+    table = Table(title="Units whose state survives to the next snapshot, %", title_justify="left")
+    table.add_column("gates", overflow="fold")
+    for kind in ("FFN", "KV"):
+        for half in ("1st half", "2nd half"):
+            table.add_column(f"{kind}, {half}", justify="right")
+    for row in stability.rows:
+        table.add_row(Text(row.variant), *_halves(row.ffn_survival), *_halves(row.kv_survival))
+    return table
+
+
+def _halves(shares: list[float]) -> list[str]:
+    middle = len(shares) // 2
+    return [f"{100 * statistics.fmean(half):.2f}" for half in (shares[:middle], shares[middle:])]
 
 
 def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) -> list[Tensor]:

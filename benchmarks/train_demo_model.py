@@ -22,12 +22,19 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from benchmarks.common.models import MODEL
 from benchmarks.common.output import check_positive, new_parser, run_command
+from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.demo import text
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.outputs import check_writable
 
@@ -163,23 +170,11 @@ def train(
     return time.monotonic() - start, seen
 
 
-@torch.inference_mode()
-def perplexity(model: LlamaForCausalLM, tokens: Tensor) -> tuple[float, int]:
-    """Perplexity over sequences without overlap, and the number of predicted tokens.
-
-    `tokens` is the flat stream; a last, incomplete sequence is left out. The loss is float32.
-    """
-    model.eval()
-    blocks = tokens[: len(tokens) // SEQUENCE_TOKENS * SEQUENCE_TOKENS].view(-1, SEQUENCE_TOKENS)
-    total, counted = 0.0, 0
-    for block in blocks.split(8):
-        logits = model(input_ids=block, use_cache=False).logits[:, :-1].float()
-        targets = block[:, 1:]
-        loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), reduction="sum"
-        )
-        total, counted = total + loss.item(), counted + targets.numel()
-    return math.exp(total / counted), counted
+def heldout_blocks(tokenizer: PreTrainedTokenizerBase, heldout: list[str]) -> Blocks:
+    """Held-out documents, joined by blank lines, in sequences without overlap."""
+    ids = torch.tensor(tokenizer(SEPARATOR.join(heldout), verbose=False)["input_ids"])
+    whole = len(ids) // SEQUENCE_TOKENS * SEQUENCE_TOKENS
+    return Blocks(ids[:whole].view(-1, SEQUENCE_TOKENS), TextSource("held-out"), len(heldout))
 
 
 def write_card(folder: Path, model: LlamaForCausalLM, result: Result) -> None:
@@ -254,9 +249,8 @@ def run(recipe: Recipe, folder: Path) -> Result:
 
     seconds, seen = train(model, batches(encoded, separator, recipe), total, recipe)
     model.bfloat16()
-    stream = torch.tensor(tokenizer(SEPARATOR.join(heldout), verbose=False)["input_ids"])
-    figure, predicted = perplexity(model, stream)
-    result = Result(tokens, seen, seconds, predicted, figure)
+    measured = perplexity(model.eval(), heldout_blocks(tokenizer, heldout), batch_size=8)
+    result = Result(tokens, seen, seconds, measured.tokens, measured.perplexity)
     write_folder(folder, model, tokenizer, result)
     return result
 

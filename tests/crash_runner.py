@@ -6,104 +6,73 @@ before the operation with a given number. So a kill hits the same place on any m
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from grasp_deploy.engine.child import Ask, answer_requests, child
 from tests.cli.command import environment
 
 OPERATIONS = frozenset({"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"})
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The end of a fork: whether it was killed, else how many operations it took in all."""
 
     killed: bool
     operations: int
 
 
+@dataclass(frozen=True)
 class Forker:
     """The near end of a warm process."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    ask: Ask
 
     def run(self, job: str, folder: Path, kill_at: int | None = None, **arguments: Any) -> Outcome:
         """Run a job in a fork, killed before its operation number `kill_at` below `folder`."""
-        assert self._process.stdin is not None and self._process.stdout is not None
         request = {"job": job, "folder": str(folder), "kill_at": kill_at, "arguments": arguments}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, "the warm process is gone: see its stderr"
-        status, operations = json.loads(answer)
-        assert status in (0, -signal.SIGKILL), f"the job failed with {status}: see its stderr"
-        return Outcome(status != 0, operations)
+        return Outcome(**self.ask(request))
 
 
 @contextmanager
 def forker() -> Iterator[Forker]:
     """A warm process for the length of a `with` block."""
-    program = "from tests.crash_runner import answer_requests; answer_requests()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield Forker(process)
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(30)
+    with child("tests.crash_runner", environment(), name="the warm process") as ask:
+        yield Forker(ask)
 
 
-def answer_requests() -> None:
-    """The far end: a fork for each line on stdin; its exit status and operations on stdout."""
-    import transformers.models.llama.modeling_llama  # noqa: F401  (for the jobs)
-
-    import grasp_deploy.compression.compress  # noqa: F401
-
-    for line in sys.stdin:
-        request = json.loads(line)
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            _work(request, writer)
-        os.close(writer)
-        with os.fdopen(reader) as counts:
-            operations = int(counts.read() or 0)
-        _, status = os.waitpid(child, 0)
-        print(json.dumps([os.waitstatus_to_exitcode(status), operations]), flush=True)
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The far end: do a job in a fork; RuntimeError if it ends by itself and badly."""
+    operations, process = RawValue("i", 0), os.fork()
+    if process == 0:
+        _work(request, operations)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if status not in (0, -signal.SIGKILL):
+        raise RuntimeError(f"the job failed with exit status {status}")
+    return {"killed": status != 0, "operations": operations.value}
 
 
-def _work(request: dict[str, Any], writer: int) -> None:
-    """In the fork: do the job, tell its operations, and leave without the parent's clean-up."""
-    code, folder, operations = 1, request["folder"], 0
+def _work(request: dict[str, Any], operations: Any) -> None:
+    """In the fork: do the job, count its operations, and leave without the parent's clean-up."""
 
     def count(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal operations
-        if event in OPERATIONS and folder in str(arguments[0]):
-            operations += 1
-            if operations == request["kill_at"]:
+        if event in OPERATIONS and request["folder"] in str(arguments[0]):
+            operations.value += 1
+            if operations.value == request["kill_at"]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    code = 1
     try:
         sys.addaudithook(count)
         JOBS[request["job"]](**request["arguments"])
-        os.write(writer, str(operations).encode())
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -130,3 +99,10 @@ def export_job(plan: str, **arguments: Any) -> None:
 
 
 JOBS: dict[str, Callable[..., None]] = {"compress": compress_job, "export": export_job}
+
+if __name__ == "__main__":
+    import transformers.models.llama.modeling_llama  # noqa: F401  (for the jobs)
+
+    import grasp_deploy.compression.compress  # noqa: F401
+
+    answer_requests(answer)

@@ -6,16 +6,16 @@ import json
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from grasp_deploy.engine.child import start, stop
 from grasp_deploy.engine.serve import free_port
 from tests.cli.command import grasp_deploy
 
@@ -36,6 +36,8 @@ ITEMS = "items.jsonl"
 SHORTER = {"20GiB": "64MiB", "1,8,32": "1,4"}
 SHORT = ["--sequences", "16", "--sequence-length", "128", "--set", "rounds=2"]
 SHORT += ["--set", "batch-size=4", "--set", "scale-epochs=0"]  # which leaves something to heal
+SHORT_HEALING = ["--steps", "40", "--sequences", "256", "--sequence-length", "64"]
+SHORT_HEALING += ["--learning-rate", "2e-4"]
 
 
 def blocks(language: str) -> list[str]:
@@ -50,35 +52,28 @@ def commands() -> list[str]:
 def with_local_input(line: str, model: Path, text: Path) -> list[str]:
     """The command's arguments, with what a hub would give replaced, and a schedule of seconds."""
     local = {"$MODEL": str(model), "wikitext2": str(text), "c4": str(text.parent / "heldout.jsonl")}
-    words = [local.get(word, word) for word in shlex.split(line)]
-    if words[1] == "bench":
-        words = [*(SHORTER.get(word, word) for word in words), *SHORT_BENCH[words[2]]]
-        own_flags = ["--", "--enforce-eager"] if words[2] == "serve" else []
-        return [*words[1:], *own_flags]
-    own, dash, passed_on = words, [], []
-    if "--" in words:
-        own, dash, passed_on = (
-            *(words[: words.index("--")],),
-            ["--"],
-            words[words.index("--") + 1 :],
-        )
-    if words[1] in ("compress", "up"):
-        own = [*own, *SHORT]
-    if words[1] == "heal":
-        text_and_steps = ["--steps", "40", "--sequences", "256", "--sequence-length", "64"]
-        text_and_steps += ["--learning-rate", "2e-4"]
-        own = [w for w in own if w not in ("--minutes", "10")] + text_and_steps
-    if words[1:3] == ["evaluate", "tasks"]:  # the paper's tasks are on the hub
+    _, *words = [local.get(word, word) for word in shlex.split(line)]
+    if words[0] == "bench":
+        own_flags = ["--", "--enforce-eager"] if words[1] == "serve" else []
+        words = [SHORTER.get(word, word) for word in words]
+        return [*words, *SHORT_BENCH[words[1]], *own_flags]
+    at = words.index("--") if "--" in words else len(words)
+    own, passed_on = words[:at], words[at:]
+    if own[0] in ("compress", "up"):
+        own += SHORT
+    elif own[0] == "heal":
+        own = [word for word in own if word not in ("--minutes", "10")] + SHORT_HEALING
+    elif own[:2] == ["evaluate", "tasks"]:  # the paper's tasks are on the hub
         own = [{"--preset": "--task-file", "paper": ITEMS}.get(word, word) for word in own]
-    elif words[1] == "evaluate":
-        own = [*own, "--sequence-length", "128", "--sequences", "8"]
+    elif own[0] == "evaluate":
+        own += ["--sequence-length", "128", "--sequences", "8"]
         if "--record" in own and find_spec("lm_eval") is None:  # nothing wrote it
             at = own.index("--record")
             del own[at : at + 2]
-    if words[1] in ("serve", "up"):
-        passed_on = [{"4096": "512"}.get(w, w) for w in passed_on]
+    if own[0] in ("serve", "up"):
+        passed_on = [{"4096": "512"}.get(word, word) for word in passed_on or ["--"]]
         passed_on += ["--port", str(free_port()), "--enforce-eager"]
-    return [*own[1:], *dash, *passed_on]
+    return [*own, *passed_on]
 
 
 @pytest.mark.vllm
@@ -128,39 +123,23 @@ def assert_all_were_served(path: Path) -> None:
             figures = sample[name]
             assert 0 < figures["p50"] <= figures["p90"] <= figures["p99"]
         assert sample["e2e_seconds"]["mean"] < sample["seconds"]
-        rate = sample["completed"] / sample["seconds"]
-        assert sample["requests_per_second"] == pytest.approx(rate)
+        assert sample["requests_per_second"] == pytest.approx(REQUESTS / sample["seconds"])
 
 
 def serve_and_stop(command: list[str], folder: Path) -> None:
     """Start the server that a command becomes, wait for its answer, and end it."""
-    port = command[command.index("--port") + 1]
+    address = f"http://127.0.0.1:{command[command.index('--port') + 1]}/health"
     log = folder / "server.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [BIN / "grasp-deploy", *command],
-            cwd=folder,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    process = start([str(BIN / "grasp-deploy"), *command], os.environ, log)
+    deadline = time.monotonic() + 600
     try:
-        deadline = time.monotonic() + 600
-        while not answers(f"http://127.0.0.1:{port}/health"):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
+        while True:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            with suppress(OSError), urllib.request.urlopen(address, timeout=5):
+                return
             time.sleep(0.5)
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=60)
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
+        stop(process, grace_seconds=60)
 
 
 def test_all_shell_lines_are_known() -> None:
@@ -195,8 +174,3 @@ def test_the_python_example_runs(
     exec(program, names)
     assert type(names["model"]).__name__ == "GraspLlamaForCausalLM"
     assert (tmp_path / "again" / "model.safetensors").is_file()
-
-
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target

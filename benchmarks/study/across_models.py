@@ -6,7 +6,6 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
@@ -17,122 +16,66 @@ MODELS_PER_TABLE = 3
 FIGURE_LETTERS = 12  # as in 0.100 ±0.000
 
 
-class Cell(Struct):
-    """The loss of a variant on a model, above the dense model's in nats per token.
+def across_models(studies: Mapping[str, Study]) -> dict[str, dict[str, Study]]:
+    """By title, the studies that several models went through, each by its model's name.
 
-    The mean over the model's corpora and over seeds, with half the range over seeds.
+    Studies come by their records' names. At least two models must share a budget.
     """
-
-    variant: str
-    keep: float
-    model: str
-    excess_nats: float
-    half_range: float
-    seeds: int
-
-
-class Model(Struct):
-    """A model that a study was run on, and the name of its record."""
-
-    name: str
-    record: str
-    dense_perplexity: dict[str, float]
-
-
-class AcrossModels(Struct):
-    """A study of at least two models, under the budgets that two of them share."""
-
-    study: str
-    models: list[Model]
-    cells: list[Cell]
-
-
-def across_models(studies: Mapping[str, Study]) -> list[AcrossModels]:
-    """Combine studies, keyed by their records' names, that several models went through."""
-    by_study: dict[str, dict[str, Study]] = {}
+    by_title: dict[str, dict[str, Study]] = {}
     for name, study in studies.items():
-        by_study.setdefault(study.study, {})[name] = study
-    combined = []
-    for title, records in by_study.items():
-        different = {study.model or name for name, study in records.items()}
-        models = _model_names(records)
-        cells = _cells({model: records[name] for model, name in models.items()})
-        if len(different) > 1 and cells:
-            listed = [Model(m, name, records[name].dense_perplexity) for m, name in models.items()]
-            combined.append(AcrossModels(title, listed, cells))
-    return combined
+        of_title = by_title.setdefault(study.study, {})
+        model = study.model or name
+        of_title[f"{model}, {name}" if model in of_title else model] = study
+    return {
+        title: of_title
+        for title, of_title in by_title.items()
+        if len({study.model for study in of_title.values()}) > 1 and _shared_budgets(of_title)
+    }
 
 
-def _model_names(records: Mapping[str, Study]) -> dict[str, str]:
-    """Record names by model names; the second model of one name gets a number."""
-    names: dict[str, str] = {}
-    seen = Counter[str]()
-    for record, study in records.items():
-        model = study.model or record
-        seen[model] += 1
-        names[f"{model}#{seen[model]}" if seen[model] > 1 else model] = record
-    return names
-
-
-def _cells(studies: Mapping[str, Study]) -> list[Cell]:
+def _shared_budgets(studies: Mapping[str, Study]) -> list[float]:
     measured = Counter(keep for study in studies.values() for keep in study.budgets)
-    shared = sorted((keep for keep, count in measured.items() if count > 1), reverse=True)
-    variants = dict.fromkeys(name for study in studies.values() for name in study.variants)
-    return [
-        _cell(variant, keep, model, rows)
-        for variant in variants
-        for keep in shared
-        for model, study in studies.items()
-        if (rows := study.runs(variant, keep))
-    ]
+    return sorted((keep for keep, count in measured.items() if count > 1), reverse=True)
 
 
-def _cell(variant: str, keep: float, model: str, rows: Sequence[Row]) -> Cell:
-    losses = [statistics.fmean(row.excess_nats.values()) for row in rows]
-    half_range = (max(losses) - min(losses)) / 2
-    return Cell(variant, keep, model, statistics.fmean(losses), half_range, len(losses))
-
-
-def across_tables(across: AcrossModels) -> list[Table]:
+def across_tables(studies: Mapping[str, Study]) -> list[Table]:
     """A row for each variant and a column for each model, one table or more for each budget."""
     tables = []
-    for keep in sorted({cell.keep for cell in across.cells}, reverse=True):
-        measured = {cell.model for cell in across.cells if cell.keep == keep}
-        models = [model.name for model in across.models if model.name in measured]
-        tables += [_table(across, keep, group) for group in chunks(models, MODELS_PER_TABLE)]
-    tables[-1].caption = _notes(across)
+    for keep in _shared_budgets(studies):
+        models = [model for model, study in studies.items() if keep in study.budgets]
+        tables += [_table(studies, keep, group) for group in chunks(models, MODELS_PER_TABLE)]
+    tables[-1].caption = _notes(studies)
     return tables
 
 
-def _table(across: AcrossModels, keep: float, models: Sequence[str]) -> Table:
-    title = f"Loss across models, nats per token: study of {across.study}, keep {keep:g}"
-    table = variant_table(title)
+def _table(studies: Mapping[str, Study], keep: float, models: Sequence[str]) -> Table:
+    title = studies[models[0]].study
+    table = variant_table(f"Loss across models, nats per token: study of {title}, keep {keep:g}")
     for model in models:
         table.add_column(Text(model), justify="right", overflow="fold", max_width=FIGURE_LETTERS)
-    cells = {(cell.variant, cell.model): cell for cell in across.cells if cell.keep == keep}
-    for variant in dict.fromkeys(cell.variant for cell in across.cells):
-        row = [cells.get((variant, model)) for model in models]
-        if any(row):
-            table.add_row(Text(variant), *map(_cell_text, row))
+    for variant in dict.fromkeys(name for study in studies.values() for name in study.variants):
+        cells = [_cell_text(studies[model].runs(variant, keep)) for model in models]
+        if any(cells):
+            table.add_row(Text(variant), *cells)
     return table
 
 
-def _cell_text(cell: Cell | None) -> str:
-    if cell is None:
+def _cell_text(rows: Sequence[Row]) -> str:
+    """The mean over corpora and seeds, with half the range over seeds."""
+    if not rows:
         return ""
-    spread = f" ±{cell.half_range:.3f}" if cell.seeds > 1 else ""
-    return f"{cell.excess_nats:.3f}{spread}"
+    losses = [statistics.fmean(row.excess_nats.values()) for row in rows]
+    spread = f" ±{(max(losses) - min(losses)) / 2:.3f}" if len(losses) > 1 else ""
+    return f"{statistics.fmean(losses):.3f}{spread}"
 
 
-def _notes(across: AcrossModels) -> Text:
-    notes = ["ln of the perplexity less ln of the dense model's"]
-    if any(len(model.dense_perplexity) > 1 for model in across.models):
-        notes.append("the mean over corpora where a model has several")
-    if any(cell.seeds > 1 for cell in across.cells):
-        notes.append("means over seeds ± half their range")
+def _notes(studies: Mapping[str, Study]) -> Text:
     dense = "; ".join(
-        f"{model.name} "
-        + ", ".join(f"{perplexity_text(p)} on {c}" for c, p in model.dense_perplexity.items())
-        for model in across.models
+        f"{model} "
+        + ", ".join(f"{perplexity_text(p)} on {c}" for c, p in study.dense_perplexity.items())
+        for model, study in studies.items()
     )
-    return Text(f"{'; '.join(notes)}\ndense perplexities: {dense}")
+    return Text(
+        "ln of the perplexity less ln of the dense model's, the mean over corpora; means over "
+        f"seeds ± half their range\ndense perplexities: {dense}"
+    )

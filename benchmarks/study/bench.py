@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from benchmarks.study.healing import healed
 from benchmarks.study.record import Layer, Losses, Row
 from benchmarks.study.tasks import accuracies
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
@@ -26,9 +25,12 @@ from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.healing.heal import NothingWon, heal
+from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
 
+SHARED_WITH_HEALING = ("calibration_split", "sequences", "sequence_length", "seed")
 BRIEF_HEALING = {"sequences": 64, "steps": 20, "rank": 4}
 
 
@@ -104,13 +106,9 @@ class Bench:
             row.seconds = dict(plan.provenance["seconds"])
             heldout_loss = dict(plan.provenance["losses"])
             if variant.healing is not None:
-                outcome = healed(made, config, variant.healing, on_progress)
-                made = outcome.folder
-                row.seconds["healing"] = outcome.seconds
-                heldout_loss |= {
-                    "heldout_before_healing": outcome.loss_before,
-                    "heldout_healed": outcome.loss_after,
-                }
+                made, seconds, losses = healed(made, config, variant.healing, on_progress)
+                row.seconds["healing"] = seconds
+                heldout_loss |= losses
             row.heldout_loss = heldout_loss
             self.set_losses(row, load_float32(made))
             if self.tasks:
@@ -194,3 +192,24 @@ def load_float32(folder: Path) -> PreTrainedModel:
     """A model in float32, on a GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return load(folder, device=device, dtype="float32")
+
+
+def healed(
+    pruned: Path, config: CompressConfig, options: dict[str, Any], on_progress: OnProgress
+) -> tuple[Path, float, dict[str, float | None]]:
+    """Heal a checkpoint in a folder beside it; returns the folder, the seconds and the losses.
+
+    The folder is the pruned model's if healing won nothing. `options` of HealConfig differ from its
+    defaults; text, seed and sequences are those of the compression's `config`.
+    """
+    (text,) = config.calibration
+    shared = {name: getattr(config, name) for name in SHARED_WITH_HEALING}
+    heal_config = HealConfig(**{"calibration": text, **shared, **options})
+    try:
+        result = heal(pruned, heal_config, pruned.with_name("healed"), on_progress=on_progress)
+    except NothingWon as error:  # a result too, and the study has more to measure
+        folder, seconds, before, after = pruned, error.seconds, error.loss_before, error.loss_before
+    else:
+        folder, seconds = result.output, result.seconds
+        before, after = result.loss_before, result.loss_after
+    return folder, seconds, {"heldout_before_healing": before, "heldout_healed": after}

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 
-from benchmarks.study.bars import loss_bars
 from benchmarks.study.record import Row, Study
 from benchmarks.study.tables import seeds_in_words, study_title
 from grasp_deploy.report.figure_style import (
@@ -19,8 +18,7 @@ from grasp_deploy.report.figure_style import (
     line_handle,
     new_axes,
 )
-from grasp_deploy.report.layer_figures import UNITS, kept_drawing
-from grasp_deploy.stats.wording import listed
+from grasp_deploy.report.figures import UNITS, kept_drawing
 
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon
@@ -29,14 +27,11 @@ WIDE = 8.0  # times the smallest loss from where on an even axis would flatten i
 
 
 def study_drawings(study: Study) -> Iterator[Drawing]:
-    """The loss by budget for each corpus (bars if there is one budget), and what layers keep."""
+    """The loss by budget for each corpus if there are several, and what layers keep."""
     best = best_variants(study)
     drawn = [name for name in study.variants if name in best[:LINES]]  # one look in all figures
-    for corpus in study.dense_perplexity:
-        if len(study.budgets) > 1:
-            yield _loss_drawing(study, corpus, drawn, len(best[LINES:]))
-        else:
-            yield loss_bars(study, corpus, _file_name(corpus))
+    for corpus in study.dense_perplexity if len(study.budgets) > 1 else ():
+        yield _loss_drawing(study, corpus, drawn)
     yield from _layer_drawings(study, drawn, best[:LAYER_LINES])
 
 
@@ -61,9 +56,10 @@ def _shared_budgets(study: Study, variants: Sequence[str]) -> list[float]:
     return [k for k in study.budgets if all(study.runs(name, k) for name in variants)]
 
 
-def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str], left_out: int) -> Drawing:
+def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str]) -> Drawing:
     title = f"Loss on {corpus} by budget: {study_title(study)}"
-    rest = f"; {left_out} that lose more {_mean_in_words(study)} are left out" if left_out else ""
+    left_out = len(study.variants) - len(drawn)
+    rest = f"; {left_out} that lose more in the mean are left out" if left_out else ""
     axes = new_axes(title, f"above the dense model's; {seeds_in_words(study)}{rest}")
     handles, values = [], []
     for index, name in enumerate(drawn):
@@ -74,7 +70,8 @@ def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str], left_out: int
     axes.set_xlabel("share of the prunable cost that is kept")
     axes.set_ylabel("excess loss, nats per token")
     _loss_axis(axes, values)
-    return finished(_file_name(corpus), title, axes, handles)
+    name = "".join(letter if letter.isalnum() else "-" for letter in corpus)
+    return finished(f"loss-{name}", title, axes, handles)
 
 
 def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -> list[float]:
@@ -84,8 +81,9 @@ def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -
         if (rows := study.runs(name, keep))
     }
     means = [statistics.fmean(of_keep) for of_keep in losses.values()]
-    spans = zip(means, losses.values(), strict=True)
-    below, above = zip(*(range_around(mean, of_keep) for mean, of_keep in spans), strict=True)
+    # Rounding may put a mean outside of equal losses.
+    below = [max(0.0, m - min(ls)) for m, ls in zip(means, losses.values(), strict=True)]
+    above = [max(0.0, max(ls) - m) for m, ls in zip(means, losses.values(), strict=True)]
     axes.errorbar(
         list(losses),
         means,
@@ -97,18 +95,6 @@ def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -
         linewidth=1.4,
     )
     return [nats for of_keep in losses.values() for nats in of_keep]
-
-
-def _mean_in_words(study: Study) -> str:
-    shared = _shared_budgets(study, study.variants)
-    if shared == study.budgets:
-        return "in the mean"
-    return f"in the mean at {listed(shared)}" if shared else "in the means over their own budgets"
-
-
-def range_around(mean: float, values: Sequence[float]) -> tuple[float, float]:
-    """Distances of the extremes below and above the mean; rounding makes none negative."""
-    return max(0.0, mean - min(values)), max(0.0, max(values) - mean)
 
 
 def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
@@ -143,8 +129,8 @@ def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> 
     dense = [_layer(*pair) for pair in study.dense_layers]
     ranked = f"{len(study.variants)} variants" + " by the mean" * (len(study.budgets) > 1)
     note = f"{study_title(study)}, budget {keep:g}; the best {len(best)} of {ranked}"
-    for name, (unit, title) in UNITS.items():
-        yield kept_drawing(note, dense, pruned, name, unit, title)
+    for name in UNITS:
+        yield kept_drawing(name, note, dense, pruned)
 
 
 def _mean_layers(rows: Sequence[Row]) -> list[dict[str, float]]:
@@ -154,7 +140,3 @@ def _mean_layers(rows: Sequence[Row]) -> list[dict[str, float]]:
 
 def _layer(channels: float, groups: float) -> dict[str, float]:
     return {UNITS["ffn"][0]: channels, UNITS["kv"][0]: groups}
-
-
-def _file_name(corpus: str) -> str:
-    return f"loss-{''.join(c if c.isalnum() else '-' for c in corpus)}"

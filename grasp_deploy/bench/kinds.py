@@ -27,8 +27,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.tasks.record import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
-from grasp_deploy.report.records import NamedRecord, read_records
-from grasp_deploy.report.section import Section
+from grasp_deploy.report.section import NamedRecord, Section, read_records
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rich.markup import escape
 
 from grasp_deploy.cli.console import stderr, stdout
@@ -9,11 +11,12 @@ from grasp_deploy.cli.console import stderr, stdout
 
 def demo_command() -> None:
     """Compress, verify and serve the small model inside this package; print dense and pruned."""
-    from grasp_deploy.demo.run import run_demo
+    from grasp_deploy.demo.run import PROMPT, run_demo
     from grasp_deploy.report.progress import stage_bars
     from grasp_deploy.report.tables import comparison_table
 
     with stage_bars(stderr) as on_progress:
-        result = run_demo(on_progress, say=lambda text: stderr.print(text, highlight=False))
-    stdout.print(comparison_table(result.dense, result.pruned))
-    stdout.print(f"prompt:     {escape(result.prompt)}\ncompletion: {escape(result.completion)}")
+        say = partial(stderr.print, highlight=False)
+        dense, pruned, completion = run_demo(on_progress, say)
+    stdout.print(comparison_table(dense, pruned))
+    stdout.print(f"prompt:     {PROMPT}\ncompletion: {escape(completion)}")

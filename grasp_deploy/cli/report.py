@@ -42,16 +42,14 @@ def report_command(
     from grasp_deploy.bench.kinds import read_sections
 
     sections = read_sections(records)
-    files = write_report(sections, records, html, png)
+    files = write_report(sections, html, png)
     if as_json:
         print_json(report_document(sections, files))
     else:
         print_report(sections, files)
 
 
-def write_report(
-    sections: Sequence[Section], records: Sequence[Path], html: Path | None, png: Path | None
-) -> list[Path]:
+def write_report(sections: Sequence[Section], html: Path | None, png: Path | None) -> list[Path]:
     """Write the page and the figures that are asked for; returns their files.
 
     Raises InputError if matplotlib is missing, or if a file cannot or may not be written.
@@ -59,12 +57,10 @@ def write_report(
     if not (html or png):
         return []
     from grasp_deploy.files.disk import write_files
-    from grasp_deploy.report.files import check_figure_folder, check_figures, check_page_place
 
     try:
-        from grasp_deploy.report.figure_style import PNG_MARK
-        from grasp_deploy.report.page import GENERATOR, page
-        from grasp_deploy.report.png import png_files
+        from grasp_deploy.report.figures import check_figures, png_files
+        from grasp_deploy.report.page import check_page_place, page
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
@@ -74,14 +70,12 @@ def write_report(
         ) from None
 
     if html:
-        check_page_place(html, records, GENERATOR)
-    if png:
-        check_figure_folder(png)
+        check_page_place(html)
     with stderr.status("drawing"):
         files = {html: page(sections).encode()} if html else {}
         if png:
             drawn = {png / name: content for name, content in png_files(sections).items()}
-            check_figures(drawn, PNG_MARK)
+            check_figures(png, drawn)
             files |= drawn
         if not files:
             raise InputError("--png: none of these records has a figure; leave it out")

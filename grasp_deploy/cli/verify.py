@@ -50,7 +50,7 @@ def run_verify(
     """Run all checks, with a status line; returns each check as `verify --json` prints it."""
     from grasp_deploy.checkpoint.read.loading import resolve_device
     from grasp_deploy.checkpoint.verify import verify
-    from grasp_deploy.engine.greedy import greedy_tokens
+    from grasp_deploy.engine.offline import greedy_tokens
     from grasp_deploy.engine.vllm_process import installed_platform
 
     if engine not in ("transformers", "vllm"):
@@ -59,16 +59,13 @@ def run_verify(
         installed_platform()  # a missing vLLM is an error, not a failed check
         stderr.print("vLLM is compared as well: it takes a minute to start", highlight=False)
 
-    def served(served_directory: Path, prompts: list[list[int]], new_tokens: int) -> Any:
-        return greedy_tokens(served_directory, prompts, new_tokens).tokens
-
     checks = []
     with stderr.status("verifying") as status:
         for check in verify(
             directory,
             model,
             without_base=without_base,
-            served=served if engine == "vllm" else None,
+            served=greedy_tokens if engine == "vllm" else None,
             device=resolve_device(device),
         ):
             status.update(f"verifying: {check.name} done")

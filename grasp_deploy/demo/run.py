@@ -6,7 +6,6 @@ import json
 import tempfile
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +30,14 @@ BLOCK_TOKENS = 256
 HELDOUT_BLOCKS = 40
 
 
-@dataclass(frozen=True)
-class DemoResult:
-    """Footprints with held-out perplexity of both models, and a completion."""
-
-    dense: dict[str, Any]
-    pruned: dict[str, Any]
-    prompt: str
-    completion: str
-
-
-def run_demo(on_progress: OnProgress, say: Callable[[str], None]) -> DemoResult:
+def run_demo(
+    on_progress: OnProgress, say: Callable[[str], None]
+) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Compress the embedded model, verify it, serve it, ask it something, and shut it down.
 
-    `say` takes a line before each part. Raises InputError if vLLM is missing or a part fails.
+    Returns the footprint with held-out perplexity of the dense and of the pruned model, and a
+    completion of PROMPT. `say` takes a line before each part. Raises InputError if vLLM is missing
+    or a part fails.
     """
     installed_platform()  # raises before minutes of work
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-demo-") as folder:
@@ -52,7 +45,19 @@ def run_demo(on_progress: OnProgress, say: Callable[[str], None]) -> DemoResult:
         calibration, heldout = write_text(work)
         output = work / "pruned"
         say(f"1/4  compress the embedded model to {KEEP:.0%} of its prunable parameters")
-        compress(demo_config(calibration), output, on_progress=on_progress)
+        config = CompressConfig(
+            model=str(MODEL),
+            keep=KEEP,
+            calibration=(str(calibration),),
+            sequences=128,
+            sequence_length=BLOCK_TOKENS,
+            criterion_sequences=32,
+            rounds=3,
+            epochs=1,
+            scale_epochs=1,
+            batch_size=2,
+        )
+        compress(config, output, on_progress=on_progress)
         say("2/4  measure perplexity on text that neither model was trained or calibrated on")
         dense, pruned = (_measure(directory, heldout) for directory in (MODEL, output))
         say("3/4  verify that the checkpoint is the model that was measured")
@@ -64,33 +69,14 @@ def run_demo(on_progress: OnProgress, say: Callable[[str], None]) -> DemoResult:
         flags = ["--max-model-len", "512", "--enforce-eager"]  # eager: needs no g++
         with running_server(output, flags, work / "server.log") as url:
             say(f"     it answers on {url}")
-            completion = complete(url, PROMPT, max_tokens=32)
+            completion = _completion(url, str(output))
         say("     the server is shut down")
-    return DemoResult(dense, pruned, PROMPT, completion)
+    return dense, pruned, completion
 
 
-def demo_config(calibration: Path) -> CompressConfig:
-    """A short schedule: a minute on two cores."""
-    return CompressConfig(
-        model=str(MODEL),
-        keep=KEEP,
-        calibration=(str(calibration),),
-        sequences=128,
-        sequence_length=BLOCK_TOKENS,
-        criterion_sequences=32,
-        rounds=3,
-        epochs=1,
-        scale_epochs=1,
-        batch_size=2,
-    )
-
-
-def complete(url: str, prompt: str, max_tokens: int) -> str:
-    """Greedy completion of a prompt by the OpenAI-compatible server at `url`."""
+def _completion(url: str, model: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is local
-    with opener.open(f"{url}/v1/models") as response:
-        model = json.load(response)["data"][0]["id"]
-    body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+    body = {"model": model, "prompt": PROMPT, "max_tokens": 32, "temperature": 0}
     request = urllib.request.Request(
         f"{url}/v1/completions",
         data=json.dumps(body).encode(),

@@ -5,12 +5,13 @@ import hashlib
 import inspect
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 MINIMUM_CHARACTERS = 80  # shorter docstrings ("Return the value.") teach a model nothing
 HELDOUT_ONE_IN = 20
 FOREIGN_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def documents() -> list[str]:
@@ -34,14 +35,12 @@ def split(documents: list[str]) -> tuple[list[str], list[str]]:
 
     The document's first line alone decides, so sides stay the same across Python versions.
     """
-    train = [text for text in documents if not _is_heldout(text)]
-    heldout = [text for text in documents if _is_heldout(text)]
-    return train, heldout
-
-
-def _is_heldout(text: str) -> bool:
-    digest = hashlib.sha256(text.partition("\n")[0].encode()).digest()
-    return int.from_bytes(digest[:8], "big") % HELDOUT_ONE_IN == 0
+    sides: tuple[list[str], list[str]] = [], []
+    for text in documents:
+        digest = hashlib.sha256(text.partition("\n")[0].encode()).digest()
+        is_heldout = int.from_bytes(digest[:8], "big") % HELDOUT_ONE_IN == 0
+        sides[is_heldout].append(text)
+    return sides
 
 
 def _topics() -> Iterator[str]:
@@ -56,16 +55,7 @@ def _docstrings() -> Iterator[str]:
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
         if FOREIGN_FOLDERS.isdisjoint(path.relative_to(library).parts):
-            yield from _docstrings_of(path)
-
-
-def _docstrings_of(path: Path) -> Iterator[str]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):
-        return  # templates and broken fixtures
-    for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED):
-            docstring = ast.get_docstring(node)
-            if docstring:
-                yield docstring
+            with suppress(SyntaxError, ValueError, OSError):  # templates and broken fixtures
+                for node in ast.walk(ast.parse(path.read_bytes())):
+                    if isinstance(node, DOCUMENTED) and (docstring := ast.get_docstring(node)):
+                        yield docstring

@@ -1,28 +1,71 @@
-"""A module run as a child process that answers JSON requests, so that its memory is freed with it.
+"""Child processes: started and stopped, and modules that answer JSON requests in one.
 
-Requests go to its stdin, one per line. Answers come from a separate pipe, because vLLM prints to
-stdout.
+The memory of a child is freed with it. Requests go to its stdin, one per line. Answers come from a
+separate pipe, because vLLM prints to stdout.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.engine.process import log_tail, start, stop
 from grasp_deploy.errors import ChildError, InputError
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 LOOK_SECONDS = 0.5
+logger = logging.getLogger(__name__)
+
+
+def start(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    pass_fds: Collection[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a command in its own process group, with an open stdin and all output in a file."""
+    logger.info("starting: %s (log: %s)", shlex.join(command), log)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+
+
+def stop(process: subprocess.Popen[bytes], grace_seconds: float = 20.0) -> None:
+    """Terminate a started command, then kill the rest of its process group."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_seconds)
+    with suppress(ProcessLookupError):  # the usual case: none is left
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):  # what it had not read of its input
+            process.stdin.close()
+
+
+def log_tail(log: Path, lines: int = 25) -> str:
+    """The last lines of a log, for an error message."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-lines:])
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -20,8 +19,7 @@ CACHE_SIZE_FLAGS = (
 )
 
 
-@dataclass(frozen=True)
-class ServerFlags:
+class ServerFlags(argparse.Namespace):
     """Values of the flags; None for an absent flag."""
 
     host: str | None
@@ -49,25 +47,10 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
     try:
         config = _parser().parse_known_args(arguments)[0].config
         # argparse's last value wins, so the command line stands behind the file.
-        flags = _parser().parse_known_args([*_flags_of_file(config), *arguments])[0]
+        arguments = [*_flags_of_file(config), *arguments]
+        flags = _parser().parse_known_args(arguments, ServerFlags())[0]
     except argparse.ArgumentError as error:
         raise InputError(f"a flag for vLLM cannot be read: {error}") from None
-    _refuse_odd(flags)
-    return ServerFlags(
-        host=flags.host,
-        port=flags.port,
-        uds=flags.uds,
-        tensor_parallel_size=flags.tensor_parallel_size,
-        pipeline_parallel_size=flags.pipeline_parallel_size,
-        max_model_len=int(flags.max_model_len) if flags.max_model_len.isdecimal() else None,
-        tokenizer=flags.tokenizer,
-        skip_tokenizer_init=flags.skip_tokenizer_init,
-        sets_cache_size=any(flags.cache_size),
-    )
-
-
-def _refuse_odd(flags: argparse.Namespace) -> None:
-    """Raise InputError for values that our checks and vLLM would read differently."""
     if min(flags.tensor_parallel_size, flags.pipeline_parallel_size) < 1:
         raise InputError("a parallel size for vLLM is under 1: use 1 or more")
     if flags.model is not None:
@@ -75,22 +58,20 @@ def _refuse_odd(flags: argparse.Namespace) -> None:
             f"--model {flags.model} for vLLM names a second model: leave it out, the folder is "
             "what is checked and served"
         )
+    return flags
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--config")
-    parser.add_argument("--model")
-    parser.add_argument("--host")
+    for name in ("--config", "--model", "--host", "--uds", "--tokenizer"):
+        parser.add_argument(name)
     parser.add_argument("--port", type=int)
-    parser.add_argument("--uds")
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
-    parser.add_argument("--max-model-len", default="")
+    parser.add_argument("--max-model-len", type=lambda t: int(t) if t.isdecimal() else None)
     parser.add_argument("--dtype", choices=DTYPES)
-    parser.add_argument("--tokenizer")
     parser.add_argument("--skip-tokenizer-init", action="store_true")
-    parser.add_argument(*CACHE_SIZE_FLAGS, dest="cache_size", action="append", default=[])
+    parser.add_argument(*CACHE_SIZE_FLAGS, dest="sets_cache_size", type=bool, default=False)
     return parser
 
 

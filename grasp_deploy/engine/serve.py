@@ -10,16 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.limits import Platform, check_head_size, check_tensor_parallel
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_stored_model
+from grasp_deploy.engine.child import log_tail, start, stop
 from grasp_deploy.engine.flags import read_flags
-from grasp_deploy.engine.process import log_tail, start, stop
 from grasp_deploy.engine.vllm_process import engine_environment, installed_platform, server_module
 from grasp_deploy.errors import ChildError, InputError
 
@@ -39,8 +39,8 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
     os.execve(command[0], command, environment)
 
 
-def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> ModelShape:
-    """Check that the installed vLLM can serve a model with these flags; returns the model's shape.
+def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None:
+    """Check that the installed vLLM can serve a model with these flags.
 
     Raises InputError if vLLM is absent, a file is missing or damaged, workers cannot share every
     layer, no attention kernel fits the heads, or the port is in use.
@@ -59,7 +59,6 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> Mode
         _check_gpu()
     if flags.uds is None:
         check_port(flags.host or HOST, flags.port or PORT)
-    return shape
 
 
 def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Platform) -> list[str]:
@@ -97,28 +96,25 @@ def running_server(
     url = f"http://{flags.host or HOST}:{flags.port}"
     process = start(command, engine_environment(platform, flags.workers), log_path)
     try:
-        try:
-            wait_until_ready(url, process, timeout_seconds)
-        except ChildError as error:
-            raise ChildError(f"{error}; its log {log_path} ends:\n{log_tail(log_path)}") from None
+        _wait_until_ready(url, process, timeout_seconds, log_path)
         yield url
     finally:
         stop(process)
 
 
-def wait_until_ready(url: str, process: subprocess.Popen[bytes], timeout_seconds: float) -> None:
-    """Return when the server answers. Raises ChildError if it ends or the time runs out."""
+def _wait_until_ready(
+    url: str, process: subprocess.Popen[bytes], timeout_seconds: float, log: Path
+) -> None:
     opener = build_opener(ProxyHandler({}))  # a proxy does not know local servers
     deadline = time.monotonic() + timeout_seconds
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise ChildError(f"vLLM stopped with exit status {process.returncode} while starting")
-        try:
-            with opener.open(f"{url}/health", timeout=5.0):
-                return
-        except OSError:  # not listening, or not ready
-            time.sleep(0.25)
-    raise ChildError(f"vLLM did not answer within {timeout_seconds:g} s")
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), opener.open(f"{url}/health", timeout=5.0):
+            return
+        time.sleep(0.25)  # it does not listen, or is not ready
+    what = f"did not answer within {timeout_seconds:g} s"
+    if process.poll() is not None:
+        what = f"stopped with exit status {process.returncode} while starting"
+    raise ChildError(f"vLLM {what}; its log {log} ends:\n{log_tail(log)}")
 
 
 def check_port(host: str, port: int) -> None:

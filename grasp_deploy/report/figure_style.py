@@ -27,7 +27,6 @@ WIDTH_INCHES, PLOT_HEIGHT_INCHES, LEGEND_LINE_INCHES = 4.5, 3.1, 0.2
 TITLE_POINTS, NOTE_POINTS, LEGEND_POINTS = 308.0, 240.0, 262.0  # the widest line of each
 TITLE_SIZE, NOTE_SIZE, LEGEND_SIZE = 11.0, 8.5, 9.5
 FONT = "DejaVu Sans"  # comes with matplotlib: the same figure everywhere
-PNG_DOTS_PER_INCH = 200
 SOFTWARE = "grasp-deploy"
 PNG_MARK = f"tEXtSoftware\0{SOFTWARE}"  # marks files that may be replaced
 SURFACE, INK, MUTED, GRID = "#ffffff", "#1f2430", "#5e6673", "#d9dde3"
@@ -163,17 +162,17 @@ def powers_of_two(axes: Axes, values: Sequence[int]) -> None:
 
 def png(drawing: Drawing) -> bytes:
     """The figure as a PNG file on white ground."""
-    buffer = io.BytesIO()
-    with our_style():
-        metadata = {"Software": SOFTWARE}
-        drawing.figure.savefig(buffer, format="png", dpi=PNG_DOTS_PER_INCH, metadata=metadata)
-    return buffer.getvalue()
+    return _saved(drawing, format="png", dpi=200, metadata={"Software": SOFTWARE})
 
 
 def svg(drawing: Drawing) -> bytes:
     """The figure as an SVG file without ground; the same figure gives the same bytes."""
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    return _saved(drawing, format="svg", transparent=True, metadata=metadata)
+
+
+def _saved(drawing: Drawing, **options: Any) -> bytes:
     buffer = io.BytesIO()
     with our_style():
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        drawing.figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+        drawing.figure.savefig(buffer, **options)
     return buffer.getvalue()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,10 +16,11 @@ from markupsafe import Markup, escape
 from rich.table import Table
 from rich.text import Text
 
+from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.report.figure_style import Drawing, svg
-from grasp_deploy.report.png import figure_groups, layer_groups
+from grasp_deploy.report.figures import check_replaceable, figure_groups, layer_groups
 from grasp_deploy.report.section import Section
-from grasp_deploy.report.value_tables import provenance_table
+from grasp_deploy.report.tables import provenance_table
 from grasp_deploy.version import __version__
 
 GENERATOR = '<meta name="generator" content="grasp-deploy'  # marks pages that may be replaced
@@ -54,6 +56,12 @@ def page(sections: Sequence[Section]) -> str:
     )
 
 
+def check_page_place(path: Path) -> None:
+    """InputError if a page cannot be written there, or would replace a file of others."""
+    check_file_place(path, "--html")
+    check_replaceable(path, GENERATOR, f"--html {path}", "file")
+
+
 def _by_model(section: Section) -> dict[str, list[dict[str, Any]]]:
     models: dict[str, list[dict[str, Any]]] = {}
     for line in section.headlines:
@@ -62,28 +70,26 @@ def _by_model(section: Section) -> dict[str, list[dict[str, Any]]]:
 
 
 def _rows(table: Table) -> dict[str, Any]:
-    sides = ["right" if column.justify == "right" else "left" for column in table.columns]
-    cells = zip(*(column.cells for column in table.columns), strict=True)
+    columns, sides = [], []
+    for column in table.columns:
+        side = "right" if column.justify == "right" else "left"
+        sides.append(side)
+        columns.append([(side, _plain(cell), _is_bold(cell)) for cell in column.cells])
+    heads = [_plain(column.header) for column in table.columns if table.show_header]
     return {
         "title": _plain(table.title or ""),
         "notes": _plain(table.caption or "").splitlines(),
-        "head": [
-            (side, _plain(column.header)) for side, column in zip(sides, table.columns, strict=True)
-        ]
-        if table.show_header
-        else [],
-        "rows": [
-            [
-                (side, _plain(cell), isinstance(cell, Text) and cell.style == "bold")
-                for side, cell in zip(sides, row, strict=True)
-            ]
-            for row in cells
-        ],
+        "head": list(zip(sides, heads, strict=False)),
+        "rows": list(zip(*columns, strict=True)),
     }
 
 
 def _plain(content: Any) -> str:
     return content.plain if isinstance(content, Text) else Text.from_markup(str(content)).plain
+
+
+def _is_bold(cell: Any) -> bool:
+    return isinstance(cell, Text) and cell.style == "bold"
 
 
 def _code(sentence: str) -> Markup:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -32,74 +31,54 @@ STAGES = {
     "healing": "healing",
     "export": "writing tensors",
 }
+COLUMNS = (
+    TextColumn("{task.description:18}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeElapsedColumn(),
+    TimeRemainingColumn(),
+    TextColumn("{task.fields[figures]}"),
+)
 LOG_EVERY_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def stage_bars(console: Console) -> Iterator[OnProgress]:
-    """Follows rows of metrics with a bar for each stage, or in a log with a line now and then."""
-    if not console.is_terminal:
-        yield log_lines(console)
-        return
-    columns = (
-        TextColumn("{task.description:18}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+    """Follow rows of metrics with a bar for each stage.
+
+    Where the console is no terminal, with a line at a stage's end and every few seconds before.
+    """
+    tasks: dict[str, Task] = {}  # by stage
+    told: dict[str, float] = {}  # by stage: seconds on the clock at its last line
+    bars = Progress(
+        *COLUMNS,
+        console=console,
+        disable=not console.is_terminal,
+        get_time=time.monotonic,
+        speed_estimate_period=float("inf"),
     )
-    tasks: dict[str, TaskID] = {}
-    steps: dict[str, int] = {}
-    with Progress(*columns, console=console) as progress:
-
-        def follow(row: dict[str, Any]) -> None:
-            stage = row["stage"]
-            if row["step"] < steps.get(stage, 0):  # the next model's
-                tasks.pop(stage)
-            steps[stage] = row["step"]
-            if stage not in tasks:
-                logger.info("%s: begins", label(stage))
-                tasks[stage] = progress.add_task(label(stage), total=row["steps"], figures="")
-            progress.update(tasks[stage], completed=row["step"], figures=figures(row))
-
-        yield follow
-
-
-@dataclass
-class _Stage:
-    began: float  # seconds on the clock at its first row
-    first_step: int
-    said: float  # seconds on the clock at its last line
-    step: int
-
-
-def log_lines(console: Console) -> OnProgress:
-    """Follows rows of metrics with a line at a stage's end and every few seconds before."""
-    stages: dict[str, _Stage] = {}
 
     def follow(row: dict[str, Any]) -> None:
-        now, step, steps = time.monotonic(), row["step"], row["steps"]
-        stage = stages.get(row["stage"])
-        if stage is None or step < stage.step:  # the first of it, or of the next model's
-            stage = stages[row["stage"]] = _Stage(now, step, now, -1)
-            logger.info("%s: begins", label(row["stage"]))
-        again, stage.step = step == stage.step, step
-        if again or (step < steps and now - stage.said < LOG_EVERY_SECONDS):
-            return
-        stage.said = now
-        took = now - stage.began
-        left = took / max(1, step - stage.first_step) * (steps - step)
-        clock = f"{left:.0f} s left" if step < steps else f"in {took:.0f} s"
-        text = f"{label(row['stage'])} {step}/{steps}  {clock}  {figures(row)}"
-        console.print(text.rstrip(), soft_wrap=True, highlight=False)
+        stage, step, now = row["stage"], row["step"], time.monotonic()
+        task, label = tasks.get(stage), STAGES.get(stage, stage)
+        if task is None or step < task.completed:  # the first of it, or of the next model's
+            logger.info("%s: begins", label)
+            bars.add_task(label, total=row["steps"], figures="")
+            task = tasks[stage] = bars.tasks[-1]
+            told[stage] = now
+        again = step == task.completed
+        bars.update(task.id, completed=step, figures=figures(row))
+        due = task.finished or now - told[stage] >= LOG_EVERY_SECONDS
+        if due and not again and not console.is_terminal:
+            told[stage] = now
+            left = f"{task.time_remaining or 0:.0f} s left"
+            clock = f"in {task.elapsed:.0f} s" if task.finished else left
+            text = f"{task.description} {step}/{row['steps']}  {clock}  {figures(row)}"
+            console.print(text.rstrip(), soft_wrap=True, highlight=False)
 
-    return follow
-
-
-def label(stage: str) -> str:
-    return STAGES.get(stage, stage)
+    with bars:
+        yield follow
 
 
 def figures(row: dict[str, Any]) -> str:

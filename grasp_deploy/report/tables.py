@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
+
+from grasp_deploy.checkpoint.card.model_card import (
+    ERRORS_ARE,
+    TASK_HEAD,
+    corpus_cells,
+    mark_means,
+    task_cells,
+)
 
 RATIO_NAMES = {
     "prunable_cost": "prunable cost",
@@ -12,30 +23,28 @@ RATIO_NAMES = {
     "weight_bytes": "weight bytes",
     "kv_bytes_per_token": "KV bytes per token",
 }
+# Of a card's Markdown the two wide columns in few words, so that a row fits 80 columns.
+CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "nats lost")
+PROVENANCE = ("command", "created", "machine", "versions", "settings")
+COMMON = ("schema_version", "benchmark", *PROVENANCE)
+LONGEST_LIST = 8  # items that a cell shows one by one
 
 
 def layer_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
     """Query heads, KV heads and FFN channels per layer and in all, from two footprint records."""
-    table = Table("layer", title="What each layer keeps", title_justify="left")
-    for head in ("query heads", "KV heads", "FFN channels"):
-        table.add_column(head, justify="right")
+    table = _table("What each layer keeps", "layer", "query heads", "KV heads", "FFN channels")
     names = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
     for index, (before, after) in enumerate(zip(dense["layers"], pruned["layers"], strict=True)):
         table.add_row(str(index), *(f"{after[name]} of {before[name]}" for name in names))
     table.add_section()
-    table.add_row("all", *(_share_of_sum(dense, pruned, name) for name in names))
+    sums = ([sum(layer[n] for layer in m["layers"]) for m in (pruned, dense)] for n in names)
+    table.add_row("all", *(f"{kept:,} of {had:,} ({kept / had:.1%})" for kept, had in sums))
     return table
-
-
-def _share_of_sum(dense: dict[str, Any], pruned: dict[str, Any], name: str) -> str:
-    before, after = (sum(layer[name] for layer in model["layers"]) for model in (dense, pruned))
-    return f"{after:,} of {before:,} ({after / before:.1%})"
 
 
 def ratio_table(ratios: dict[str, float], budget: dict[str, Any] | None = None) -> Table:
     """The shares that were kept, and what was spent of the budget."""
-    table = Table("kept share of", title="What is left", title_justify="left")
-    table.add_column("", justify="right")
+    table = _table("What is left", "kept share of", "")
     for name, label in RATIO_NAMES.items():
         if name in ratios:
             table.add_row(label, f"{ratios[name]:.2%}")
@@ -50,18 +59,13 @@ def footprint_table(
     columns: dict[str, dict[str, Any]], title: str = "Predicted from config.json"
 ) -> Table:
     """Footprint records side by side, one column a model."""
-    table = Table("", title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="right")
-    models = columns.values()
+    table, models = _table(title, "", *columns), columns.values()
     table.add_row("parameters", *(f"{m['parameters']:,}" for m in models))
     table.add_row("weights, MiB", *(f"{m['weight_bytes'] / 2**20:,.2f}" for m in models))
     table.add_row("KV cache, bytes per token", *(f"{m['kv_bytes_per_token']:,}" for m in models))
     if all("cached_tokens_that_fit" in m for m in models):
-        table.add_row(
-            "tokens that fit beside the weights",
-            *(f"{m['cached_tokens_that_fit']:,}" for m in models),
-        )
+        fit = (f"{m['cached_tokens_that_fit']:,}" for m in models)
+        table.add_row("tokens that fit beside the weights", *fit)
     table.add_row("distinct layer shapes", *(str(m["distinct_shapes"]) for m in models))
     sizes = (", ".join(map(str, m["tensor_parallel_sizes"])) for m in models)
     table.add_row("tensor-parallel sizes that fit", *sizes)
@@ -79,18 +83,84 @@ def check_table(checks: list[dict[str, Any]]) -> Table:
 
 def comparison_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
     """Dense beside pruned: held-out perplexity and footprint, with the change."""
-    table = Table(
-        "", "dense", "pruned", "change", title="What was won and lost", title_justify="left"
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
-    rows = [
+    table = _table("What was won and lost", "", "dense", "pruned", "change")
+    for label, key, unit, form in (
         ("held-out perplexity", "perplexity", 1, ".2f"),
         ("parameters", "parameters", 1, ",.0f"),
         ("weights, MiB", "weight_bytes", 2**20, ".2f"),
         ("KV cache, bytes per token", "kv_bytes_per_token", 1, ",.0f"),
-    ]
-    for label, key, unit, form in rows:
+    ):
         before, after = dense[key] / unit, pruned[key] / unit
         table.add_row(label, f"{before:{form}}", f"{after:{form}}", f"{after / before - 1:+.1%}")
     return table
+
+
+def card_tables(quality: Mapping[str, Any]) -> list[Table]:
+    """Perplexity by corpus, and accuracy by task where there is one; dense beside pruned."""
+    marked = any(row["calibrated_on"] for row in quality["corpora"])
+    corpora = _table("", *CORPUS_HEAD)
+    corpora.caption = "\n".join([mark_means(quality), ERRORS_ARE] if marked else [ERRORS_ARE])
+    for row in quality["corpora"]:
+        name, _, *figures = corpus_cells(row)
+        tokens = f"{row['tokens']:,} ({row['sequence_length']:,} each)"
+        corpora.add_row(*map(Text, [name, tokens, *figures]))
+    tasks = _table("", *TASK_HEAD)
+    for row in quality["tasks"]:
+        tasks.add_row(*map(Text, task_cells(row)))
+    return [table for table in (corpora, tasks) if table.row_count]
+
+
+def provenance_table(record: Mapping[str, Any]) -> Table:
+    """Command, machine, releases and settings of a record."""
+    present = {key: record[key] for key in PROVENANCE if key in record}
+    return _value_table("Where it comes from", present)
+
+
+def value_table(record: Mapping[str, Any]) -> Table:
+    """All figures of a record by their keys; long lists of numbers by their median."""
+    figures = {key: value for key, value in record.items() if key not in COMMON}
+    return _value_table(f"Record of {record['benchmark']}", figures)
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    """A table whose figures stand on the right."""
+    table = Table(title=title or None, title_justify="left", caption_justify="left")
+    table.add_column(first, overflow="fold")
+    for head in others:
+        table.add_column(head, justify="right", overflow="fold")
+    return table
+
+
+def _value_table(title: str, values: Mapping[str, Any]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name in ("name", "value"):
+        table.add_column(name, overflow="fold")
+    for name, value in _flat(values):
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}, ")
+        elif value is not None:
+            yield name, _plain(value)
+
+
+def _plain(value: Any) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:,.6g}"
+        case int():
+            return f"{value:,}"
+        case [dict() | list(), *_]:
+            return f"{len(value)} entries"
+        case [int() | float(), *_] if len(value) > LONGEST_LIST:
+            return f"{len(value)} values, median {_plain(statistics.median(value))}"
+        case list():
+            return ", ".join(map(_plain, value))
+    return str(value)

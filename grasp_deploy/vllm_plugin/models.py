@@ -23,16 +23,12 @@ def layer_config(config: PreTrainedConfig, prefix: str) -> PreTrainedConfig:
 
 
 class GraspLlamaDecoderLayer(LlamaDecoderLayer):
-    """A Llama layer of its own width."""
-
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         config = layer_config(vllm_config.model_config.hf_config, prefix)
         super().__init__(vllm_config, prefix, config=config)
 
 
 class GraspLlamaForCausalLM(LlamaForCausalLM):
-    """A pruned Llama."""
-
     decoder_layer: type[nn.Module] = GraspLlamaDecoderLayer
 
     def _init_model(
@@ -42,20 +38,13 @@ class GraspLlamaForCausalLM(LlamaForCausalLM):
 
 
 class GraspMistralDecoderLayer(MistralDecoderLayer):
-    """A Mistral layer of its own width."""
-
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         config = layer_config(vllm_config.model_config.hf_config, prefix)
         super().__init__(vllm_config, prefix, config=config)
 
 
-class GraspMistralForCausalLM(MistralForCausalLM):
-    """A pruned Mistral."""
-
-    def _init_model(
-        self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
-    ) -> nn.Module:
-        return super()._init_model(vllm_config, prefix, GraspMistralDecoderLayer)
+class GraspMistralForCausalLM(GraspLlamaForCausalLM, MistralForCausalLM):
+    decoder_layer = GraspMistralDecoderLayer
 
 
 class GraspQwen2DecoderLayer(LlamaDecoderLayer):
@@ -72,14 +61,10 @@ class GraspQwen2DecoderLayer(LlamaDecoderLayer):
 
 
 class GraspQwen2ForCausalLM(GraspLlamaForCausalLM):
-    """A pruned Qwen2 or Qwen2.5."""
-
     decoder_layer = GraspQwen2DecoderLayer
 
 
 class GraspQwen3DecoderLayer(Qwen3DecoderLayer):
-    """A Qwen3 layer of its own width."""
-
     def __init__(
         self,
         config: PreTrainedConfig,
@@ -100,8 +85,6 @@ class GraspQwen3DecoderLayer(Qwen3DecoderLayer):
 
 
 class GraspQwen3Model(Qwen3Model):
-    """The backbone of a pruned Qwen3."""
-
     decoder_layer_type = GraspQwen3DecoderLayer
 
 

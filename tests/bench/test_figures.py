@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.report.figure_style import Drawing, our_style
-from grasp_deploy.report.records import NamedRecord
+from grasp_deploy.report.section import NamedRecord
 from tests.bench.records import (
     Record,
     kv_record,

@@ -8,25 +8,24 @@ import pytest
 
 from tests.tiny import save_tiny
 
-LINES = 40  # of each text
+TEXT = "The quick brown fox jumps over the lazy dog number {}, and nobody knows why.\n"
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dense model of three layers."""
+    """A dense model of two layers."""
     folder = tmp_path_factory.mktemp("dense") / "tiny"
-    save_tiny("llama", folder)
+    save_tiny("llama", folder, num_hidden_layers=2)
     return folder
 
 
 @pytest.fixture(scope="session")
-def texts(demo_text: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Short calibration and held-out text."""
     folder = tmp_path_factory.mktemp("short")
-    for path in demo_text:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:LINES]
-        (folder / path.name).write_text("".join(lines), encoding="utf-8")
-    return [folder / path.name for path in demo_text]
+    for name, numbers in (("calibration.txt", range(150)), ("heldout.txt", range(150, 190))):
+        (folder / name).write_text("".join(map(TEXT.format, numbers)))
+    return [folder / "calibration.txt", folder / "heldout.txt"]
 
 
 @pytest.fixture(scope="session")

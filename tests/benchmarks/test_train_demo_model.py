@@ -11,25 +11,18 @@ from benchmarks import train_demo_model as script
 from grasp_deploy.demo.run import MODEL
 from tests.benchmarks.commands import refused
 
-pytestmark = pytest.mark.slow  # they train
-
 RESULT = script.Result(1, 2, 3.0, 4, 5.0)
 
 
-@pytest.mark.parametrize("kind", ["file", "foreign", "card"])
 def test_a_folder_of_something_else_is_refused_before_the_training(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "mine"
-    if kind == "file":
-        output.write_text("mine")
-    else:
-        output.mkdir()
-        name = "README.md" if kind == "card" else "config.json"
-        (output / name).write_text("# The demo model of somebody else")
+    output.mkdir()
+    (output / "README.md").write_text("# The demo model of somebody else")
     line = refused("train_demo_model", capsys, "--smoke", "--output", str(output))
     assert f"--output {output} exists and is not a demo model of this script" in line
-    assert output.is_file() or len(list(output.iterdir())) == 1
+    assert len(list(output.iterdir())) == 1
 
 
 def test_the_demo_model_is_replaced(tmp_path: Path) -> None:
@@ -40,15 +33,3 @@ def test_the_demo_model_is_replaced(tmp_path: Path) -> None:
         script.write_folder(folder, script.build_model(tokenizer), tokenizer, RESULT)
     assert "Held-out perplexity: 5.00" in (folder / "README.md").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["model"], "nothing is left behind"
-
-
-def test_a_training_that_is_stopped_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(script, "train", stop)
-    with pytest.raises(KeyboardInterrupt):
-        script.main(["--threads", "1", "--output", str(tmp_path / "model")])
-    assert not list(tmp_path.iterdir())

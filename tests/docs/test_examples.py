@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,55 +12,50 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(autouse=True)
-def text_of_the_session(demo_text: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing the embedded text takes seconds, and the session has written it already."""
-    monkeypatch.setattr("grasp_deploy.demo.run.write_text", lambda _folder: demo_text)
+Run = Callable[..., str]
 
 
+@pytest.fixture
 def run(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Path
-) -> str:
-    """Standard output of an example, run in this process."""
+    demo_text: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Run an example in this process; returns its standard output."""
+    # Writing the embedded text takes seconds, and the session has written it already.
+    monkeypatch.setattr("grasp_deploy.demo.run.write_text", lambda _folder: demo_text)
     monkeypatch.syspath_prepend(EXAMPLES)  # what `python examples/NAME` does
-    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    return capsys.readouterr().out
+
+    def run(name: str, *arguments: Path) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_own_cost_prunes_the_dear_half_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = run("own_cost.py", monkeypatch, capsys, tmp_path / "small")
+def test_own_cost_prunes_the_dear_half_more(run: Run, tmp_path: Path) -> None:
+    out = run("own_cost.py", tmp_path / "small")
     first, second = (int(line.split(": ")[1].split()[0]) for line in out.splitlines())
     assert 0 < second < first
     assert (tmp_path / "small" / "model.safetensors").is_file()
 
 
-def test_generate_continues_the_prompt(
-    demo_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = run("generate.py", monkeypatch, capsys, demo_checkpoint)
+def test_generate_continues_the_prompt(run: Run, demo_checkpoint: Path) -> None:
+    out = run("generate.py", demo_checkpoint)
     assert out.startswith("Return a new list containing")
     assert len(out.split()) > 5
 
 
-def test_inspect_plan_lists_every_layer(
-    demo_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = run("inspect_plan.py", monkeypatch, capsys, demo_checkpoint).splitlines()
+def test_inspect_plan_lists_every_layer(run: Run, demo_checkpoint: Path) -> None:
+    lines = run("inspect_plan.py", demo_checkpoint).splitlines()
     kept, limit = (int(part.replace(",", "")) for part in lines[1][6:].split(" of at most "))
     assert 0 < kept <= limit
     assert [line.split()[0] for line in lines[4:]] == list("012345")
 
 
-def test_export_again_gives_the_same_bytes(
-    demo_checkpoint: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    out = run("export_again.py", monkeypatch, capsys, demo_checkpoint, tmp_path / "again")
+def test_export_again_gives_the_same_bytes(run: Run, demo_checkpoint: Path, tmp_path: Path) -> None:
+    out = run("export_again.py", demo_checkpoint, tmp_path / "again")
     assert "byte for byte: True" in out
     dense, pruned = (float(line.split()[1]) for line in out.splitlines()[1:])
     assert 1 < dense < pruned

@@ -1,40 +1,55 @@
-"""A child answers, remembers, and fails in ways that its parent can tell."""
+"""A child answers, remembers, fails in ways that its parent can tell, and can be stopped."""
 
 import os
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.engine.child import Ask, answer_requests, child, log_tail, start, stop
 from grasp_deploy.errors import ChildError, InputError
 
 ROOT = Path(__file__).parents[2]
+asked: list[str] = []
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """In the child, which this module is as a program: do what is asked, and remember it."""
+    asked.append(request["do"])
+    match request["do"]:
+        case "refuse":
+            raise InputError("a reason, a remedy")
+        case "crash":
+            raise RuntimeError("something broke")
+        case "die":
+            os._exit(3)
+        case "sleep":
+            time.sleep(60)
+    print("noise on stdout")
+    return {"asked": asked, "process": os.getpid()}
 
 
 @contextmanager
 def echo(timeout_seconds: float = 60.0) -> Iterator[Ask]:
-    environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(ROOT)}
-    module = "tests.engine.echo_child"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    module = "tests.engine.test_child"
     with child(module, environment, name="echo", timeout_seconds=timeout_seconds) as ask:
         yield ask
 
 
-def test_it_answers_and_remembers_and_is_gone_afterwards() -> None:
+def test_it_answers_remembers_refuses_and_is_gone_afterwards() -> None:
     with echo() as ask:
         first = ask({"do": "a"})
         assert first["asked"] == ["a"] and first["process"] != os.getpid()
-        assert ask({"do": "b"}) == {**first, "asked": ["a", "b"]}
-        assert Path(f"/proc/{first['process']}").exists()
-    assert not Path(f"/proc/{first['process']}").exists()
-
-
-def test_what_it_refuses_is_refused_here_and_it_goes_on() -> None:
-    with echo() as ask:
         with pytest.raises(InputError, match=r"^a reason, a remedy$"):
             ask({"do": "refuse"})
-        assert ask({"do": "a"})["asked"] == ["refuse", "a"]
+        assert ask({"do": "b"}) == {**first, "asked": ["a", "refuse", "b"]}
+        assert Path(f"/proc/{first['process']}").exists()
+    assert not Path(f"/proc/{first['process']}").exists()
 
 
 @pytest.mark.parametrize(
@@ -54,3 +69,39 @@ def test_a_failure_is_told_with_the_end_of_its_log(what: str, status: int, log: 
 def test_silence_is_told_too() -> None:
     with echo(timeout_seconds=0.6) as ask, pytest.raises(ChildError, match=r"within 0\.6 s"):
         ask({"do": "sleep"})
+
+
+def alive(pid: int) -> bool:
+    """True if a process runs; one that is dead and waits for its parent does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_stopping_takes_the_whole_group_even_those_that_ignore_it(tmp_path: Path) -> None:
+    ignore = "import signal, time; signal.signal(15, signal.SIG_IGN)"
+    code = (
+        f"import subprocess, sys; {ignore}\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {ignore!r} + '; time.sleep(600)'])\n"
+        "print(child.pid, flush=True); time.sleep(600)"
+    )
+    log = tmp_path / "log"
+    process = start([sys.executable, "-c", code], os.environ, log)
+    wait_until(lambda: bool(log_tail(log)))
+    pids = [process.pid, int(log_tail(log))]
+    assert all(map(alive, pids))
+    stop(process, grace_seconds=0.3)
+    wait_until(lambda: not any(map(alive, pids)))
+    stop(process)  # once more does no harm
+
+
+if __name__ == "__main__":
+    answer_requests(answer)

@@ -1,4 +1,4 @@
-"""What tests look at in a figure: its axes, and whether every label can be read."""
+"""The parts of a figure that tests look at: its axes, and its labels, which must be legible."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,18 +14,15 @@ pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 import matplotlib as mpl
 from matplotlib import image
 
-from grasp_deploy.report.figure_style import INK, SERIES, color_of, our_style, png, svg
-from tests.report.figures import assert_legible, legend_of
-from tests.report.sections import drawing
+from grasp_deploy.report.figure_style import SERIES, color_of, our_style, png, svg
+from grasp_deploy.report.figures import layer_groups
+from tests.report.figures import assert_legible, heights_of, legend_of
+from tests.report.sections import drawing, full_section, model
 
-NAMES = {
-    "short": ("dense", "pruned"),
-    "long": ("a-7b-model-with-a-long-name-and-a-date-2026-01-02", "M" * 70),
-    "odd": ("_hidden", "$a_{b}$ <b>&amp; [red]"),
-}
+LONG = ("a-7b-model-with-a-long-name-and-a-date-2026-01-02", "M" * 70)
 
 
-@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("names", [LONG, ("_hidden", "$a_{b}$ <b>&amp; [red]")])
 def test_the_legend_names_every_model_as_it_is(names: tuple[str, str]) -> None:
     with our_style():
         made = drawing(labels=names)
@@ -39,11 +37,6 @@ def test_colours_differ_and_go_round() -> None:
     assert all(a != b for a, b in pairwise(drawn))
 
 
-def test_png_is_a_picture_that_is_not_empty() -> None:
-    pixels = image.imread(io.BytesIO(png(drawing())))
-    assert pixels.shape[1] == 900 and pixels.std() > 0.05
-
-
 def test_svg_is_for_a_page() -> None:
     with our_style():
         text, again = (svg(drawing()).decode() for _ in range(2))
@@ -55,9 +48,20 @@ def test_svg_is_for_a_page() -> None:
 def test_the_users_own_settings_neither_change_nor_matter() -> None:
     with our_style():
         expected = png(drawing())
+    pixels = image.imread(io.BytesIO(expected))
+    assert pixels.shape[1] == 900 and pixels.std() > 0.05, "a picture that is not empty"
     with mpl.rc_context({"axes.grid": False, "text.color": "red", "figure.dpi": 33}):
         before = dict(mpl.rcParams)
         with our_style():
             assert png(drawing()) == expected
         assert dict(mpl.rcParams) == before
-    assert INK == "#1f2430"
+
+
+def test_kept_shares_layer_by_layer_and_in_all_where_a_layer_can_be_compared() -> None:
+    dense = model("dense", 10, 20)
+    section = replace(full_section(), models=[dense, model("pruned", 5, 20)])
+    ((_, (channels, _)),) = layer_groups([section])
+    assert heights_of(channels, 0) == pytest.approx([0.5, 1.0])
+    assert legend_of(channels)[0] == f"pruned: {25 / 30:.1%}"
+    for other in (model("same", 10, 20), model("shallow", 5)):
+        assert list(layer_groups([replace(full_section(), models=[dense, other])])) == []

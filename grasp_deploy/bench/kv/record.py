@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from grasp_deploy.bench.record import BenchCell, BenchRecord, PositiveCount
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
-from grasp_deploy.engine.capacity import KvCapacity
+from grasp_deploy.engine.offline import KvCapacity
 from grasp_deploy.files.sizes import parse_bytes
 
 

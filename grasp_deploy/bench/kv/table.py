@@ -7,7 +7,7 @@ from rich.text import Text
 
 from grasp_deploy.bench.kv.record import Cell, KvRecord
 from grasp_deploy.bench.table import change, mebibytes, new_table
-from grasp_deploy.engine.capacity import KvCapacity
+from grasp_deploy.engine.offline import KvCapacity
 from grasp_deploy.stats.wording import span
 
 HEADS = ("model", "KV bytes\nper token", "in one layer", "cache,\nMiB", "", "tokens", "sequences")

@@ -15,9 +15,7 @@ from grasp_deploy.bench.throughput.record import ThroughputSettings
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_head_size
 from grasp_deploy.checkpoint.read.loading import resolve_device
-from grasp_deploy.engine.capacity import BLOCK_TOKENS
-from grasp_deploy.engine.checks import vllm_platform
-from grasp_deploy.engine.vllm_process import vllm_child_environment
+from grasp_deploy.engine.vllm_process import BLOCK_TOKENS, vllm_child_environment, vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 

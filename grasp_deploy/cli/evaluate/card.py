@@ -25,8 +25,8 @@ def card_command(
     An older card is replaced as a whole.
     """
     from grasp_deploy.evaluate.card import evaluate_card
-    from grasp_deploy.report.card_tables import card_tables
     from grasp_deploy.report.progress import stage_bars
+    from grasp_deploy.report.tables import card_tables
 
     with stage_bars(stderr) as on_progress:
         quality = evaluate_card(directory, settings, on_progress)

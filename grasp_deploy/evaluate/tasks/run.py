@@ -11,7 +11,7 @@ from typing import Any
 from grasp_deploy.checkpoint.limits import check_head_size
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
-from grasp_deploy.engine.checks import vllm_platform
+from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.settings import TaskSettings

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES
-from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.vllm_process import (
+    BLOCK_TOKENS,
     answer_to_its_name,
     installed_platform,
     vllm_child_environment,

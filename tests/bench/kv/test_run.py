@@ -9,7 +9,7 @@ import pytest
 from grasp_deploy.bench import limits
 from grasp_deploy.bench.kv import run as kv
 from grasp_deploy.bench.kv.table import kv_table
-from grasp_deploy.engine.capacity import KvCapacity, predict_capacity
+from grasp_deploy.engine.offline import KvCapacity, predict_capacity
 from grasp_deploy.errors import InputError
 from tests.bench.records import lines_of, typed
 from tests.cli.command import assert_refused, grasp_deploy

@@ -10,16 +10,16 @@ from tests.benchmarks.study.test_tables import cells_of, drawn, title_of
 ONE_SEED: Losses = {"default": {0.8: [0.1], 0.4: [0.3]}, "obs": {0.8: [0.5]}}
 
 
-def named(*studies: Study) -> dict[str, Study]:
-    return {f"record-{index}": one for index, one in enumerate(studies)}
+def across(*studies: Study) -> dict[str, dict[str, Study]]:
+    return across_models({f"record-{index}": one for index, one in enumerate(studies)})
 
 
-def test_losses_side_by_side_with_dense_perplexities_below() -> None:
+def test_losses_side_by_side_under_shared_budgets_with_dense_perplexities_below() -> None:
     small = study(ONE_SEED, ("c4", "ptb"), model="b/small/")
     small.rows[0].excess_nats["ptb"] = 0.3
-    (across,) = across_models(named(study(model="a/large"), small))
-    assert [model.name for model in across.models] == ["large", "small"]
-    (table,) = across_tables(across)
+    combined = across(study(model="a/large"), small)["methods"]
+    assert list(combined) == ["large", "small"]
+    (table,) = across_tables(combined)
     lines = drawn(table)
     assert title_of(lines).endswith("study of methods, keep 0.8")
     # large: the mean of 0.02 and 0.04; small: of 0.1 on c4 and 0.3 on ptb
@@ -28,36 +28,11 @@ def test_losses_side_by_side_with_dense_perplexities_below() -> None:
     assert cells_of(lines, "obs") == [["obs", "", "0.500"]]
     notes = " ".join(" ".join(lines).split())
     assert "dense perplexities: large 8.00 on c4; small 8.00 on c4, 8.00 on ptb" in notes
-    assert "mean over corpora where a model has several" in notes
-
-
-def test_many_models_share_out_the_width() -> None:
-    losses: Losses = {"wanda-structured, compensated": {keep: [0.1] for keep in (0.4, 0.8)}}
-    models = [study(losses, model=f"a/model-no-{index}-out-of-five") for index in range(5)]
-    tables = [drawn(table) for table in across_tables(across_models(named(*models))[0])]
-    assert [title_of(lines)[-3:] for lines in tables] == ["0.8"] * 2 + ["0.4"] * 2
-    assert [len(cells_of(lines, next(iter(losses)))[0]) for lines in tables] == [4, 3, 4, 3]
-    for lines in tables:
-        assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
-    assert sum("dense perplexities" in " ".join(lines) for lines in tables) == 1
-
-
-def test_only_budgets_that_two_models_share() -> None:
-    (across,) = across_models(named(study(model="a"), study(ONE_SEED, model="b")))
-    assert {cell.keep for cell in across.cells} == {0.8}
-    assert across_models(named(study({"x": {0.5: [1]}}, model="a"), study(ONE_SEED))) == []
 
 
 def test_nothing_to_lay_side_by_side() -> None:
     scales = study(model="b")
     scales.study = "scales"
-    one_model = [study(model="a/large"), study(model="b/large")]
-    for studies in ([study(model="a")], one_model, [study(model="a"), scales]):
-        assert across_models(named(*studies)) == []
-
-
-def test_models_of_one_name_are_numbered_and_nameless_ones_called_after_their_records() -> None:
-    studies = (study(model="a/large"), study(model="b/large"), study())
-    (across,) = across_models(named(*studies))
-    assert [model.name for model in across.models] == ["large", "large#2", "record-2"]
-    assert [model.record for model in across.models] == ["record-0", "record-1", "record-2"]
+    other_budget = study({"x": {0.4: [1]}}, model="b")
+    for other in (study(model="b/large"), scales, other_budget):
+        assert across(study(model="a/large"), other) == {}

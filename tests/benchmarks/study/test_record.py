@@ -45,41 +45,19 @@ def changed(place: Sequence[str | int], value: Any) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
-def test_committed_records_are_read_and_written_unchanged(path: Path) -> None:
-    assert json.loads(json.dumps(read_study(path).as_record())) == json.loads(path.read_text())
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("rows", 0, "excess_nats", "c4"), -0.01),  # better than the dense model
-        (("rows", 0, "keep"), 1),
-        (("rows", 0, "heldout_loss"), ABSENT),
-        (("rows", 2, "ffn_share_of_kept_cost"), 0.5),
-        (("rows", 0, "tasks", "piqa", "standard_error"), None),  # of one item
-        (("rows", 0, "mean_kept_kv_score"), None),  # an infinite one
-    ],
-)
-def test_what_a_true_record_may_hold(place: Sequence[str | int], value: Any) -> None:
-    study_of(changed(place, value), PATH)
+def test_committed_records_are_read_and_written_unchanged() -> None:
+    for path in COMMITTED:
+        assert json.loads(json.dumps(read_study(path).as_record())) == json.loads(path.read_text())
 
 
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
         (("study",), ABSENT, "missing required field `study`"),
-        (("dense_perplexity",), {}, "dense_perplexity: Expected `object` of length >= 1"),
         (("dense_perplexity", "ptb"), 9.0, r"rows\[0\] has other corpora than c4, ptb"),
-        (("rows",), [], "rows is empty"),
-        ((*ROW, "variant"), None, r"rows\[1\].variant: Expected `str`"),
         ((*ROW, "keep"), 1.5, r"rows\[1\].keep: Expected `float` <= 1"),
         ((*ROW, "seed"), 0, r"rows\[1\] repeats default at 0.8 with seed 0"),
-        ((*ROW, "perplexity", "c4"), 0, r"rows\[1\].perplexity\[...\]: Expected `float` > 0"),
-        ((*ROW, "excess_nats"), {"ptb": 1.0}, r"rows\[1\] has other corpora than c4"),
-        ((*ROW, "kept_cost_share"), ABSENT, "missing required field `kept_cost_share`"),
         ((*ROW, "kept_per_layer"), [[4, 2]], "has other layers than the 2 of the dense model"),
-        ((*ROW, "kept_per_layer", 0), [4], "Expected `array` of length 2"),
         ((*ROW, "kept_per_layer", 0), [11, 2], "keeps more of a layer than it has"),
         (("dense_tasks",), ABSENT, r"rows\[0\] has other tasks than the dense model"),
         ((*ROW, "tasks"), ABSENT, r"rows\[1\] has only one of tasks and task_average"),

@@ -9,21 +9,20 @@ import torch
 
 from grasp_deploy.checkpoint.verify import greedy_tokens as greedy_with_transformers
 from grasp_deploy.checkpoint.verify import verify
-from grasp_deploy.engine.greedy import greedy_tokens
+from grasp_deploy.engine import vllm_process
+from grasp_deploy.engine.offline import greedy_tokens
+from grasp_deploy.errors import InputError
 from tests.tiny import save_tiny, slice_by_hand
 
-pytestmark = pytest.mark.vllm
 
-
+@pytest.mark.vllm
 def test_verify_compares_what_is_served(demo_checkpoint: Path) -> None:
-    def served(directory: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-        return greedy_tokens(directory, prompts, new_tokens).tokens
-
-    checks = list(verify(demo_checkpoint, served=served))
+    checks = list(verify(demo_checkpoint, served=greedy_tokens))
     assert [check.name for check in checks][-1] == "served"
     assert all(check.ok for check in checks), checks
 
 
+@pytest.mark.vllm
 def test_two_workers_give_the_tokens_of_one(tmp_path: Path) -> None:
     dense = save_tiny("llama", tmp_path)
     groups = [([0, 1], range(channels)) for channels in (96, 64, 32)]
@@ -31,4 +30,16 @@ def test_two_workers_give_the_tokens_of_one(tmp_path: Path) -> None:
     pruned.save_pretrained(tmp_path)
     prompts = torch.randint(256, (4, 16), generator=torch.Generator().manual_seed(1))
     expected = greedy_with_transformers(pruned, prompts, 32)
-    assert greedy_tokens(tmp_path, prompts.tolist(), 32, tensor_parallel=2).tokens == expected
+    assert greedy_tokens(tmp_path, prompts.tolist(), 32, tensor_parallel=2) == expected
+
+
+def test_models_that_cannot_be_served_are_refused_before_vllm_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
+    save_tiny("llama", tmp_path)
+    with pytest.raises(InputError, match="tensor-parallel size 4 does not divide the KV groups"):
+        greedy_tokens(tmp_path, [[1]], 8, tensor_parallel=4)
+    save_tiny("llama", tmp_path, head_dim=8)
+    with pytest.raises(InputError, match="the model's heads are 8 wide"):
+        greedy_tokens(tmp_path, [[1]], 8)

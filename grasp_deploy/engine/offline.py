@@ -1,0 +1,112 @@
+"""vLLM's engine in a child process: greedy tokens, and the capacity of its KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.limits import check_head_size, check_tensor_parallel
+from grasp_deploy.engine.child import answer_requests, child
+from grasp_deploy.engine.vllm_process import installed_platform, vllm_child_environment
+
+GREEDY_CACHE_BYTES = 64 * 2**20  # of each worker
+PATIENCE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class KvCapacity:
+    """Tokens that a KV cache holds in all, and full sequences that fit beside each other."""
+
+    cached_tokens: int
+    sequences: int
+
+
+def predict_capacity(
+    pool_bytes: int, bytes_per_token: int, context_tokens: int, block_tokens: int
+) -> KvCapacity:
+    """Predict what a cache of `pool_bytes` holds in blocks of `block_tokens`.
+
+    A block holds keys and values of all layers. A sequence takes whole blocks.
+    """
+    blocks = pool_bytes // (bytes_per_token * block_tokens)
+    blocks_per_sequence = -(-context_tokens // block_tokens)
+    return KvCapacity(blocks * block_tokens, blocks // blocks_per_sequence)
+
+
+def kv_capacity(
+    directory: Path,
+    pool_bytes: int,
+    context_tokens: int,
+    *,
+    dtype: str,
+    random_weights: bool,
+    seed: int,
+) -> KvCapacity:
+    """The capacity of a KV cache of `pool_bytes` in a running engine. Raises like greedy_tokens."""
+    engine = {
+        "dtype": dtype,
+        "kv_cache_memory_bytes": pool_bytes,
+        "max_model_len": context_tokens,
+        "max_num_seqs": 1,  # the batch size does not change the cache
+        "load_format": "dummy" if random_weights else "auto",
+        "seed": seed,
+    }
+    return KvCapacity(**_ask(directory, engine)["capacity"])
+
+
+def greedy_tokens(
+    directory: Path, prompts: list[list[int]], new_tokens: int, tensor_parallel: int = 1
+) -> list[list[int]]:
+    """Continue prompts (lists of token ids) by exactly `new_tokens` tokens each, in float32.
+
+    Raises ChildError with the end of vLLM's log. Raises InputError if vLLM is not installed, or
+    does not support the model's head size or this tensor-parallel size.
+    """
+    engine = {
+        "dtype": "float32",
+        "tensor_parallel_size": tensor_parallel,
+        "kv_cache_memory_bytes": GREEDY_CACHE_BYTES,
+        "max_model_len": max(map(len, prompts)) + new_tokens,
+        "max_num_seqs": len(prompts),
+    }
+    tokens: list[list[int]] = _ask(directory, engine, prompts, new_tokens)["tokens"]
+    return tokens
+
+
+def _ask(
+    directory: Path, engine: dict[str, Any], prompts: Sequence[list[int]] = (), new_tokens: int = 1
+) -> dict[str, Any]:
+    workers = engine.get("tensor_parallel_size", 1)
+    environment, shape = vllm_child_environment(workers), model_shape(read_config(directory))
+    check_head_size(shape, installed_platform())
+    check_tensor_parallel(shape, workers)
+    request = {
+        "engine": {**engine, "model": str(directory)},
+        "prompts": prompts,
+        "new_tokens": new_tokens,
+    }
+    with child(__name__, environment, name="vLLM", timeout_seconds=PATIENCE_SECONDS) as ask:
+        return ask(request)
+
+
+def _answer(engine: dict[str, Any], prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
+    from vllm import LLM, SamplingParams, TokensPrompt
+
+    llm = LLM(**engine, enforce_eager=True, skip_tokenizer_init=True, disable_log_stats=True)
+    greedy = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
+    outputs = llm.generate([TokensPrompt(prompt_token_ids=p) for p in prompts], greedy)
+    cache = llm.llm_engine.vllm_config.cache_config
+    return {
+        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "capacity": {
+            "cached_tokens": cache.num_gpu_blocks * cache.block_size,
+            "sequences": int(cache.kv_cache_max_concurrency),
+        },
+    }
+
+
+if __name__ == "__main__":
+    answer_requests(lambda request: _answer(**request))

@@ -1,0 +1,127 @@
+"""The figures of sections: their own, and once for the same models what each layer keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.report.figure_style import (
+    DOTTED,
+    MARKERS,
+    PNG_MARK,
+    Drawing,
+    color_of,
+    finished,
+    key_handle,
+    line_handle,
+    new_axes,
+    our_style,
+    png,
+)
+from grasp_deploy.report.section import Section
+
+MARK_BYTES = 4096  # within which a page or a figure carries its mark
+UNITS = {
+    "ffn": ("intermediate_size", "Kept FFN channels"),
+    "kv": ("num_key_value_heads", "Kept KV heads"),
+}
+
+
+def figure_groups(sections: Sequence[Section]) -> Iterator[tuple[Section, list[Drawing]]]:
+    """The figures of each section that has some."""
+    with our_style():
+        for section in sections:
+            if drawings := section.figures():
+                yield section, drawings
+
+
+def layer_groups(sections: Sequence[Section]) -> Iterator[tuple[Section, list[Drawing]]]:
+    """The figures of what layers keep, under the first section that has these models."""
+    seen: list[Any] = []
+    with our_style():
+        for section in sections:
+            if section.models and section.models not in seen:
+                seen.append(section.models)
+                if drawings := list(_kept_drawings(section.models)):
+                    yield section, drawings
+
+
+def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
+    """PNG content by file name for each figure, named after its section."""
+    return {
+        re.sub(r"[^\w.-]", "-", f"{section.name}-{drawing.name}.png"): png(drawing)
+        for groups in (figure_groups, layer_groups)
+        for section, drawings in groups(sections)
+        for drawing in drawings
+    }
+
+
+def check_figures(folder: Path, paths: Iterable[Path]) -> None:
+    """InputError if figures cannot be written there, or would replace files of others."""
+    with readable_disk_errors(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--png {folder} is a file: name a folder for the figures")
+    for path in paths:
+        check_replaceable(path, PNG_MARK, f"--png: {path}", "folder")
+
+
+def check_replaceable(path: Path, mark: str, what: str, other: str) -> None:
+    """InputError if a file that begins without our mark would be replaced."""
+    with readable_disk_errors(path):
+        if not path.exists():
+            return
+        if path.is_file():
+            with path.open("rb") as file:
+                if mark.encode() in file.read(MARK_BYTES):
+                    return
+    raise InputError(f"{what} exists and was not written by `report`: name another {other}")
+
+
+def _kept_drawings(models: Sequence[Mapping[str, Any]]) -> Iterator[Drawing]:
+    """Nothing if no other model of the same depth keeps less than the first."""
+    dense = models[0]["footprint"]["layers"]
+    pruned = [
+        (index, model)
+        for index, model in enumerate(models)
+        if len(model["footprint"]["layers"]) == len(dense) and model["footprint"]["layers"] != dense
+    ]
+    if pruned:
+        for name in UNITS:
+            yield kept_drawing(name, f"share of what {models[0]['name']} has", dense, pruned)
+
+
+def kept_drawing(
+    name: str,
+    note: str,
+    dense: Sequence[Mapping[str, float]],
+    pruned: Sequence[tuple[int, Mapping[str, Any]]],
+) -> Drawing:
+    """The share of the dense layers' units that each layer keeps, one line per `(index, model)`.
+
+    `name` is one of UNITS.
+    """
+    unit, title = UNITS[name]
+    title = f"{title}, layer by layer"
+    axes = new_axes(title, f"{note}; legend: of all layers together")
+    handles = []
+    for index, model in pruned:
+        layers = model["footprint"]["layers"]
+        shares = [after[unit] / before[unit] for before, after in zip(dense, layers, strict=True)]
+        marker = MARKERS[index % len(MARKERS)]
+        axes.plot(shares, color=color_of(index), linewidth=1.3, marker=marker, markersize=3.5)
+        share = sum(layer[unit] for layer in layers) / sum(layer[unit] for layer in dense)
+        axes.axhline(share, color=color_of(index), linewidth=1, linestyle=DOTTED)
+        handles.append(line_handle(index, f"{model['name']}: {share:.1%}"))
+    handles.append(key_handle("all layers together", DOTTED))
+    axes.set_ylim(0, max(1.05, axes.get_ylim()[1]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("layer")
+    axes.set_ylabel("kept share")
+    return finished(f"kept-{name}", title, axes, handles)

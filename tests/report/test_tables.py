@@ -1,0 +1,48 @@
+"""The tables of a quality card fit a terminal, and any record can be shown key by key."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+
+from grasp_deploy.report.tables import card_tables, provenance_table, value_table
+from tests.evaluate.quality.rows import corpus, task
+from tests.report.sections import record
+
+
+def test_a_row_of_a_corpus_is_one_line_of_80_columns() -> None:
+    marked = corpus("mine.jsonl", 0.0953102, True, error=0.004)
+    quality = {"corpora": [corpus("c4", 0.2), marked], "tasks": [task("piqa", 0.8, 0.7)]}
+    text = io.StringIO()
+    Console(file=text, width=80).print(*card_tables(quality))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    (row,) = (line for line in lines if "mine.jsonl" in line)
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    # exp(0.0953102) is 1.1.
+    told = ["20,470 (2,048 each)", "8.00", "8.80", "0.095 ± 0.004"]
+    assert cells == ["mine.jsonl (test)†", *told]
+    assert any("nats lost" in line for line in lines)
+    assert any(line.startswith("† The model was calibrated on this corpus") for line in lines)
+
+
+def cells_of(table: Table) -> dict[str, str]:
+    names, values = (map(str, column.cells) for column in table.columns)
+    return dict(zip(names, values, strict=True))
+
+
+def test_values_of_every_type() -> None:
+    made = {
+        **record(),
+        "seconds_per_step": {"median": 0.5, "samples": [i / 9 for i in range(20)]},
+        **{"ok": True, "rows": [{}, {}], "counts": [1, 2000], "none": [], "missing": None},
+    }
+    assert cells_of(value_table(made)) == {
+        "seconds per step, median": "0.5",
+        "seconds per step, samples": "20 values, median 1.05556",
+        **{"ok": "yes", "rows": "2 entries", "counts": "1, 2,000", "none": ""},
+    }
+    where = ["command", "machine, processor", "machine, cores", "settings, seed"]
+    assert list(cells_of(provenance_table(made))) == where
