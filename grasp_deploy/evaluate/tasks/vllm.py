@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from grasp_deploy.checkpoint.format.shapes import DTYPE_BYTES
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.vllm_process import (
     BLOCK_TOKENS,
@@ -59,10 +58,9 @@ def engine_arguments(model: BenchModel, settings: TaskSettings) -> dict[str, Any
     """Arguments that lm-eval's class passes on to vLLM's `LLM`."""
     platform, max_tokens = installed_platform(), settings.max_tokens
     assert max_tokens is not None, "filled in by the checks"
-    dtype = model.shape.dtype if settings.dtype == "auto" else settings.dtype
     arguments: dict[str, Any] = {
         "pretrained": str(model.path),
-        "dtype": dtype,
+        "dtype": model.shape.dtype,
         "batch_size": "auto",  # of lm-eval: it hands over all requests, and vLLM schedules
         "max_model_len": max_tokens,
         "enforce_eager": settings.enforce_eager,
@@ -72,8 +70,7 @@ def engine_arguments(model: BenchModel, settings: TaskSettings) -> dict[str, Any
         arguments["max_num_seqs"] = settings.batch_size
     if platform == "cpu":
         blocks = CPU_SEQUENCES * -(-max_tokens // BLOCK_TOKENS[platform]) + 1
-        token_bytes = model.shape.kv_bytes_per_token(DTYPE_BYTES[dtype])
-        pool_bytes = blocks * BLOCK_TOKENS[platform] * token_bytes
+        pool_bytes = blocks * BLOCK_TOKENS[platform] * model.shape.kv_bytes_per_token()
         return {**arguments, "kv_cache_memory_bytes": pool_bytes}
     return {**arguments, "gpu_memory_utilization": GPU_SHARE}
 
