@@ -120,20 +120,6 @@ def test_a_small_example_by_hand() -> None:
         assert project(p, make_budget(units, costs, limit)).nonzero().flatten().tolist() == kept
 
 
-def test_a_small_example_with_multiples_by_hand() -> None:
-    """Pairs of channels: means 0.7 and 0.35 in layer 0, 0.55 and 0.375 in layer 1; groups free."""
-    units = UnitTable.of_layers([(5, 1), (4, 1)])  # channels 0-4 and group 5; 6-9 and 10
-    costs = units.spread([1, 1], [0, 0])
-    p = torch.tensor([0.8, 0.0, 0.3, 0.4, 0.6, 0.5, 0.3, 0.6, 0.5, 0.45, 0.5])
-    for limit, kept in (
-        (5, [0, 4, 5, 7, 8, 10]),
-        (6, [0, 4, 5, 6, 7, 8, 9, 10]),
-        (9, [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]),  # channel 1 finds no partner
-    ):
-        budget = make_budget(units, costs, limit, ffn_multiple=2)
-        assert project(p, budget).nonzero().flatten().tolist() == kept
-
-
 def test_learnt_scores_rank_by_probability_or_by_probability_per_cost() -> None:
     """p: 0.5, 0.95, 0.88, 0.27, 0.73 at temperature 1."""
     budget = make_budget(UnitTable.of_layers([(3, 2)]), torch.tensor([2.0, 2, 2, 1, 4]), 7)
