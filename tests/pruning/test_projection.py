@@ -67,8 +67,10 @@ def test_at_the_floor_every_ranking_works_and_under_it_none_is_accepted(
     case: Case, seed: int
 ) -> None:
     had = case[0]
-    multiples = {"ffn_multiple": had.ffn_multiple, "kv_multiple": had.kv_multiple}
-    with_limit = partial(make_budget, had.units, had.costs, **multiples)
+    multiples = had.ffn_multiple, had.kv_multiple
+    with_limit = partial(
+        make_budget, had.units, had.costs, ffn_multiple=multiples[0], kv_multiple=multiples[1]
+    )
     floor = had.smallest_limit
     budget = with_limit(floor)
     random = torch.rand(had.units.size, generator=torch.Generator().manual_seed(seed))
