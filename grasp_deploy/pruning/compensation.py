@@ -29,10 +29,9 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
+from grasp_deploy.pruning.layerwise import embedded, half_layers
 from grasp_deploy.pruning.layout import (
     OUTPUT_PROJECTIONS,
-    decoder_layers,
     device_of,
     kept_columns,
     output_projections,
@@ -72,25 +71,21 @@ def compensate(
     device = device_of(model)
     gate_values = mask.to(device).float()
     kept = gate_values.split(units.segment_sizes)
+    linears = output_projections(model)
     batches = [batch.to(device) for batch in sequences.split(batch_size)]
     with torch.no_grad(), gated(model, units) as gates:
         dense = embedded(model, batches)
         pruned = list(dense)
-        layers = zip(decoder_layers(model), layer_calls(model, batches), strict=True)
-        for index, (layer, calls) in enumerate(layers):
-            for name, part in (("self_attn.o_proj", attend), ("mlp.down_proj", feed_forward)):
-                gates.assign(torch.ones_like(gate_values))
-                dense = [
-                    x + part(layer, x, **call)[0] for x, call in zip(dense, calls, strict=True)
-                ]
-                gates.assign(gate_values)
-                linear = layer.get_submodule(name)
-                columns = kept_columns(linear, kept[2 * index + OUTPUT_PROJECTIONS.index(name)])
-                pairs = list(zip(pruned, calls, strict=True))
-                inputs = (part(layer, x, **call)[1] for x, call in pairs)
-                errors = _refit(linear, columns, zip(pruned, inputs, dense, strict=True), ridge)
-                yield Fit(index, name, *errors)
-                pruned = [x + part(layer, x, **call)[0] for x, call in pairs]
+        for segment, halves in half_layers(model, batches):
+            gates.assign(torch.ones_like(gate_values))
+            dense = [x + half(x)[0] for x, half in zip(dense, halves, strict=True)]
+            gates.assign(gate_values)
+            columns = kept_columns(linears[segment], kept[segment])
+            pairs = list(zip(pruned, halves, strict=True))
+            parts = zip(pruned, (half(x)[1] for x, half in pairs), dense, strict=True)
+            errors = _refit(linears[segment], columns, parts, ridge)
+            yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
+            pruned = [x + half(x)[0] for x, half in pairs]
 
 
 def _refit(

@@ -11,6 +11,8 @@ a layer may therefore be large: it is needed for one layer at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,9 @@ from torch import Tensor, nn
 from grasp_deploy.pruning.layout import decoder_layers, installed, on_inputs
 
 Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary embeddings and masks
+# Hidden states (B, T, d) to what attention or the MLP adds to them, and its output projection's
+# (B, T, width) inputs
+Half = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def embedded(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
@@ -26,8 +31,16 @@ def embedded(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
     return [model.model.embed_tokens(batch) for batch in batches]  # type: ignore[union-attr,operator]
 
 
+def half_layers(model: nn.Module, batches: list[Tensor]) -> Iterator[tuple[int, list[Half]]]:
+    """Each segment in the order of the forward pass, with its half of a layer for each batch."""
+    calls = _layer_calls(model, batches)
+    for index, layer in enumerate(decoder_layers(model)):
+        yield 2 * index + 1, [partial(_attend, layer, call) for call in calls[index]]
+        yield 2 * index, [partial(_feed_forward, layer) for _ in batches]
+
+
 @torch.no_grad()
-def layer_calls(model: nn.Module, batches: list[Tensor]) -> list[list[Call]]:
+def _layer_calls(model: nn.Module, batches: list[Tensor]) -> list[list[Call]]:
     """Keyword arguments of each layer for each `(B, T)` batch.
 
     They depend on the shape of a batch alone, since no sequence is padded.
@@ -44,16 +57,14 @@ def layer_calls(model: nn.Module, batches: list[Tensor]) -> list[list[Call]]:
     return [[calls_of_size[len(batch)][i] for batch in batches] for i in range(len(layers))]
 
 
-def attend(layer: Any, hidden: Tensor, /, **call: Any) -> tuple[Tensor, Tensor]:
-    """`(B, T, d)` that attention adds to hidden states, and the `(B, T, H·D)` inputs of o_proj."""
+def _attend(layer: Any, call: Call, hidden: Tensor) -> tuple[Tensor, Tensor]:
     inputs: list[Tensor] = []
     with on_inputs([layer.self_attn.o_proj], lambda _, x: inputs.append(x)):
         added, *_ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), **call)
     return added, inputs[0]
 
 
-def feed_forward(layer: Any, middle: Tensor, /, **_call: Any) -> tuple[Tensor, Tensor]:
-    """`(B, T, d)` that the MLP adds to hidden states, and the `(B, T, F)` inputs of down_proj."""
+def _feed_forward(layer: Any, middle: Tensor) -> tuple[Tensor, Tensor]:
     inputs: list[Tensor] = []
     with on_inputs([layer.mlp.down_proj], lambda _, x: inputs.append(x)):
         added = layer.mlp(layer.post_attention_layernorm(middle))

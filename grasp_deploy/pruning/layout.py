@@ -102,17 +102,12 @@ def unit_sums(
     `vectors_of` gives one value for each row or column of a linear layer. Units lie there one after
     the other, each with the same number of them.
     """
-    totals = zeros_by_segment(model, units)
+    totals = torch.zeros(units.size, dtype=torch.float64, device=device_of(model))
+    of_segment = totals.split(units.segment_sizes)  # views
     for coupled in coupled_linears(model):
-        total = totals[coupled.segment]
+        total = of_segment[coupled.segment]
         total += vectors_of(coupled).double().view(len(total), -1).sum(1)
-    return torch.cat(totals)
-
-
-def zeros_by_segment(model: nn.Module, units: UnitTable) -> list[Tensor]:
-    """`(units,)` float64 zeros for each segment, on the model's device."""
-    device = device_of(model)
-    return [torch.zeros(size, dtype=torch.float64, device=device) for size in units.segment_sizes]
+    return totals
 
 
 def features_of(units: Tensor, width: int) -> Tensor:

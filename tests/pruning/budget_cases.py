@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -55,7 +56,11 @@ def budget_at(
     units: UnitTable, costs: Tensor, multiples: tuple[int, int], place: float, dice: random.Random
 ) -> Budget:
     """A budget with its limit at `place` between the floor (0) and the total (1)."""
-    options = {"ffn_multiple": multiples[0], "kv_multiple": multiples[1], "seed": dice.randrange(9)}
+    options: dict[str, Any] = {
+        "ffn_multiple": multiples[0],
+        "kv_multiple": multiples[1],
+        "seed": dice.randrange(9),
+    }
     total = make_budget(units, costs, 2 * float(costs.sum()), **options)
     floor = total.smallest_limit
     return make_budget(units, costs, floor + place * max(0, total.total_cost - floor), **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ UNITS = UnitTable.of_layers([(96, 8)] * 5)
 COSTS = torch.where(UNITS.is_kv, 12_288.0, 192.0).double()
 
 
-def budget_of(keep: float, **multiples: int) -> Budget:
+def budget_of(keep: float, **multiples: Any) -> Budget:
     return make_budget(UNITS, COSTS, keep * float(COSTS.sum()), **multiples)
 
 

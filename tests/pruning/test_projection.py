@@ -67,8 +67,10 @@ def test_at_the_floor_every_ranking_works_and_under_it_none_is_accepted(
     case: Case, seed: int
 ) -> None:
     had = case[0]
-    multiples = {"ffn_multiple": had.ffn_multiple, "kv_multiple": had.kv_multiple}
-    with_limit = partial(make_budget, had.units, had.costs, **multiples)
+    multiples = had.ffn_multiple, had.kv_multiple
+    with_limit = partial(
+        make_budget, had.units, had.costs, ffn_multiple=multiples[0], kv_multiple=multiples[1]
+    )
     floor = had.smallest_limit
     budget = with_limit(floor)
     random = torch.rand(had.units.size, generator=torch.Generator().manual_seed(seed))
@@ -118,20 +120,6 @@ def test_a_small_example_by_hand() -> None:
         (34, [0, 1, 2, 3, 4, 5, 6, 7]),
     ):
         assert project(p, make_budget(units, costs, limit)).nonzero().flatten().tolist() == kept
-
-
-def test_a_small_example_with_multiples_by_hand() -> None:
-    """Pairs of channels: means 0.7 and 0.35 in layer 0, 0.55 and 0.375 in layer 1; groups free."""
-    units = UnitTable.of_layers([(5, 1), (4, 1)])  # channels 0-4 and group 5; 6-9 and 10
-    costs = units.spread([1, 1], [0, 0])
-    p = torch.tensor([0.8, 0.0, 0.3, 0.4, 0.6, 0.5, 0.3, 0.6, 0.5, 0.45, 0.5])
-    for limit, kept in (
-        (5, [0, 4, 5, 7, 8, 10]),
-        (6, [0, 4, 5, 6, 7, 8, 9, 10]),
-        (9, [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]),  # channel 1 finds no partner
-    ):
-        budget = make_budget(units, costs, limit, ffn_multiple=2)
-        assert project(p, budget).nonzero().flatten().tolist() == kept
 
 
 def test_learnt_scores_rank_by_probability_or_by_probability_per_cost() -> None:

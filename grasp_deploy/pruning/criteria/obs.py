@@ -31,9 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.layerwise import attend, embedded, feed_forward, layer_calls
+from grasp_deploy.pruning.layerwise import embedded, half_layers
 from grasp_deploy.pruning.layout import (
-    decoder_layers,
     device_of,
     features_of,
     on_inputs,
@@ -118,21 +117,17 @@ def _grams(
     """
     device = device_of(model)
     batches = [batch.to(device) for batch in text.sequences.split(text.batch_size)]
-    calls = layer_calls(model, batches)
     hidden = embedded(model, batches)
-    for index, layer in enumerate(decoder_layers(model)):
-        for segment, linear, run in (
-            (2 * index + 1, layer.self_attn.o_proj, attend),
-            (2 * index, layer.mlp.down_proj, feed_forward),
-        ):
-            gram = Gram(linear.in_features, device) if segment in scored else None
-            for place, (states, call) in enumerate(zip(hidden, calls[index], strict=True)):
-                added, inputs = run(layer, states, **call)
-                hidden[place] = states + added
-                if gram:
-                    gram.add(inputs)
+    linears = output_projections(model)
+    for segment, halves in half_layers(model, batches):
+        gram = Gram(linears[segment].in_features, device) if segment in scored else None
+        for place, half in enumerate(halves):
+            added, inputs = half(hidden[place])
+            hidden[place] = hidden[place] + added
             if gram:
-                yield segment, gram.mean()
+                gram.add(inputs)
+        if gram:
+            yield segment, gram.mean()
 
 
 def losses_one_by_one(

@@ -28,11 +28,11 @@ from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.layout import (
     Coupled,
     coupled_linears,
+    device_of,
     installed,
     on_inputs,
     output_projections,
     unit_sums,
-    zeros_by_segment,
 )
 from grasp_deploy.pruning.units import UnitTable
 
@@ -81,7 +81,7 @@ def taylor_gate_scores(model: nn.Module, units: UnitTable, text: CalibrationText
 
     Each sequence has its own gates, so the batch size does not matter.
     """
-    totals = zeros_by_segment(model, units)
+    totals = torch.zeros(units.size, dtype=torch.float64, device=device_of(model))
     gates: dict[int, Tensor] = {}
 
     def gate(segment: int, x: Tensor) -> Tensor:
@@ -93,13 +93,13 @@ def taylor_gate_scores(model: nn.Module, units: UnitTable, text: CalibrationText
     with on_inputs(output_projections(model), gate):
         for batch, loss in text.losses(model, "taylor-gate"):
             (loss * len(batch)).backward()  # the sum of the sequences' own mean losses
-            for segment, total in enumerate(totals):
+            for segment, total in enumerate(totals.split(units.segment_sizes)):
                 gradient = gates.pop(segment).grad
                 assert gradient is not None, "each gate stands in the path to the loss"
                 # (B, width) -> (B, units): a KV group's gate stands in G·D columns
                 by_unit = gradient.double().view(len(batch), len(total), -1).sum(2)
                 total += by_unit.abs().sum(0)
-    return torch.cat(totals) / len(text.sequences)
+    return totals / len(text.sequences)
 
 
 class _OpenGate(torch.autograd.Function):
