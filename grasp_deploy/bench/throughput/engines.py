@@ -14,7 +14,6 @@ from grasp_deploy.bench.memory.prefill import predict_prefill
 from grasp_deploy.bench.throughput.record import ThroughputSettings
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_head_size
-from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.engine.capacity import BLOCK_TOKENS
 from grasp_deploy.engine.checks import vllm_platform
 from grasp_deploy.engine.vllm_process import vllm_child_environment
@@ -33,6 +32,8 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
     Raises InputError for an engine that is not installed, for options of the other engine, and for
     models that cannot be measured with these settings.
     """
+    from grasp_deploy.checkpoint.read.loading import resolve_device  # takes seconds to import
+
     check_positions(models, settings.tokens, "--prompt-tokens or --new-tokens")
     settings = replace(settings, random_weights=models[0].random_weights)
     if settings.engine == "vllm":

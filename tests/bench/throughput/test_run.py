@@ -162,4 +162,3 @@ def test_vllm_measures_two_models_side_by_side(
     for cell in cells:
         assert cell["engine"] == "vllm" and len(cell["samples"]) == 2
         assert all(0 < s["ttft_seconds"] < s["seconds"] for s in cell["samples"])
-        assert all(s["tpot_seconds"] > 0 for s in cell["samples"])
