@@ -207,6 +207,6 @@ def served(tokens_per_second: float, failed: int = 0) -> dict[str, Any]:
         "requests_per_second": tokens_per_second / 128,
         "output_tokens_per_second": tokens_per_second,
         "output_tokens": 128 * (500 - failed),
-        **{f"{name}_seconds": spread for name in ("ttft", "tpot", "itl", "e2e")},
+        **{f"{name}_seconds": dict(spread) for name in ("ttft", "tpot", "itl", "e2e")},
         "goodput_requests_per_second": None,
     }

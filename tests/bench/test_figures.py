@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,21 +12,14 @@ pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.report.figure_style import Drawing, our_style
 from grasp_deploy.report.section import NamedRecord
-from tests.bench.records import (
-    Record,
-    kv_record,
-    memory_record,
-    model,
-    serve_record,
-    throughput_record,
-)
+from tests.bench import records
 from tests.report.figures import assert_legible, axes_of, legend_of
 
 LONG = ("a-7b-model-with-a-long-name-and-a-date-2026-01-02", "M" * 70)
-MODELS = [model("dense"), model("pruned", 0.6)]
+MODELS = [records.model("dense"), records.model("pruned", 0.6)]
 
 
-def drawn(one: Record) -> dict[str, Drawing]:
+def drawn(one: dict[str, Any]) -> dict[str, Drawing]:
     with our_style():
         drawings = section_of(NamedRecord("record", one, Path("record.json"))).figures()
     return {drawing.name: drawing for drawing in drawings}
@@ -33,14 +27,14 @@ def drawn(one: Record) -> dict[str, Drawing]:
 
 @pytest.mark.parametrize("names", [("dense", "pruned"), LONG], ids=["short", "long"])
 def test_every_label_of_each_figure_can_be_read(names: tuple[str, str]) -> None:
-    models = [model(names[0]), model(names[1], 0.6)]
+    models = [records.model(names[0]), records.model(names[1], 0.6)]
     speeds = {"throughput", "prefill", "decode"}
     serving = {f"serve-{name}" for name in ("throughput", "ttft", "tpot", "itl", "e2e")}
     for make, expected in (
-        (throughput_record, {*speeds, *(f"{name}-ratio" for name in speeds)}),
-        (memory_record, {"memory"}),
-        (kv_record, {"kv-capacity"}),
-        (serve_record, serving),
+        (records.throughput_record, {*speeds, *(f"{name}-ratio" for name in speeds)}),
+        (records.memory_record, {"memory"}),
+        (records.kv_record, {"kv-capacity"}),
+        (records.serve_record, serving),
     ):
         found = drawn(make(models))
         assert found.keys() == expected
@@ -53,7 +47,7 @@ def test_every_label_of_each_figure_can_be_read(names: tuple[str, str]) -> None:
 
 
 def test_throughput_is_the_median_of_the_samples_and_a_lack_leaves_a_gap() -> None:
-    one = throughput_record(MODELS, gains={"pruned": 1.2}, batches=(1, 4, 16))
+    one = records.throughput_record(MODELS, gains={"pruned": 1.2}, batches=(1, 4, 16))
     one["cells"][4]["samples"] = []  # the dense model's batch of 16 did not fit
     found = drawn(one)
     for line, offset in zip(axes_of(found["throughput"]).get_lines()[::3], (0, 1), strict=False):
@@ -70,7 +64,7 @@ def test_throughput_is_the_median_of_the_samples_and_a_lack_leaves_a_gap() -> No
 
 
 def test_memory_bars_end_at_the_measured_peak() -> None:
-    one = memory_record(MODELS)
+    one = records.memory_record(MODELS)
     bars = axes_of(drawn(one)["memory"]).patches
     top = max(bar.get_y() + bar.get_height() for bar in bars)
     assert top == pytest.approx(one["cells"][3]["measured"]["peak_bytes"] / 2**20)
@@ -79,14 +73,14 @@ def test_memory_bars_end_at_the_measured_peak() -> None:
 
 @pytest.mark.parametrize("measured", [True, False])
 def test_kv_bars_are_the_sequences(measured: bool) -> None:
-    one = kv_record(MODELS, measured)
+    one = records.kv_record(MODELS, measured)
     widths = [bar.get_width() for bar in axes_of(drawn(one)["kv-capacity"]).patches]
     source = "measured" if measured else "predicted"
     assert widths == [cell[source]["sequences"] for cell in one["cells"]]
 
 
 def test_loads_by_rate() -> None:
-    one = serve_record(MODELS)
+    one = records.serve_record(MODELS)
     for cell in one["cells"]:
         rate = cell["load"]["max_concurrency"] / 16
         cell["load"] = {"max_concurrency": None, "request_rate": rate}

@@ -31,6 +31,7 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
     Raises InputError for an engine that is not installed, for options of the other engine, and for
     models that cannot be measured with these settings.
     """
+
     check_positions(models, settings.tokens, "--prompt-tokens or --new-tokens")
     settings = replace(settings, random_weights=models[0].random_weights)
     if settings.engine == "vllm":

@@ -46,17 +46,9 @@ def table_text(record: dict[str, Any]) -> str:
 
 
 def test_a_cache_gets_what_the_weights_leave(models: list[Path]) -> None:
-    record = kv_record(models, "--context", "500", "--predict-only", "--seed", "3")
-    assert (record["schema_version"], record["benchmark"]) == (1, "kv")
-    assert record["settings"].pop("block_tokens") in (16, 128)
-    assert record["settings"] == {
-        "memory_bytes": MEMORY,
-        "context_tokens": 500,
-        "predict_only": True,
-        "dtype": "auto",
-        "seed": 3,
-        "random_weights": True,
-    }
+    record = kv_record(models, "--context", "500", "--predict-only")
+    assert record["settings"]["block_tokens"] in (16, 128)
+    assert record["settings"]["context_tokens"] == 500 and record["settings"]["random_weights"]
     text = table_text(record)
     assert "predicted only: no vLLM was asked" in text and "64 MiB" in text
     for model, cell in zip(record["models"], record["cells"], strict=True):
@@ -64,7 +56,6 @@ def test_a_cache_gets_what_the_weights_leave(models: list[Path]) -> None:
         assert cell["memory_bytes"] == MEMORY - model["footprint"]["weight_bytes"]
         figures = (cell["kv_bytes_per_token"], *cell["predicted"].values())
         assert all(f"{figure:,}" in text for figure in figures)
-        assert f"{cell['memory_bytes'] / 2**20:,.1f}" in text
     dense, pruned = record["cells"]
     left = dense["memory_bytes"] - dense["predicted"]["cached_tokens"] * TOKEN_BYTES
     assert 0 <= left < 128 * TOKEN_BYTES

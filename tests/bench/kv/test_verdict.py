@@ -12,10 +12,9 @@ DENSE, PRUNED = model("dense"), model("pruned", 0.6)
 
 def test_the_gain_counts_the_smaller_weights_too() -> None:
     record = typed(kv_record([DENSE, PRUNED]))
-    footprints = [one["footprint"] for one in (DENSE, PRUNED)]
     dense_tokens, pruned_tokens = (
         (20 * 2**30 - figures["weight_bytes"]) / figures["kv_bytes_per_token"]
-        for figures in footprints
+        for figures in (DENSE["footprint"], PRUNED["footprint"])
     )
     dense, pruned = verdicts(record)
     assert dense["gain"] is None
@@ -30,9 +29,3 @@ def test_a_block_that_is_not_full_is_as_predicted(missing: int, outcome: str) ->
     cell = document["cells"][0]
     cell["measured"]["cached_tokens"] = cell["predicted"]["cached_tokens"] - missing
     assert verdicts(typed(document))[0]["outcome"] == outcome
-
-
-def test_without_vllm_there_is_a_prediction_only() -> None:
-    record = typed(kv_record([DENSE], measured=False))
-    assert verdicts(record)[0]["outcome"] == "predicted only"
-    assert headlines(record)[0]["sentence"].endswith("; predicted only.")

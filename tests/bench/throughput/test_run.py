@@ -17,7 +17,7 @@ from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.record import read_record
-from tests.cli.command import REPOSITORY, assert_refused, grasp_deploy
+from tests.cli.command import REPOSITORY, grasp_deploy
 from tests.tiny import save_tiny
 
 SMALL = ("--prompt-tokens", "16", "--new-tokens", "4", "--batch", "1,3")
@@ -105,7 +105,6 @@ ON_VLLM = {"engine": "vllm", "device": "auto"}
     [
         ({"prompt_tokens": 600}, "exceed the 512 positions that wide was made for: lower"),
         ({"kv_memory_bytes": 2**30}, "are options of vLLM: leave them out"),
-        ({"device": "tpu"}, "--device tpu"),
         ({"engine": "vllm", "device": "cuda"}, "--device cuda: the installed vLLM computes on cpu"),
         (
             {**ON_VLLM, "kv_memory_bytes": 1000},
@@ -126,31 +125,24 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
     assert message in str(caught.value)
 
 
-def test_an_unknown_engine_is_refused() -> None:
-    assert_refused(grasp_deploy("bench", "throughput", "m", "--engine", "trt"), "one of vllm, tran")
-
-
 @pytest.mark.slow
 def test_the_command_writes_the_record_that_it_prints(models: list[Path], tmp_path: Path) -> None:
     config = tmp_path / "small.json"
     config.write_text((models[0] / "config.json").read_text())
-    options = ("--engine", "transformers", "--device", "cpu", "--repetitions", "2", *SMALL)
-    output = tmp_path / "record.json"
-    names = (config, models[1])
+    options = ("--engine", "transformers", "--random-weights", "--repetitions", "2", *SMALL)
+    output = ("--json", "-o", tmp_path / "record.json")
     ended = grasp_deploy(
-        "bench", "throughput", *names, *options, "--random-weights", "--json", "-o", output
+        "bench", "throughput", config, models[1], "--device", "cpu", *options, *output
     )
     record = json.loads(ended.stdout)
-    assert ended.code == 0 and record == read_record(output)
+    assert ended.code == 0 and record == read_record(tmp_path / "record.json")
     assert "--repetitions 2 hardly separates a difference from noise" in ended.stderr
-    assert record["benchmark"] == "throughput" and record["schema_version"] == 1
     assert [model["name"] for model in record["models"]] == ["small", "narrow"]
     assert record["settings"]["batches"] == [1, 3] and record["settings"]["random_weights"]
     for cell in record["cells"]:
+        assert (cell["engine"], len(cell["samples"])) == ("transformers", 2)
         assert (cell["prompt_tokens"], cell["new_tokens"]) == (16, 4)
-        assert len(cell["samples"]) == 2
         for sample in cell["samples"]:
-            assert sample["joules"] is None
             whole = sample["ttft_seconds"] + 3 * sample["tpot_seconds"]
             assert 0 < sample["ttft_seconds"] < sample["seconds"] == pytest.approx(whole)
 
@@ -170,4 +162,3 @@ def test_vllm_measures_two_models_side_by_side(
     for cell in cells:
         assert cell["engine"] == "vllm" and len(cell["samples"]) == 2
         assert all(0 < s["ttft_seconds"] < s["seconds"] for s in cell["samples"])
-        assert all(s["tpot_seconds"] > 0 for s in cell["samples"])

@@ -12,12 +12,6 @@ from transformers.cache_utils import Cache
 
 from grasp_deploy.bench.throughput import transformers_child
 from grasp_deploy.bench.throughput.timing import random_prompts
-from grasp_deploy.bench.throughput.transformers_child import (
-    PreallocatedLayer,
-    empty_cache,
-    generate,
-    load,
-)
 from grasp_deploy.errors import InputError
 from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model
 
@@ -27,7 +21,7 @@ PROMPTS = random_prompts(3, 11, 256, seed=0)
 def greedy(model: PreTrainedModel, new_tokens: int) -> torch.Tensor:
     """The tokens that a measured batch is continued by."""
     tokens = torch.tensor(PROMPTS)
-    cache = empty_cache(model, len(PROMPTS), 11 + new_tokens)
+    cache = transformers_child.empty_cache(model, len(PROMPTS), 11 + new_tokens)
     parts = []
     with torch.inference_mode():
         for _ in range(new_tokens):
@@ -46,14 +40,16 @@ def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
     options = {"max_new_tokens": 7, "min_new_tokens": 7, "do_sample": False, "eos_token_id": None}
     wanted = generator.generate(torch.tensor(PROMPTS), **options)
     assert torch.equal(greedy(model, 7), wanted[:, 11:])
-    is_ours = isinstance(empty_cache(model, 1, 9).layers[0], PreallocatedLayer)
+    is_ours = isinstance(
+        transformers_child.empty_cache(model, 1, 9).layers[0], transformers_child.PreallocatedLayer
+    )
     assert is_ours != ("sliding" in variant), "transformers' own cache forgets"
 
 
 def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
     dense = tiny_model("llama")
     model = slice_by_hand(dense, random_kept(dense.config))
-    layers: list[Any] = list(empty_cache(model, batch=2, tokens=9).layers)
+    layers: list[Any] = list(transformers_child.empty_cache(model, batch=2, tokens=9).layers)
     heads = [layer.num_key_value_heads for layer in model.config.per_layer_config]
     assert len(set(heads)) > 1
     assert [layer.all_keys.shape for layer in layers] == [(2, k, 9, 32) for k in heads]
@@ -67,12 +63,12 @@ def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
 
 def test_random_weights_need_a_config_only(tmp_path: Path) -> None:
     tiny_model("qwen3").config.save_pretrained(tmp_path)
-    model = load(str(tmp_path), "bfloat16", "cpu", random_weights=True, seed=0)
+    model = transformers_child.load(str(tmp_path), "bfloat16", "cpu", random_weights=True, seed=0)
     assert model.vocab_size == 256 and model.gpu is None
     first, last = model.generate(PROMPTS, 3)
     assert 0 < first[0] < last[2]
     with pytest.raises(InputError, match="weights"):
-        load(str(tmp_path), "bfloat16", "cpu", random_weights=False, seed=0)
+        transformers_child.load(str(tmp_path), "bfloat16", "cpu", random_weights=False, seed=0)
 
 
 def test_weights_that_do_not_fit_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +77,7 @@ def test_weights_that_do_not_fit_are_told_in_one_line(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(transformers_child, "load_weights", fail)
     with pytest.raises(InputError, match=r"^cpu has no room for m .* fewer models at a time$"):
-        load("m", "bfloat16", "cpu", random_weights=False, seed=0)
+        transformers_child.load("m", "bfloat16", "cpu", random_weights=False, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +97,7 @@ def test_only_memory_that_runs_out_is_told_in_one_line(
     monkeypatch.setattr(transformers_child, "_next_tokens", fail)
     words = r"^3 prompts of 11 tokens do not fit .* smaller batches" if told else "a bug of ours"
     with pytest.raises(InputError if told else RuntimeError, match=words):
-        generate(tiny_model("llama"), PROMPTS, 2)
+        transformers_child.generate(tiny_model("llama"), PROMPTS, 2)
 
 
 def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,4 +110,4 @@ def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(transformers_child, "_next_tokens", step)
     monkeypatch.setattr(transformers_child, "_now", lambda device: clock[0])
-    assert generate(tiny_model("llama"), PROMPTS, 4) == ([1.0] * 3, [7.0] * 3)
+    assert transformers_child.generate(tiny_model("llama"), PROMPTS, 4) == ([1.0] * 3, [7.0] * 3)

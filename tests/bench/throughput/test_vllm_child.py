@@ -14,18 +14,8 @@ from grasp_deploy.bench.throughput.engines import MODULES, environment_of, load_
 from grasp_deploy.bench.throughput.record import ThroughputSettings
 from grasp_deploy.engine.child import child
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.models import BenchModel, bench_models
+from grasp_deploy.evaluate.models import bench_models
 from tests.cli.command import REPOSITORY
-from tests.tiny import pruned_config, tiny_config
-
-SETTINGS = ThroughputSettings(
-    batches=(1, 2),
-    prompt_tokens=24,
-    new_tokens=8,
-    kv_memory_bytes=2**22,
-    device="cpu",
-    enforce_eager=True,
-)
 
 
 class StaggeredEngine:
@@ -58,30 +48,21 @@ def test_first_and_last_tokens_are_timed_by_request(monkeypatch: pytest.MonkeyPa
     assert timing == ([1, 2], [4, 5])
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> BenchModel:
-    """Nothing but the config.json of a pruned model whose layers differ."""
-    config: Any = pruned_config(tiny_config("llama"), [(2, 96), (1, 64), (1, 32)])
-    config.architectures = ["GraspLlamaForCausalLM"]
-    config.save_pretrained(tmp_path)
-    return bench_models([str(tmp_path)], random_weights=True, dtype="bfloat16")[0]
-
-
-def test_one_step_may_prefill_the_largest_batch(model: BenchModel) -> None:
-    engine = load_request(model, model.path, SETTINGS)["engine"]
+def test_one_step_may_prefill_the_largest_batch(demo_model: Path) -> None:
+    (model,) = bench_models([str(demo_model)], random_weights=True)
+    settings = ThroughputSettings("vllm", (1, 2), prompt_tokens=24, new_tokens=8)
+    engine = load_request(model, model.path, settings)["engine"]
     assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (2, 48)
-    assert engine["kv_cache_memory_bytes"] == 2**22 and engine["max_model_len"] == 32
+    assert engine["max_model_len"] == 32
     assert engine["load_format"] == "dummy" and engine["enable_prefix_caching"] is False
 
 
 @pytest.mark.vllm
-def test_what_vllm_refuses_is_told_in_one_line(model: BenchModel) -> None:
-    request = load_request(model, model.path, SETTINGS)
-    request["engine"]["dtype"] = "int3"
+def test_what_vllm_refuses_is_told_in_one_line(demo_model: Path) -> None:
     environment = {**environment_of("vllm"), "PYTHONPATH": str(REPOSITORY)}
     with (
         child(MODULES["vllm"], environment, name="vLLM") as ask,
         pytest.raises(InputError, match=r"^vLLM cannot start: .*'float32'") as caught,
     ):
-        ask(request)
+        ask({"engine": {"model": str(demo_model), "dtype": "int3"}})
     assert "\n" not in str(caught.value)
