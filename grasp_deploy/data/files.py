@@ -82,7 +82,7 @@ def _columns(path: Path, column: str | None) -> Columns:
         return _json_columns(_json_rows(path))
     except InputError:
         raise
-    except (OSError, ValueError, RecursionError, Warning) as error:
+    except (OSError, ValueError, RuntimeError, Warning) as error:
         raise InputError(
             f"{path} is not valid {suffix[1:]}: {first_line(error)}; {REMEDIES[suffix]}"
         ) from error

@@ -157,20 +157,16 @@ def test_windows_belong_to_the_sequence_or_document_in_which_they_end() -> None:
     assert [window.cluster for window in windows] == [0, 1, 1, 1, 2]
 
 
-def test_bits_per_byte_count_the_bytes_of_what_is_scored() -> None:
+def test_bits_per_byte_count_the_bytes_of_what_is_scored(demo_model: Path) -> None:
     # A byte is a token, so the bytes are the tokens and bits per byte is bits per token.
     text = "naïve cafés, 34 €"
-    blocks = Blocks(torch.tensor([[*text.encode()]]), TextSource("x"), 1)
+    blocks = Blocks(torch.tensor([[*text.encode()]]), NOISE, 1)
     result = perplexity(tiny_model("llama"), blocks, tokenizer=tiny_tokenizer())
     assert result.bytes == result.tokens == len(text.encode()) - 1
     assert result.bits_per_byte == pytest.approx(result.loss_nats_per_token / math.log(2))
-
-
-def test_bytes_of_a_tokenizer_with_longer_tokens(demo_model: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(demo_model)
-    text = "Once upon a time there was a little bear. " * 8
-    ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
-    ids = ids[: len(ids) // 8 * 8]
+    tokenizer = AutoTokenizer.from_pretrained(demo_model)  # of longer tokens
+    story = "Once upon a time there was a little bear. " * 8
+    ids = torch.tensor(tokenizer(story, add_special_tokens=False)["input_ids"])[:64]
     windows = windows_of(Blocks(ids.view(-1, 8), NOISE, 1), 8, stride=3)
     assert scored_bytes(tokenizer, windows) == len(str(tokenizer.decode(ids[1:])).encode())
 
