@@ -46,14 +46,13 @@ from benchmarks.study.rows import check_title, earlier_rows
 from benchmarks.study.tables import quality_tables
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.compression.choice import candidate_masks, refit_best
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.gates import candidate_masks, learn_gates
 from grasp_deploy.compression.initial_scores import initial_scores
+from grasp_deploy.compression.learning import learn_gates, learn_scales
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.provenance import budget_record
-from grasp_deploy.compression.refit import refit_best
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource
 from grasp_deploy.errors import InputError
@@ -79,10 +78,9 @@ def rows_of(
     freeze(model)
     with new_workspace(job, work) as workspace:
         chosen = FrozenModel(job, model, workspace, on_progress)
-        initial = initial_scores(chosen)
-        scores = learn_gates(chosen, initial.scores)
-        masks, _ = candidate_masks(chosen, scores, initial.mask)
-        mask, _ = refit_best(chosen, masks)
+        initial, reached = initial_scores(chosen)
+        scores = learn_gates(chosen, initial)
+        mask = refit_best(chosen, candidate_masks(chosen, scores, reached))
     for calibrator in calibrators:
         with new_workspace(job, work) as workspace:
             calibration = replace(job, text=jobs[calibrator].text)

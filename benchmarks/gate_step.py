@@ -50,7 +50,7 @@ from benchmarks.gate_bounds import lower_bound, tight_bound, twin
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget

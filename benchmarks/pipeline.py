@@ -39,14 +39,13 @@ from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.checkpoint.read.random_weights import random_model
 from grasp_deploy.checkpoint.read.source import ModelSource
 from grasp_deploy.checkpoint.read.validate import StoredModel
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.choice import candidate_masks, refit_best
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.gates import candidate_masks, learn_gates
 from grasp_deploy.compression.initial_scores import initial_scores
+from grasp_deploy.compression.learning import learn_gates, learn_scales
 from grasp_deploy.compression.prepare import PreparedRun
-from grasp_deploy.compression.refit import refit_best
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.scales import learn_scales
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.files.progress import OnProgress
@@ -104,9 +103,8 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
 
 def mask_chosen(frozen: FrozenModel) -> torch.Tensor:
     """`(N,)` mask of the scores that the run asks for."""
-    initial = initial_scores(frozen)
-    scores = learn_gates(frozen, initial.scores)
-    return candidate_masks(frozen, scores, initial.mask)[0][0]
+    initial, reached = initial_scores(frozen)
+    return candidate_masks(frozen, learn_gates(frozen, initial), reached)[0]
 
 
 def stage_rows(

@@ -6,12 +6,13 @@ They decide the mask by themselves, or are what gates are learnt from.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from grasp_deploy.compression.frozen_model import FrozenModel, StageResult
+from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.resume import StageResult
 from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
 from grasp_deploy.pruning.criteria import ADDITIVE, criterion_scores
 from grasp_deploy.pruning.criteria.batches import OnBatch
@@ -19,49 +20,34 @@ from grasp_deploy.pruning.criteria.outliers import outlier_ratios
 from grasp_deploy.pruning.progressive import cut_in_rounds
 
 
-@dataclass(frozen=True)
-class InitialScores:
-    """Scores to rank units by, and the mask that rounds have already reached with them."""
+def initial_scores(frozen: FrozenModel) -> tuple[Tensor, Tensor | None]:
+    """`(N,)` scores as the config asks for, and the `(N,)` mask that rounds have reached by them.
 
-    scores: Tensor  # (N,)
-    mask: Tensor | None = None  # (N,) bool
-
-
-def initial_scores(frozen: FrozenModel) -> InitialScores:
-    """Scores as the config asks for; made once, since they take minutes."""
+    Made once, since they take minutes.
+    """
     run, config = frozen.run, frozen.run.config
     if config.first_scores == "equal":
-        return InitialScores(torch.zeros(run.budget.units.size, device=run.device))
+        return torch.zeros(run.budget.units.size, device=run.device), None
     if config.cuts_in_rounds:
-        initial = prune_in_rounds(frozen)
+        made = prune_in_rounds(frozen)
     else:
-        initial = _one_shot(frozen, config.first_scores)
-    if not config.learns:
-        return initial
+        made, _ = frozen.once("start", partial(_one_shot, frozen))
+    scores, mask = made["scores"], made.get("mask")
     # Learning needs scores of a fixed range, whatever the criterion's unit.
-    return replace(initial, scores=by_rank(initial.scores, run.budget))
+    return (by_rank(scores, run.budget) if config.learns else scores), mask
 
 
-def _one_shot(frozen: FrozenModel, criterion: str) -> InitialScores:
+def _one_shot(frozen: FrozenModel) -> StageResult:
     run, config = frozen.run, frozen.run.config
-
-    def compute() -> StageResult:
-        scores = _criterion_scores(
-            frozen,
-            criterion,
-            lambda step, steps: frozen.on_progress(
-                {"stage": "criterion", "step": step, "steps": steps}
-            ),
-        )
-        ratios = None
-        if config.allocation == "owl":
-            ratios = outlier_ratios(frozen.model, run.criterion_sequences, config.batch_size)
-        return StageResult({"scores": allocate(config.allocation, scores, run.budget, ratios)})
-
-    return InitialScores(frozen.once("start", ("scores",), compute).vectors["scores"])
+    on_batch = partial(frozen.report, "criterion")
+    scores = _criterion_scores(frozen, config.first_scores, on_batch)
+    ratios = None
+    if config.allocation == "owl":
+        ratios = outlier_ratios(frozen.model, run.criterion_sequences, config.batch_size)
+    return {"scores": allocate(config.allocation, scores, run.budget, ratios)}, {}
 
 
-def prune_in_rounds(frozen: FrozenModel) -> InitialScores:
+def prune_in_rounds(frozen: FrozenModel) -> dict[str, Tensor]:
     """Scores and mask of iterative pruning; each round is saved, and a killed run goes on there.
 
     Columns are refitted behind every round but, without learning, the last: the refit on more
@@ -69,14 +55,17 @@ def prune_in_rounds(frozen: FrozenModel) -> InitialScores:
     """
     run, config = frozen.run, frozen.run.config
     began = time.perf_counter()
-    saved = frozen.recall("rounds", "scores", "mask")
-    done, before = (saved.record["round"], saved.record["seconds"]) if saved else (0, 0.0)
+    reached: dict[str, Tensor] = {}
+    done, seconds = 0, 0.0
+    if frozen.workspace.has("start"):
+        reached, record = frozen.recall("start")
+        done, seconds = record["round"], record["seconds"]
     sequences = run.criterion_sequences
+    refits = config.rounds if config.learns else config.rounds - 1
     per_round = len(sequences) + len(frozen.outputs.linears) * config.compensation
 
     def report(step: int) -> None:
-        steps = config.rounds * per_round
-        frozen.on_progress({"stage": "rounds", "step": done * per_round + step, "steps": steps})
+        frozen.report("rounds", done * per_round + step, config.rounds * per_round)
 
     def score(mask: Tensor) -> Tensor:
         with frozen.gated(mask.float()):
@@ -86,26 +75,22 @@ def prune_in_rounds(frozen: FrozenModel) -> InitialScores:
                 lambda batch, batches: report(len(sequences) * batch // batches),
             )
 
-    def refits() -> bool:
-        return config.compensation and (config.learns or done + 1 < config.rounds)
-
     def refit(mask: Tensor) -> None:
-        if refits():
+        if config.compensation and done < refits:
             for number, _ in enumerate(frozen.refit(mask, sequences), start=1):
                 report(len(sequences) + number)
 
-    reached = saved.vectors["mask"] if saved else None
     for scores, mask in cut_in_rounds(
-        run.budget, config.rounds, score, refit, done=done, mask=reached
+        run.budget, config.rounds, score, refit, done=done, mask=reached.get("mask")
     ):
-        columns = frozen.outputs.extract(mask) if refits() else {}
+        columns = frozen.outputs.extract(mask) if config.compensation and done < refits else {}
+        reached = {"scores": scores, "mask": mask}
         done += 1
         report(0)
-        saved = StageResult({"scores": scores, "mask": mask}, columns, {"round": done})
-        frozen.save("rounds", saved, before + time.perf_counter() - began)
-    assert saved is not None, "there is at least one round"
-    frozen.seconds["start"] = float(saved.record["seconds"])
-    return InitialScores(saved.vectors["scores"], saved.vectors["mask"])
+        record = {"round": done, "seconds": seconds + time.perf_counter() - began}
+        frozen.workspace.save("start", {**reached, **columns}, record)
+        frozen.records["start"] = record
+    return reached
 
 
 def _criterion_scores(frozen: FrozenModel, name: str, on_batch: OnBatch) -> Tensor:

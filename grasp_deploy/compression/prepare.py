@@ -14,10 +14,9 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
-from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
@@ -55,8 +54,7 @@ class PreparedRun:
     def identity(self) -> dict[str, Any]:
         """Inputs and software, which a resumed run must share with the run that it continues."""
         releases = versions()
-        names = ("grasp_deploy", "torch", "transformers")
-        software = {name: releases[name] for name in names}
+        software = {name: releases[name] for name in ("grasp_deploy", "torch", "transformers")}
         return {**self.inputs, "device": self.device.type, **software}
 
     @cached_property
@@ -84,11 +82,6 @@ class PreparedRun:
         return self.blocks.train[: self.config.criterion_sequences]
 
     @property
-    def fingerprint(self) -> Tensor | None:
-        """Fingerprint of the text, by which an evaluation on the same text is recognised."""
-        return fingerprint(self.text.token_ids)
-
-    @property
     def group_width(self) -> int:
         """`G·D`: attention outputs of one KV group."""
         return self.shape.query_heads_per_group * self.shape.head_dim
@@ -102,25 +95,23 @@ class PreparedRun:
         return config.ranking == "score-per-cost"
 
     @property
-    def gate_schedule(self) -> Schedule:
-        config = self.config
-        epochs = config.epochs if self.config.learns else 0
-        return replace(self._schedule(epochs), distil=config.objective == "distillation")
-
-    @property
     def scale_schedule(self) -> Schedule:
-        return self._schedule(self.config.scale_epochs)
-
-    def _schedule(self, epochs: int) -> Schedule:
+        """The steps of learning scales."""
         config = self.config
         return Schedule(
-            epochs=epochs,
+            epochs=config.scale_epochs,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             seed=config.seed,
             select=config.select,
             cosine=config.learning_rate_schedule == "cosine",
         )
+
+    @property
+    def gate_schedule(self) -> Schedule:
+        """The steps of learning gates."""
+        distil = self.config.objective == "distillation"
+        return replace(self.scale_schedule, epochs=self.config.epochs, distil=distil)
 
 
 def prepare(config: CompressConfig) -> PreparedRun:
@@ -131,13 +122,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
     )
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
-    shape = base.shape
-    if shape.pruned:
-        raise InputError(
-            f"{config.model} is already pruned: compress the model that it came from with a "
-            "smaller budget (its plan names it)"
-        )
-    budget = budget_for(config, shape, device)
+    budget = budget_for(config, base.shape, device)
     text = read_calibration(
         load_tokenizer(source.directory), sources, config.sequence_length, config.sequences
     )

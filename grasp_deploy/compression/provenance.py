@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.version import __version__
 
 
-def provenance_of(run: PreparedRun, mask: Tensor) -> dict[str, Any]:
-    """The part of a plan's provenance that the run and its `(N,)` mask decide."""
+def provenance_of(
+    frozen: FrozenModel, mask: Tensor, losses: dict[str, float | None], fitted: Iterable[str]
+) -> dict[str, Any]:
+    """A plan's provenance: of the run, its `(N,)` mask, and what its stages recorded."""
+    run, records = frozen.run, frozen.records
     units = run.budget.units
     return {
         "model": run.source.name,
@@ -27,6 +32,11 @@ def provenance_of(run: PreparedRun, mask: Tensor) -> dict[str, Any]:
         "calibration": run.text.as_dict() | {"heldout_sequences": len(run.blocks.heldout)},
         "inputs": run.inputs,
         "versions": versions(),
+        "losses": losses,
+        "seconds": frozen.seconds,
+        "compensation": records.get("compensation", {}).get("fits", []),
+        "fitted": sorted(fitted),
+        "swaps": records.get("swaps", {}).get("accepted", []),
     }
 
 

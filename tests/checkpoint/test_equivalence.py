@@ -20,7 +20,7 @@ from grasp_deploy.checkpoint.plan import Plan, load_plan
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.compression.budget import unit_table
+from grasp_deploy.compression.budget_options import unit_table
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.gates import gated
 from tests.tiny import VARIANTS, save_tiny

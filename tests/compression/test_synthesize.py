@@ -10,7 +10,7 @@ import torch
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.read.config_file import read_config_at
 from grasp_deploy.checkpoint.read.random_weights import random_model
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import assert_refused, grasp_deploy, tree
@@ -129,11 +129,14 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
         (("--keep", "0.6", "--tensor-parallel", "5"), ("--tensor-parallel 5",)),
         (("--keep", "0.6", "--kv-keep", "0"), ("--kv-keep 0 is not a share",)),
         (("--keep", "0.6", "--kv-keep", "1.1"), ("--kv-keep 1.1", "at most 1")),
-        (("--keep", "0.6", "--kv-keep", "0.1"), ("--kv-keep 0.1", "smallest possible is 0.25")),
-        (("--keep", "0.3", "--kv-keep", "1"), ("do not go together", "does not pay")),
+        (("--keep", "0.6", "--kv-keep", "0.1"), ("--kv-keep 0.1", "do not go together", "floor 3")),
+        (("--keep", "0.3", "--kv-keep", "1"), ("do not go together", "under the floor")),
         (("--keep", "0.9", "--kv-keep", "0.3"), ("do not go together", "even all FFN")),
         (("--keep", "0.6", "--kv-keep", "1", "--targets", "kv"), ("--targets kv", "drop one")),
-        (("--keep", "0.6", "--kv-keep", "1", "--cost", "kv-bytes"), ("use --keep alone",)),
+        (
+            ("--keep", "0.6", "--kv-keep", "1", "--cost", "kv-bytes"),
+            ("nothing to prune", "change one"),
+        ),
     ],
 )
 def test_bad_options_are_refused(

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-from grasp_deploy.compression.budget import unit_table
+from grasp_deploy.compression.budget_options import unit_table
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.costs import Widths, parameters_cost
 from grasp_deploy.pruning.gates import GateSite, gated, straight_through

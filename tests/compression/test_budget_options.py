@@ -13,9 +13,8 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import pruned_layers
-from grasp_deploy.compression.budget import budget_for, unit_table
+from grasp_deploy.compression.budget_options import budget_for, unit_costs, unit_table
 from grasp_deploy.compression.provenance import budget_record
-from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.budget import Budget
@@ -182,9 +181,9 @@ def test_costs_of_ones_own(costs_module: None) -> None:
         ("my_costs:short", r"returned shape \(3,\): .* 294 units is needed, shape \(294,\)"),
         ("my_costs:negative", "returned -1.0 for unit 5: costs are finite and not negative"),
         ("my_costs:undefined", "returned nan for unit 0"),
-        ("my_costs:failing", "failed with KeyError: 'depth'; it is called as function"),
-        ("my_costs:absent", "cannot be imported .AttributeError"),
-        ("no_such_module:costs", "cannot be imported .ModuleNotFoundError"),
+        ("my_costs:failing", "failed with KeyError: 'depth'; give package.module:function"),
+        ("my_costs:absent", "cannot be imported: AttributeError"),
+        ("no_such_module:costs", "cannot be imported: ModuleNotFoundError"),
     ],
 )
 def test_costs_of_ones_own_that_do_not_work(
