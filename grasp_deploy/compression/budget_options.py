@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.option import flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
@@ -70,24 +69,15 @@ def _limit(config: CompressConfig, shape: ModelShape, total: float) -> float:
     if config.keep is not None:
         # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
         return float(Fraction(str(config.keep)) * Fraction(total))
-    name, dense = "kv_per_token", shape.kv_bytes_per_token()
-    if config.weights is not None:
-        name, dense = "weights", shape.weight_bytes
-    option, text = flag(config, name), getattr(config, name)
+    option, dense, fixed, scale = _in_bytes(config, shape, total)
+    text = config.weights or config.kv_per_token or ""
     asked = parse_bytes(text, option)
     if asked > dense:
         raise InputError(
             f"{option} {text} is more than the dense model's {format_bytes(dense)}: ask for less, "
             "or serve the model as it is"
         )
-    if name == "kv_per_token":
-        return asked
-    return (asked - _fixed_bytes(shape, total)) / shape.bytes_per_parameter
-
-
-def _fixed_bytes(shape: ModelShape, total: float) -> float:
-    """Weight bytes that no mask removes: embeddings, norms and units outside the targets."""
-    return shape.weight_bytes - total * shape.bytes_per_parameter
+    return (asked - fixed) / scale
 
 
 def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: float) -> str:
@@ -95,11 +85,19 @@ def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: f
     if config.keep is not None:
         steps = math.ceil(10_000 * Fraction(limit) / Fraction(total))
         return f"--keep {steps / 10_000:g}"
-    option, size = "--kv-per-token", math.ceil(limit)
-    if config.weights is not None:
-        option = "--weights"
-        size = math.ceil(_fixed_bytes(shape, total) + limit * shape.bytes_per_parameter)
+    option, _, fixed, scale = _in_bytes(config, shape, total)
+    size = math.ceil(fixed + limit * scale)
     return f"{option} {size} ({format_bytes(size)})"
+
+
+def _in_bytes(
+    config: CompressConfig, shape: ModelShape, total: float
+) -> tuple[str, int, float, int]:
+    """The option of a budget in bytes; bytes in all, those that always stay, and of a cost of 1."""
+    if config.weights is None:
+        return "--kv-per-token", shape.kv_bytes_per_token(), 0.0, 1
+    scale = shape.bytes_per_parameter
+    return "--weights", shape.weight_bytes, shape.weight_bytes - total * scale, scale
 
 
 def unit_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> Tensor:
@@ -152,8 +150,7 @@ def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
             "function(units, shape) and returns one number per unit"
         ) from None
     finally:
-        with suppress(ValueError):
-            sys.path.remove(str(Path.cwd()))
+        sys.path.remove(str(Path.cwd()))
     if tuple(costs.shape) != (units.size,):
         raise InputError(
             f"--cost {reference} returned shape {tuple(costs.shape)}: one number for each of the "

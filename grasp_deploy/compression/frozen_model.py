@@ -34,8 +34,17 @@ class FrozenModel:
     """A run's model, with the workspace that keeps what its stages found."""
 
     def __init__(
-        self, run: PreparedRun, model: nn.Module, workspace: Workspace, on_progress: OnProgress
+        self,
+        run: PreparedRun,
+        workspace: Workspace,
+        on_progress: OnProgress,
+        model: nn.Module | None = None,
     ) -> None:
+        """Load the run's weights onto its device, unless `model` has them, and freeze them."""
+        config = run.config
+        if model is None:
+            model = load_checked(run.source.directory, run.device, config.dtype, config.attention)
+        freeze(model, config.gradient_checkpointing)
         self.run, self.model, self.workspace = run, model, workspace
         self.on_progress = on_progress
         # What is told of each stage that ran, of these three always
@@ -43,16 +52,8 @@ class FrozenModel:
             stage: {"seconds": 0.0} for stage in ("start", "gates", "scales")
         }
         self.outputs = OutputProjections(
-            model, run.budget.units, run.group_width, resettable=run.config.compensation
+            model, run.budget.units, run.group_width, resettable=config.compensation
         )
-
-    @classmethod
-    def load(cls, run: PreparedRun, workspace: Workspace, on_progress: OnProgress) -> FrozenModel:
-        """Load the run's weights onto its device and freeze them."""
-        config = run.config
-        model = load_checked(run.source.directory, run.device, config.dtype, config.attention)
-        freeze(model, config.gradient_checkpointing)
-        return cls(run, model, workspace, on_progress)
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
@@ -35,11 +34,6 @@ class PreparedRun:
     budget: Budget
     text: Blocks
     weight_hashes: dict[str, str]  # SHA-256 by file name
-
-    @property
-    def shape(self) -> ModelShape:
-        """Shape of the dense model."""
-        return self.base.shape
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -66,10 +60,9 @@ class PreparedRun:
         # Backwards, so that a source of few sequences holds out its last: its first is among the
         # first of all, which are all that criteria and refitting read.
         places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
-        splits = [CalibrationBlocks.split(of_source) for of_source in places]
-        train = torch.cat([split.train for split in splits]).sort().values
-        heldout = torch.cat([split.heldout for split in splits]).sort().values
-        return CalibrationBlocks(token_ids[train], token_ids[heldout])
+        is_heldout = torch.zeros(len(token_ids), dtype=torch.bool)
+        is_heldout[torch.cat([CalibrationBlocks.split(p).heldout for p in places])] = True
+        return CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout])
 
     @property
     def gate_blocks(self) -> CalibrationBlocks:
@@ -84,7 +77,7 @@ class PreparedRun:
     @property
     def group_width(self) -> int:
         """`G·D`: attention outputs of one KV group."""
-        return self.shape.query_heads_per_group * self.shape.head_dim
+        return self.base.shape.query_heads_per_group * self.base.shape.head_dim
 
     @property
     def ranks_per_cost(self) -> bool:

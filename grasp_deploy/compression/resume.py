@@ -118,13 +118,32 @@ def _continues(
             f"{directory} already exists and was not created by grasp-deploy: move it or choose "
             "another --output"
         )
-    if begun and resume:
-        _refuse_other_run(directory, config, inputs)
-    elif begun and not overwrite:
+    if not begun or (overwrite and not resume):
+        return False
+    if not resume:
         raise InputError(
             f"an unfinished run lies in {directory}: continue it with --resume, or {START_OVER}"
         )
-    return begun and resume
+    options = _changed_options(directory, config)
+    if options:
+        raise InputError(
+            f"the run in {directory} began with other options ({', '.join(options)}): resume it "
+            f"with the same ones, or {START_OVER}"
+        )
+    before = read_json(directory / INPUTS_FILE, START_OVER)
+    changed = [
+        f"{name} under the same name (their SHA-256 differs)"
+        if name in HASHED
+        else f"{name} ({before.get(name)} -> {value})"
+        for name, value in inputs.items()
+        if before.get(name) != value
+    ]
+    if changed:
+        raise InputError(
+            f"the run in {directory} began with other {' and '.join(changed)}: put the old ones "
+            f"back, or {START_OVER}"
+        )
+    return True
 
 
 def _holds_others(directory: Path, begun: bool) -> bool:
@@ -143,28 +162,6 @@ def _clear(directory: Path) -> None:
 
 
 def _changed_options(directory: Path, config: CompressConfig) -> list[str]:
-    begun, now = read_json(directory / CONFIG_FILE, START_OVER), config.as_dict()
-    changed = [name for name in now if begun.get(name) != now[name]]
-    return [f"{flag(config, name)} {begun.get(name)} -> {now[name]}" for name in changed]
-
-
-def _refuse_other_run(directory: Path, config: CompressConfig, inputs: dict[str, Any]) -> None:
-    options = _changed_options(directory, config)
-    if options:
-        raise InputError(
-            f"the run in {directory} began with other options ({', '.join(options)}): resume it "
-            f"with the same ones, or {START_OVER}"
-        )
-    begun = read_json(directory / INPUTS_FILE, START_OVER)
-    changed = [
-        f"{name} under the same name (their SHA-256 differs)"
-        if name in HASHED
-        else f"{name} ({begun.get(name)} -> {value})"
-        for name, value in inputs.items()
-        if begun.get(name) != value
-    ]
-    if changed:
-        raise InputError(
-            f"the run in {directory} began with other {' and '.join(changed)}: put the old ones "
-            f"back, or {START_OVER}"
-        )
+    before, now = read_json(directory / CONFIG_FILE, START_OVER), config.as_dict()
+    changed = [name for name in now if before.get(name) != now[name]]
+    return [f"{flag(config, name)} {before.get(name)} -> {now[name]}" for name in changed]

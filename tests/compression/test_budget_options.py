@@ -14,7 +14,7 @@ from torch import Tensor
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.compression.budget_options import budget_for, unit_costs, unit_table
-from grasp_deploy.compression.provenance import budget_record
+from grasp_deploy.compression.result import budget_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.budget import Budget

@@ -1,4 +1,4 @@
-"""The choice of the mask: candidates, their refitted output columns, and held-out text decides."""
+"""The mask: candidates, refitted output columns, and held-out text decides; then its scales."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.plan import unit_scales
 from grasp_deploy.checkpoint.read.validate import TensorEntry
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.resume import StageResult
+from grasp_deploy.pruning import training
 from grasp_deploy.pruning.ranking import Ranking
 from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
 
@@ -87,6 +89,19 @@ def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[StageResult]
         if len(frozen.run.blocks.heldout):
             frozen.outputs.reset()
             yield candidate(mask, [])
+
+
+def learn_scales(frozen: FrozenModel, mask: Tensor) -> Tensor:
+    """`(N,)` scales of a `(N,)` mask, 1 at the start and wherever a unit is removed."""
+    run, schedule = frozen.run, frozen.run.scale_schedule
+    return frozen.learn(
+        "scales",
+        unit_scales(mask).to(run.device),
+        schedule,
+        lambda state: training.learn_scales(
+            frozen.model, run.budget.units, run.group_width, mask, run.blocks, schedule, state
+        ),
+    )
 
 
 def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, TensorEntry]:
