@@ -31,11 +31,7 @@ def unit_table(shape: ModelShape) -> UnitTable:
 
 
 def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
-    """Checked budget for a dense model's shape.
-
-    Raises InputError for a pruned model, and for a budget that no mask can meet: it names the
-    smallest or largest one possible.
-    """
+    """Checked budget for a dense model's shape; InputError names the next possible one."""
     if shape.pruned:
         raise InputError(
             f"{config.model} is already pruned: name the model that it came from (its plan does), "
@@ -60,7 +56,7 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
             smallest = _as_option(config, shape, total, error.smallest_limit)
             raise InputError(f"{error}: the smallest possible is {smallest}") from None
         size = config.tensor_parallel
-        cause = f" (--tensor-parallel {size} asks for multiples of {size})" * (size > 1)
+        cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""
         raise InputError(f"{error}{cause}") from None
 
 

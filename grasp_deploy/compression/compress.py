@@ -53,7 +53,6 @@ def compress(
                 {"stage": "export", "step": done, "steps": total}
             ),
         )
-        workspace.remove()
     return Compressed(output, plan, run.base.shape, pruned, peak_memory_bytes(run.device))
 
 

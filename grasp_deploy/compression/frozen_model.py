@@ -47,10 +47,8 @@ class FrozenModel:
         freeze(model, config.gradient_checkpointing)
         self.run, self.model, self.workspace = run, model, workspace
         self.on_progress = on_progress
-        # What is told of each stage that ran, of these three always
-        self.records: dict[str, dict[str, Any]] = {
-            stage: {"seconds": 0.0} for stage in ("start", "gates", "scales")
-        }
+        stages = ("start", "gates", "scales")  # told of even where they did not run
+        self.records: dict[str, dict[str, Any]] = {stage: {"seconds": 0.0} for stage in stages}
         self.outputs = OutputProjections(
             model, run.budget.units, run.group_width, resettable=config.compensation
         )
@@ -152,9 +150,9 @@ class FrozenModel:
 
     def _metrics_row(self, step: StepRecord, seconds: float) -> dict[str, Any]:
         ffn_share, kv_share = self.run.budget.units.kept_shares(step.mask)
-        shares = {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share}
         told = ("stage", "step", "steps", "loss", "heldout_loss")
-        return {**{name: getattr(step, name) for name in told}, **shares, "seconds": seconds}
+        row = {name: getattr(step, name) for name in told}
+        return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}
 
 
 @contextmanager
@@ -166,13 +164,11 @@ def explained_failures(device: torch.device) -> Iterator[None]:
         raise InputError(str(error)) from None
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"{device} is out of memory ({first_line(error)}): try "
-            "--gradient-checkpointing, a shorter --sequence-length, "
-            "--set compensation-sequences=64, or --dtype bfloat16"
+            f"{device} is out of memory ({first_line(error)}): try --gradient-checkpointing, a "
+            "shorter --sequence-length, --set compensation-sequences=64, or --dtype bfloat16"
         ) from None
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(
-            f"the least squares of a layer cannot be solved ({first_line(error)}): use "
-            "more text (--sequences), other text, or --method taylor-element "
-            "--set compensation=no"
+            f"the least squares of a layer cannot be solved ({first_line(error)}): use more text "
+            "(--sequences), other text, or --method taylor-element --set compensation=no"
         ) from None

@@ -57,8 +57,8 @@ class Workspace:
     ) -> Iterator[Workspace]:
         """Hold the workspace of an output: a new one, or with `resume` the one already begun.
 
-        `inputs` identify the run, hashes among them. A run that an InputError ends before any
-        stage was saved leaves nothing. Raises InputError if an unfinished run is in the way,
+        It goes when the block ends well, or with an InputError before any stage was saved. `inputs`
+        identify the run, hashes among them. Raises InputError if an unfinished run is in the way,
         another process holds the workspace, or, with `resume`, config or inputs have changed.
         """
         directory = _directory(output)
@@ -68,11 +68,13 @@ class Workspace:
                 lock.enter_context(locked(directory / LOCK_FILE, output))
             try:
                 with readable_disk_errors(directory):
-                    if not resumes:
-                        _clear(directory)
+                    for path in directory.iterdir():
+                        if not resumes and path.name != LOCK_FILE:
+                            path.unlink()
                     write_text(directory / INPUTS_FILE, json.dumps(inputs))
                     write_text(directory / CONFIG_FILE, config.to_json())  # last: now it is begun
                 yield cls(directory)
+                shutil.rmtree(directory)
             except InputError:
                 if not any(directory.glob("*.safetensors")):
                     shutil.rmtree(directory, ignore_errors=True)
@@ -95,10 +97,6 @@ class Workspace:
         """Metrics of each step of gates and scales, as JSON lines."""
         records = [self.load(stage)[1] for stage in ("gates", "scales") if self.has(stage)]
         return "".join(json.dumps(row) + "\n" for record in records for row in record["metrics"])
-
-    def remove(self) -> None:
-        """Remove the folder of a run that is complete."""
-        shutil.rmtree(self.directory)
 
     def _path(self, stage: str) -> Path:
         return self.directory / f"{stage}.safetensors"
@@ -153,12 +151,6 @@ def _holds_others(directory: Path, begun: bool) -> bool:
     return any(
         path.is_dir() or not any(path.match(name) for name in ours) for path in directory.iterdir()
     )
-
-
-def _clear(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.name != LOCK_FILE:
-            path.unlink()
 
 
 def _changed_options(directory: Path, config: CompressConfig) -> list[str]:

@@ -24,10 +24,7 @@ from grasp_deploy.pruning.training import StepRecord, learn_scores
 
 
 def initial_scores(frozen: FrozenModel) -> tuple[Tensor, Tensor | None]:
-    """`(N,)` scores as the config asks for, and the `(N,)` mask that rounds have reached by them.
-
-    Made once, since they take minutes.
-    """
+    """`(N,)` scores as the config asks for, and the `(N,)` mask that rounds reached by them."""
     run, config = frozen.run, frozen.run.config
     if config.first_scores == "equal":
         return torch.zeros(run.budget.units.size, device=run.device), None
@@ -52,13 +49,13 @@ def _one_shot(frozen: FrozenModel) -> StageResult:
 
 def _in_rounds(frozen: FrozenModel) -> dict[str, Tensor]:
     """Scores and mask of iterative pruning; each round is saved, and a killed run goes on there."""
-    began, rounds = time.perf_counter(), frozen.run.config.rounds
+    began = time.perf_counter()
     reached = {"mask": torch.ones_like(frozen.run.budget.costs, dtype=torch.bool)}
     done, seconds = 0, 0.0
     if frozen.workspace.has("start"):
         reached, record = frozen.recall("start")
         done, seconds = record["round"], record["seconds"]
-    for number in range(done + 1, rounds + 1):
+    for number in range(done + 1, frozen.run.config.rounds + 1):
         reached = _one_round(frozen, reached["mask"], number)
         record = {"round": number, "seconds": seconds + time.perf_counter() - began}
         frozen.workspace.save("start", reached, record)

@@ -28,11 +28,9 @@ from grasp_deploy.pruning.projection import project
 def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = None) -> ModelShape:
     """Write the config.json of `config.model` pruned by a random mask; returns its shape.
 
-    `config.model` is a config.json, a model folder or a hub id. Only budget, shapes and seed of
-    `config` matter; the same ones give the same bytes. `kv_keep` is the share of all KV groups to
-    keep, by count; FFN channels then take the rest of the budget. The folder `output` appears whole
-    or not at all. Raises InputError for any input that cannot be used, such as an output that
-    exists.
+    `config.model` is a config.json, a model folder or a hub id; beside it, budget, shapes and seed
+    matter. `kv_keep` is the share of all KV groups to keep, by count; FFN channels then take the
+    rest of the budget. The folder `output` appears whole or not at all.
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder")
@@ -41,11 +39,12 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
     budget = budget_for(config, dense, torch.device("cpu"))
     generator = torch.Generator().manual_seed(config.seed)
     scores = torch.rand(budget.units.size, generator=generator)
-    mask = project(scores, budget)
-    if kv_keep is not None:
+    if kv_keep is None:
+        mask = project(scores, budget)
+    else:
         mask = _mask_with_kv_share(config, budget, scores, kv_keep)
-    kept = budget.units.kept_per_layer(mask)
-    pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
+    layers = pruned_layers(dense, budget.units.kept_per_layer(mask))
+    pruned = replace(dense, layers=layers, pruned=True)
     with staged_directory(output) as staging:
         write_json(staging / "config.json", pruned_config(stated, pruned))
     return pruned

@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib.util
 import math
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -117,8 +117,7 @@ def heal(
     healed = Healed(output, distiller.step, distiller.seconds, loss_dense, loss_before, loss_after)
     record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
     del record["output"]
-    plan = _healed_plan(plan, record, fingerprint(text.token_ids), sorted(weights))
-    _write(weights, plan, base, output, overwrite)
+    _write(weights, _healed_plan(plan, record, text, weights), base, output, overwrite)
     return healed
 
 
@@ -134,13 +133,11 @@ def _read_text(directory: Path, config: HealConfig) -> tuple[Blocks, Calibration
     return text, blocks
 
 
-def _healed_plan(
-    plan: Plan, record: dict[str, Any], healed_on: Tensor | None, fitted: list[str]
-) -> Plan:
-    fingerprints = [hashes for hashes in (plan.calibrated, healed_on) if hashes is not None]
-    calibrated = torch.cat(fingerprints).unique() if fingerprints else None  # (w,), ascending
+def _healed_plan(plan: Plan, record: dict[str, Any], text: Blocks, fitted: Iterable[str]) -> Plan:
+    hashes = [h for h in (plan.calibrated, fingerprint(text.token_ids)) if h is not None]
+    calibrated = torch.cat(hashes).unique() if hashes else None  # (w,), ascending
     healings = [*plan.provenance.get("healing", []), record]
-    provenance = {**plan.provenance, "fitted": fitted, "healing": healings}
+    provenance = {**plan.provenance, "fitted": sorted(fitted), "healing": healings}
     return replace(plan, calibrated=calibrated, provenance=provenance)
 
 
@@ -150,13 +147,8 @@ def _write(
     """Write the checkpoint: healed linear layers, and the plan's cut of all other tensors."""
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
         path = Path(folder) / "weights.safetensors"
-        try:
-            save_file(weights, path)
-        except SafetensorError as error:
-            raise InputError(
-                f"{folder} cannot hold the healed weights ({error}): make room there, or point "
-                "TMPDIR to a larger disk"
-            ) from None
+        check_room(path, sum(tensor.nbytes for tensor in weights.values()))
+        save_file(weights, path)
         fitted = {
             name: TensorEntry(path, CODES[tensor.dtype], tuple(tensor.shape))
             for name, tensor in weights.items()
