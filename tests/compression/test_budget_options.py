@@ -44,9 +44,8 @@ def test_keep_means_the_decimal_that_was_written(keep: float) -> None:
     assert budget(shape, keep=keep, cost="kv-bytes").limit == exact
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.37])
-def test_keeping_everything_keeps_every_unit(factor: float) -> None:
-    whole = budget(keep=1.0, kv_cost_factor=factor)
+def test_keeping_everything_keeps_every_unit() -> None:
+    whole = budget(keep=1.0, kv_cost_factor=0.37)
     assert bool(project(torch.rand(whole.units.size), whole).all())
 
 
@@ -60,9 +59,8 @@ def test_the_weights_fit_the_bytes_that_were_asked_for(name: str) -> None:
     assert 0 <= left < group
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_kv_cache_fits_the_bytes_that_were_asked_for(dtype: str) -> None:
-    shape = replace(SHAPE, dtype=dtype)
+def test_the_kv_cache_fits_the_bytes_that_were_asked_for() -> None:
+    shape = replace(SHAPE, dtype="bfloat16")
     head_bytes = 2 * 32 * shape.bytes_per_parameter
     asked = budget(shape, kv_per_token=str(4 * head_bytes + 1))
     assert pruned_shape(asked, shape).kv_bytes_per_token() == 4 * head_bytes
@@ -93,19 +91,11 @@ def test_multiples_of_the_tensor_parallel_size_join_the_others() -> None:
     assert (both.ffn_multiple, both.kv_multiple) == (6, 2)
 
 
-def as_option(message: str) -> dict[str, Any]:
-    """The options that an error names as the smallest possible ones."""
-    flag, value = message.split("the smallest possible is --")[1].split()[:2]
-    name = flag.replace("-", "_")
-    return {name: float(value) if name == "keep" else value}
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {"keep": 0.001},
         {"keep": 0.001, "ffn_multiple": 7, "tensor_parallel": 2},
-        {"keep": 0.001, "targets": "kv"},
         {"keep": 0.001, "cost": "kv-bytes"},
         {"weights": "1KiB"},
         {"weights": "1KiB", "targets": "ffn"},
@@ -115,11 +105,12 @@ def as_option(message: str) -> dict[str, Any]:
 def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="under the floor") as error:
         budget(**options)
-    smallest = as_option(str(error.value))
-    assert smallest.keys() < options.keys() or smallest.keys() == options.keys()
-    budget(**{**options, **smallest})
-    name, value = next(iter(smallest.items()))
-    less: float | str = value - 1e-4 if name == "keep" else str(int(value) - 1)
+    flag, value = str(error.value).split("the smallest possible is --")[1].split()[:2]
+    name = flag.replace("-", "_")
+    assert name in options
+    is_keep = name == "keep"
+    budget(**{**options, name: float(value) if is_keep else value})
+    less: float | str = float(value) - 1e-4 if is_keep else str(int(value) - 1)
     with pytest.raises(InputError, match="under the floor"):
         budget(**{**options, name: less})
 
@@ -129,7 +120,6 @@ def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, 
     [
         ({"keep": 0.5, "cost": "kv-bytes", "targets": "ffn"}, "nothing to prune"),
         ({"keep": 0.5, "ffn_multiple": 97}, "96 FFN channels, fewer than the multiple 97"),
-        ({"keep": 0.5, "targets": "kv", "ffn_multiple": 5}, "96 FFN channels, no multiple of 5"),
         ({"weights": "1GiB"}, "--weights 1GiB is more than the dense model's .* KiB: ask for less"),
         ({"kv_per_token": "1MiB"}, "--kv-per-token 1MiB is more than the dense model's 1.50 KiB"),
     ],

@@ -117,7 +117,6 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
     [
         (("--keep", "0.01"), ("under the floor", "the smallest possible is --keep")),
         (("--keep", "0.6", "--targets", "x"), ("--targets 'x'", "one of both")),
-        (("--keep", "0.6", "--kv-keep", "0"), ("--kv-keep 0 is not a share",)),
         (("--keep", "0.6", "--kv-keep", "1.1"), ("--kv-keep 1.1", "at most 1")),
         (("--keep", "0.6", "--kv-keep", "0.1"), ("do not go together", "floor 3", "change one")),
         (("--keep", "0.3", "--kv-keep", "1"), ("do not go together", "under the floor")),
