@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,7 +137,7 @@ def test_a_killed_export_leaves_the_old_or_the_new_or_nothing(
 ) -> None:
     """Killed every so many operations, and at each of the last, where the folder gets its name."""
     output = tmp_path / "out"
-    folders = {"model": str(deep / "model"), "output": str(output)}
+    folders: dict[str, Any] = {"model": str(deep / "model"), "output": str(output)}
     paths = [deep / name / "plan.safetensors" for name in "ab"]
     old, new = ({**folders, "plan": str(path), "shard_bytes": 100_000} for path in paths)
     plans = {path.read_bytes() for path in paths}

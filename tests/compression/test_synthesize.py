@@ -62,7 +62,7 @@ def test_every_family_gives_a_config_that_a_model_can_be_built_from(
     ],
 )
 def test_the_budget_holds_and_is_used_up(
-    keep: float, kv_keep: float | None, multiples: dict[str, int], dense: Path, tmp_path: Path
+    keep: float, kv_keep: float | None, multiples: dict[str, Any], dense: Path, tmp_path: Path
 ) -> None:
     config = CompressConfig(model=str(dense), keep=keep, **multiples)
     shape = synthesize(config, tmp_path / "pruned", kv_keep=kv_keep)
