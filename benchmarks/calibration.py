@@ -47,18 +47,15 @@ from benchmarks.study.tables import quality_tables
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.gates import candidate_masks, learn_gates
-from grasp_deploy.compression.initial_scores import initial_scores
+from grasp_deploy.compression.mask import candidate_masks, learn_scales, refit_best
 from grasp_deploy.compression.prepare import PreparedRun, prepare
-from grasp_deploy.compression.provenance import budget_record
-from grasp_deploy.compression.refit import refit_best
+from grasp_deploy.compression.result import budget_record
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.scales import learn_scales
+from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.pruning.training import freeze
 
 WAYS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
@@ -76,17 +73,15 @@ def rows_of(
         return
     job = jobs[chooser]
     model = load_checked(job.source.directory, job.device, "float32", job.config.attention)
-    freeze(model)
     with new_workspace(job, work) as workspace:
-        chosen = FrozenModel(job, model, workspace, on_progress)
-        initial = initial_scores(chosen)
-        scores = learn_gates(chosen, initial.scores)
-        masks, _ = candidate_masks(chosen, scores, initial.mask)
-        mask, _ = refit_best(chosen, masks)
+        chosen = FrozenModel(job, workspace, on_progress, model)
+        initial, reached = initial_scores(chosen)
+        scores = learn_gates(chosen, initial)
+        mask = refit_best(chosen, candidate_masks(chosen, scores, reached))
     for calibrator in calibrators:
         with new_workspace(job, work) as workspace:
             calibration = replace(job, text=jobs[calibrator].text)
-            calibrated = FrozenModel(calibration, model, workspace, on_progress)
+            calibrated = FrozenModel(calibration, workspace, on_progress, model)
             scales = learn_scales(calibrated, mask)
             provenance = {
                 "dense_layers": bench.dense_layers,

@@ -45,7 +45,7 @@ from benchmarks.common.plans import plan_of, random_mask, random_scales
 from benchmarks.common.spread import spread
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.write.shards import plan_shards, write_shards
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
 

@@ -51,7 +51,7 @@ from benchmarks.common.output import (
 from benchmarks.common.spread import spread
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import load_checked, resolve_device
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget

@@ -33,18 +33,17 @@ from benchmarks.common.output import (
 )
 from benchmarks.quality import PAPER
 from benchmarks.study.options import add_study_options, keeps_and_seeds, settings_of
-from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.gates import learn_gates, ranking_of
-from grasp_deploy.compression.initial_scores import initial_scores
+from grasp_deploy.compression.mask import ranking_of
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.scores import gate_steps, initial_scores
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
-from grasp_deploy.pruning.training import freeze
+from grasp_deploy.pruning.training import LearningState
 
 WAYS: dict[str, dict[str, Any]] = {
     "projected straight-through": PAPER,
@@ -94,20 +93,16 @@ def _halves(shares: list[float]) -> list[str]:
 
 def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) -> list[Tensor]:
     """`(N,)` masks of the scores alone, without noise, at the start and after even spans."""
-    model = load_checked(job.source.directory, job.device, job.config.dtype, job.config.attention)
-    freeze(model)
-    masks: list[Tensor] = []
     with Workspace.open(
         work / "run", job.config, job.inputs, resume=False, overwrite=True
     ) as workspace:
-        frozen = FrozenModel(job, model, workspace, on_progress)
-        every = max(1, job.gate_schedule.steps // SNAPSHOTS)
-
-        def snapshot(step: int, scores: Tensor) -> None:
-            if step % every == 0:
-                masks.append(ranking_of(frozen, scores).mask.cpu())
-
-        learn_gates(frozen, initial_scores(frozen).scores, snapshot)
+        frozen = FrozenModel(job, workspace, on_progress)
+        state = LearningState(initial_scores(frozen)[0], job.gate_schedule.learning_rate)
+        masks = [ranking_of(frozen, state.values.detach()).mask.cpu()]
+        for step in gate_steps(frozen, state):
+            frozen.report("gates", step.step, step.steps)
+            if step.step % max(1, step.steps // SNAPSHOTS) == 0:
+                masks.append(ranking_of(frozen, state.values.detach()).mask.cpu())
     return masks
 
 

@@ -37,19 +37,16 @@ from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource
 from grasp_deploy.checkpoint.read.validate import StoredModel
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.gates import candidate_masks, learn_gates
-from grasp_deploy.compression.initial_scores import initial_scores
+from grasp_deploy.compression.mask import candidate_masks, learn_scales, refit_best
 from grasp_deploy.compression.prepare import PreparedRun
-from grasp_deploy.compression.refit import refit_best
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.scales import learn_scales
+from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
-from grasp_deploy.pruning.training import freeze
 
 GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 sequences
 SCALE_BLOCKS = 512
@@ -102,9 +99,8 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
 
 def mask_chosen(frozen: FrozenModel) -> torch.Tensor:
     """`(N,)` mask of the scores that the run asks for."""
-    initial = initial_scores(frozen)
-    scores = learn_gates(frozen, initial.scores)
-    return candidate_masks(frozen, scores, initial.mask)[0][0]
+    initial, reached = initial_scores(frozen)
+    return candidate_masks(frozen, learn_gates(frozen, initial), reached)[0]
 
 
 def stage_rows(
@@ -133,7 +129,7 @@ def stage_rows(
         with Workspace.open(
             folder, job.config, job.inputs, resume=False, overwrite=False
         ) as workspace:
-            frozen = FrozenModel(job, model, workspace, on_progress)
+            frozen = FrozenModel(job, workspace, on_progress, model)
             result, seconds, peak = measured(job.device, partial(stage, frozen))
         if name == "criterion":
             masks[name] = result
@@ -183,7 +179,6 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     model = random_model(options.config, resolve_device(options.device))
-    freeze(model)
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
     record = new_record("pipeline", command_of("pipeline", arguments), settings)
     with working_folder("pipeline") as (folder, on_progress):

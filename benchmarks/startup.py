@@ -39,7 +39,7 @@ from benchmarks.common.spread import spread
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.serve import running_server
 from grasp_deploy.errors import InputError

@@ -82,11 +82,11 @@ def _work(request: dict[str, Any], operations: Any) -> None:
 
 def compress_job(config: dict[str, Any], output: str, resume: bool = False) -> None:
     """A compression that saves its state at every step."""
-    from grasp_deploy.compression import resume as workspace
+    from grasp_deploy.compression import frozen_model
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.config.compress_config import CompressConfig
 
-    workspace.SAVE_EVERY_SECONDS = -1.0
+    frozen_model.SAVE_EVERY_SECONDS = -1.0
     compress(CompressConfig(**config), output, resume=resume)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.source import file_hashes
-from grasp_deploy.compression.provenance import budget_record
+from grasp_deploy.compression.result import budget_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget

@@ -18,8 +18,8 @@ from benchmarks.study.tasks import accuracies
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.compression.budget_options import unit_costs
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.unit_costs import unit_costs
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity

@@ -39,8 +39,8 @@ def run_compress(
     `go_on` is the advice to a user who interrupts the run.
     """
     from grasp_deploy.compression.compress import compress
+    from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
-    from grasp_deploy.compression.summary import compression_record
     from grasp_deploy.report.progress import stage_bars
 
     shard_bytes = parse_bytes(shard_size, "--shard-size")

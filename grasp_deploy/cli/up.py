@@ -98,7 +98,7 @@ def is_done(config: CompressConfig, output: Path) -> bool:
     """True if the output is what this config would make: same files, options, seed and release."""
     from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
     from grasp_deploy.compression.prepare import prepare
-    from grasp_deploy.compression.provenance import is_result_of
+    from grasp_deploy.compression.result import is_result_of
 
     if not (output / PLAN_FILE).is_file():
         return False

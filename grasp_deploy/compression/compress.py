@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import resource
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
-from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
-from grasp_deploy.compression.failures import explained_failures
-from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.gates import candidate_masks, learn_gates
-from grasp_deploy.compression.initial_scores import initial_scores
+from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
+from grasp_deploy.compression.mask import candidate_masks, fold_scales, learn_scales, refit_best
 from grasp_deploy.compression.prepare import PreparedRun, prepare
-from grasp_deploy.compression.provenance import provenance_of
-from grasp_deploy.compression.refit import fold_scales, refit_best
+from grasp_deploy.compression.result import Compressed, peak_memory_bytes, provenance_of
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace
-from grasp_deploy.compression.scales import learn_scales
+from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.files.outputs import refuse_existing
 from grasp_deploy.files.progress import OnProgress, ignore_progress
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """The result of a compression."""
-
-    output: Path
-    plan: Plan
-    dense: ModelShape
-    pruned: ModelShape
-    peak_memory_bytes: int  # of the device while learning; on a CPU of the whole process
 
 
 def compress(
@@ -70,8 +52,7 @@ def compress(
                 {"stage": "export", "step": done, "steps": total}
             ),
         )
-        workspace.remove()
-    return Compressed(output, plan, run.shape, pruned, _peak_memory_bytes(run.device))
+    return Compressed(output, plan, run.base.shape, pruned, peak_memory_bytes(run.device))
 
 
 def learn_plan(
@@ -79,27 +60,15 @@ def learn_plan(
 ) -> tuple[Plan, dict[str, Path]]:
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
     with explained_failures(run.device):
-        frozen = FrozenModel.load(run, workspace, on_progress)
-        dense_loss = frozen.heldout_loss()
-        initial = initial_scores(frozen)  # iterative pruning in rounds, by default
-        scores = learn_gates(frozen, initial.scores)  # section 3.3: on budget at every step
-        masks, swaps = candidate_masks(frozen, scores, initial.mask)
-        mask, fits = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
+        frozen = FrozenModel(run, workspace, on_progress)
+        losses = {"heldout_dense": frozen.heldout_loss()}
+        initial, reached = initial_scores(frozen)  # iterative pruning in rounds, by default
+        scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
+        masks = candidate_masks(frozen, scores, reached)
+        mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
         scales = learn_scales(frozen, mask)  # section 3.4
-        pruned_loss = frozen.heldout_loss(mask * scales)
-        fitted = fold_scales(frozen, mask, scales) if fits else {}
-    provenance = {
-        **provenance_of(run, mask),
-        "losses": {"heldout_dense": dense_loss, "heldout_pruned": pruned_loss},
-        "seconds": frozen.seconds,
-        "compensation": [asdict(fit) for fit in fits],
-        "fitted": sorted(fitted),
-        "swaps": swaps,
-    }
-    return Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, run.fingerprint), fitted
-
-
-def _peak_memory_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        losses["heldout_pruned"] = frozen.heldout_loss(mask * scales)
+        fitted = fold_scales(frozen, mask, scales)
+    provenance = provenance_of(frozen, mask, losses, fitted)
+    calibrated = fingerprint(run.text.token_ids)
+    return Plan(scores.float().cpu(), mask.cpu(), scales.cpu(), provenance, calibrated), fitted

@@ -9,14 +9,15 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
-from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.resume import START_OVER, StageResult, Workspace
+from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated
@@ -24,38 +25,38 @@ from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.training import LearningState, StepRecord, freeze
 
-OnStep = Callable[[int, Tensor], None]
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """The result of a finished stage, as the workspace keeps it."""
-
-    vectors: dict[str, Tensor]  # (N,) by name
-    columns: dict[str, Tensor] = field(default_factory=dict)  # refitted for `vectors["mask"]`
-    record: dict[str, Any] = field(default_factory=dict)  # plain values
+SAVE_EVERY_SECONDS = 5.0
 
 
 class FrozenModel:
     """A run's model, with the workspace that keeps what its stages found."""
 
     def __init__(
-        self, run: PreparedRun, model: nn.Module, workspace: Workspace, on_progress: OnProgress
+        self,
+        run: PreparedRun,
+        workspace: Workspace,
+        on_progress: OnProgress,
+        model: nn.Module | None = None,
     ) -> None:
+        """Load the run's weights onto its device, unless `model` has them, and freeze them."""
+        config = run.config
+        if model is None:
+            model = load_checked(run.source.directory, run.device, config.dtype, config.attention)
+        freeze(model, config.gradient_checkpointing)
         self.run, self.model, self.workspace = run, model, workspace
         self.on_progress = on_progress
-        self.seconds = dict.fromkeys(("start", "gates", "scales"), 0.0)  # of each stage that ran
-        self.outputs = OutputProjections(
-            model, run.budget.units, resettable=run.config.compensation
-        )
+        stages = ("start", "gates", "scales")  # told of even where they did not run
+        self.records: dict[str, dict[str, Any]] = {stage: {"seconds": 0.0} for stage in stages}
+        self.outputs = OutputProjections(model, run.budget.units, resettable=config.compensation)
 
-    @classmethod
-    def load(cls, run: PreparedRun, workspace: Workspace, on_progress: OnProgress) -> FrozenModel:
-        """Load the run's weights onto its device and freeze them."""
-        config = run.config
-        model = load_checked(run.source.directory, run.device, config.dtype, config.attention)
-        freeze(model, config.gradient_checkpointing)
-        return cls(run, model, workspace, on_progress)
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds that each stage took."""
+        return {stage: record["seconds"] for stage, record in self.records.items()}
+
+    def report(self, stage: str, step: int, steps: int) -> None:
+        """Report the progress of a stage that has no metrics."""
+        self.on_progress({"stage": stage, "step": step, "steps": steps})
 
     @contextmanager
     def gated(self, gates: Tensor | None) -> Iterator[None]:
@@ -103,49 +104,72 @@ class FrozenModel:
         start: Tensor,
         schedule: Schedule,
         steps: Callable[[LearningState], Iterable[StepRecord]],
-        on_step: OnStep = lambda step, values: None,
     ) -> Tensor:
-        """Run a learning stage from where it was saved; the `(N,)` values that it ends with.
-
-        `on_step(step, values)` sees the values before the first step and after each.
-        """
+        """Run a learning stage from where it was saved; the `(N,)` values that it ends with."""
         state = LearningState(start, schedule.learning_rate)
-        seconds = self.workspace.restore(stage, state) or 0.0
-        on_step(state.step, state.values.detach())
-        units = self.run.budget.units
-        for row in self.workspace.follow(stage, steps(state), state, units, seconds):
-            self.on_progress(row)
-            on_step(row["step"], state.values.detach())
-            seconds = row["seconds"]
-        self.seconds[stage] = seconds
+        record: dict[str, Any] = {"seconds": 0.0, "metrics": []}
+        if self.workspace.has(stage):
+            tensors, record = self.workspace.load(stage)
+            try:
+                state.restore(tensors)
+            except (KeyError, RuntimeError):  # a tensor is missing, or of another shape
+                raise InputError(
+                    f"the saved stage {stage!r} of {self.workspace.directory} is damaged: "
+                    f"{START_OVER}"
+                ) from None
+        saved_at = time.monotonic()
+        for step in steps(state):
+            record["seconds"] += step.seconds
+            record["metrics"].append(self._metrics_row(step, record["seconds"]))
+            if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
+                self.workspace.save(stage, state.tensors(), record)
+                saved_at = time.monotonic()
+            self.on_progress(record["metrics"][-1])
+        self.workspace.save(stage, state.tensors(), record)
+        self.records[stage] = record
         return state.chosen(schedule.select)
 
-    def once(
-        self, stage: str, names: tuple[str, ...], compute: Callable[[], StageResult]
-    ) -> StageResult:
-        """A stage's result: the saved one, or else computed, timed and saved."""
-        result = self.recall(stage, *names)
-        if result is None:
+    def once(self, stage: str, compute: Callable[[], StageResult]) -> StageResult:
+        """A stage's result, computed, timed and saved unless it was before."""
+        if not self.workspace.has(stage):
             began = time.perf_counter()
-            result = compute()
-            self.save(stage, result, time.perf_counter() - began)
-        self.seconds[stage] = float(result.record["seconds"])
-        return result
+            tensors, record = compute()
+            seconds = time.perf_counter() - began
+            self.workspace.save(stage, tensors, {**record, "seconds": seconds})
+        return self.recall(stage)
 
-    def save(self, stage: str, result: StageResult, seconds: float) -> None:
-        """Save a stage's result, so that a resumed run goes on behind it."""
-        result.record["seconds"] = seconds
-        self.workspace.save_tensors(stage, {**result.vectors, **result.columns}, result.record)
-
-    def recall(self, stage: str, *names: str) -> StageResult | None:
-        """The saved result of a stage, its columns back in the model; None if it has none."""
-        size = (self.run.budget.units.size,)
-        saved = self.workspace.restore_tensors(stage, dict.fromkeys(names, size))
-        if saved is None:
-            return None
-        tensors, record = saved
-        vectors = {name: tensors.pop(name).to(self.run.device) for name in names}
-        if tensors:
+    def recall(self, stage: str) -> StageResult:
+        """The saved vectors and record of a stage; its refitted columns are put into the model."""
+        tensors, record = self.workspace.load(stage)
+        vectors = {name: t.to(self.run.device) for name, t in tensors.items() if t.dim() == 1}
+        columns = {name: tensor for name, tensor in tensors.items() if name not in vectors}
+        if columns:
             self.outputs.reset()
-            self.outputs.load(vectors["mask"], tensors)
-        return StageResult(vectors, tensors, record)
+            self.outputs.load(vectors["mask"], columns)
+        self.records[stage] = record
+        return vectors, record
+
+    def _metrics_row(self, step: StepRecord, seconds: float) -> dict[str, Any]:
+        ffn_share, kv_share = self.run.budget.units.kept_shares(step.mask)
+        told = ("stage", "step", "steps", "loss", "heldout_loss")
+        row = {name: getattr(step, name) for name in told}
+        return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}
+
+
+@contextmanager
+def explained_failures(device: torch.device) -> Iterator[None]:
+    """Turn a loss that overflows, a full device or an unsolvable fit into one clear line."""
+    try:
+        yield
+    except LossError as error:
+        raise InputError(str(error)) from None
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"{device} is out of memory ({first_line(error)}): try --gradient-checkpointing, a "
+            "shorter --sequence-length, --set compensation-sequences=64, or --dtype bfloat16"
+        ) from None
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise InputError(
+            f"the least squares of a layer cannot be solved ({first_line(error)}): use more text "
+            "(--sequences), other text, or --method taylor-element --set compensation=no"
+        ) from None

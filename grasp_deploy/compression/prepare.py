@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
-from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
@@ -37,11 +35,6 @@ class PreparedRun:
     text: Blocks
     weight_hashes: dict[str, str]  # SHA-256 by file name
 
-    @property
-    def shape(self) -> ModelShape:
-        """Shape of the dense model."""
-        return self.base.shape
-
     @cached_property
     def inputs(self) -> dict[str, Any]:
         """Fingerprints of the files behind the config's names."""
@@ -55,8 +48,7 @@ class PreparedRun:
     def identity(self) -> dict[str, Any]:
         """Inputs and software, which a resumed run must share with the run that it continues."""
         releases = versions()
-        names = ("grasp_deploy", "torch", "transformers")
-        software = {name: releases[name] for name in names}
+        software = {name: releases[name] for name in ("grasp_deploy", "torch", "transformers")}
         return {**self.inputs, "device": self.device.type, **software}
 
     @cached_property
@@ -68,20 +60,14 @@ class PreparedRun:
         # Backwards, so that a source of few sequences holds out its last: its first is among the
         # first of all, which are all that criteria and refitting read.
         places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
-        splits = [CalibrationBlocks.split(of_source) for of_source in places]
-        train = torch.cat([split.train for split in splits]).sort().values
-        heldout = torch.cat([split.heldout for split in splits]).sort().values
-        return CalibrationBlocks(token_ids[train], token_ids[heldout])
+        is_heldout = torch.zeros(len(token_ids), dtype=torch.bool)
+        is_heldout[torch.cat([CalibrationBlocks.split(p).heldout for p in places])] = True
+        return CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout])
 
     @property
     def criterion_sequences(self) -> Tensor:
         """`(n, T)` ids that criteria read."""
         return self.blocks.train[: self.config.criterion_sequences]
-
-    @property
-    def fingerprint(self) -> Tensor | None:
-        """Fingerprint of the text, by which an evaluation on the same text is recognised."""
-        return fingerprint(self.text.token_ids)
 
     @property
     def ranks_per_cost(self) -> bool:
@@ -92,28 +78,26 @@ class PreparedRun:
         return config.ranking == "score-per-cost"
 
     @property
-    def gate_schedule(self) -> Schedule:
-        """Steps over the first of the sequences to learn from."""
-        config = self.config
-        blocks = replace(self.blocks, train=self.blocks.train[: config.gate_sequences])
-        schedule = self._schedule(blocks, config.epochs if config.learns else 0)
-        return replace(schedule, distil=config.objective == "distillation")
-
-    @property
     def scale_schedule(self) -> Schedule:
-        return self._schedule(self.blocks, self.config.scale_epochs)
-
-    def _schedule(self, blocks: CalibrationBlocks, epochs: int) -> Schedule:
+        """The steps of learning scales."""
         config = self.config
         return Schedule(
-            blocks=blocks,
-            epochs=epochs,
+            blocks=self.blocks,
+            epochs=config.scale_epochs,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             seed=config.seed,
             select=config.select,
             cosine=config.learning_rate_schedule == "cosine",
         )
+
+    @property
+    def gate_schedule(self) -> Schedule:
+        """The steps of learning gates, over the first of the sequences to learn from."""
+        config = self.config
+        blocks = replace(self.blocks, train=self.blocks.train[: config.gate_sequences])
+        distil = config.objective == "distillation"
+        return replace(self.scale_schedule, blocks=blocks, epochs=config.epochs, distil=distil)
 
 
 def prepare(config: CompressConfig) -> PreparedRun:
@@ -124,13 +108,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
     )
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
-    shape = base.shape
-    if shape.pruned:
-        raise InputError(
-            f"{config.model} is already pruned: compress the model that it came from with a "
-            "smaller budget (its plan names it)"
-        )
-    budget = budget_for(config, shape, device)
+    budget = budget_for(config, base.shape, device)
     text = read_calibration(
         load_tokenizer(source.directory), sources, config.sequence_length, config.sequences
     )

@@ -6,7 +6,6 @@ random weights. The text that such a model writes is noise.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
-from grasp_deploy.compression.budget import budget_for
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
@@ -29,29 +28,23 @@ from grasp_deploy.pruning.projection import project
 def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = None) -> ModelShape:
     """Write the config.json of `config.model` pruned by a random mask; returns its shape.
 
-    `config.model` is a config.json, a model folder or a hub id. Only budget, shapes and seed of
-    `config` matter; the same ones give the same bytes. `kv_keep` is the share of all KV groups to
-    keep, by count; FFN channels then take the rest of the budget. The folder `output` appears whole
-    or not at all. Raises InputError for any input that cannot be used, such as an output that
-    exists.
+    `config.model` is a config.json, a model folder or a hub id; beside it, budget, shapes and seed
+    matter. `kv_keep` is the share of all KV groups to keep, by count; FFN channels then take the
+    rest of the budget. The folder `output` appears whole or not at all.
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder")
     stated = read_config(resolve_config(config.model, config.revision))
     dense = model_shape(stated)
-    if dense.pruned:
-        raise InputError(
-            f"{config.model} is already pruned: name the model that it came from, with a smaller "
-            "budget"
-        )
     budget = budget_for(config, dense, torch.device("cpu"))
     generator = torch.Generator().manual_seed(config.seed)
     scores = torch.rand(budget.units.size, generator=generator)
-    mask = project(scores, budget)
-    if kv_keep is not None:
+    if kv_keep is None:
+        mask = project(scores, budget)
+    else:
         mask = _mask_with_kv_share(config, budget, scores, kv_keep)
-    kept = budget.units.kept_per_layer(mask)
-    pruned = replace(dense, layers=pruned_layers(dense, kept), pruned=True)
+    layers = pruned_layers(dense, budget.units.kept_per_layer(mask))
+    pruned = replace(dense, layers=layers, pruned=True)
     with staged_directory(output) as staging:
         write_json(staging / "config.json", pruned_config(stated, pruned))
     return pruned
@@ -61,40 +54,6 @@ def _mask_with_kv_share(
     config: CompressConfig, budget: Budget, scores: Tensor, kv_keep: float
 ) -> Tensor:
     """`(N,)` mask that keeps a share of the KV groups, and the FFN channels that still fit."""
-    _check_kv_keep(config, budget, kv_keep)
-    units, is_kv = budget.units, budget.units.is_kv
-    ffn_multiple, kv_multiple = config.effective_multiples
-    groups = int(is_kv.sum())
-    asked = round(kv_keep * groups)
-    try:
-        # Each kind has a budget of its own, in which units of the other kind cost nothing.
-        kv_budget = make_budget(
-            units, is_kv.double(), asked, kv_multiple=kv_multiple, seed=config.seed
-        )
-    except BudgetError as error:
-        assert error.smallest_limit is not None, "the multiples have been checked"
-        least = math.ceil(10_000 * error.smallest_limit / groups) / 10_000
-        raise InputError(
-            f"--kv-keep {kv_keep:g} is under what every layer keeps (KV groups: {kv_multiple}): "
-            f"the smallest possible is {least:g}"
-        ) from None
-    kv_mask = project(scores, kv_budget)
-    left = budget.limit - budget.cost_of(kv_mask & is_kv)
-    costs = torch.where(is_kv, 0.0, budget.costs)
-    together = f"--keep {config.keep} and --kv-keep {kv_keep:g} do not go together"
-    if left > float(costs.sum()):
-        raise InputError(f"{together}: even all FFN channels do not use up the budget; change one")
-    try:
-        ffn_budget = make_budget(units, costs, left, ffn_multiple=ffn_multiple, seed=config.seed)
-    except BudgetError:
-        raise InputError(
-            f"{together}: the rest of the budget does not pay for the FFN channels that every "
-            "layer keeps; change one"
-        ) from None
-    return kv_mask & project(scores, ffn_budget)
-
-
-def _check_kv_keep(config: CompressConfig, budget: Budget, kv_keep: float) -> None:
     if not 0 < kv_keep <= 1:
         raise InputError(
             f"--kv-keep {kv_keep:g} is not a share: give a number above 0 and at most 1"
@@ -103,8 +62,25 @@ def _check_kv_keep(config: CompressConfig, budget: Budget, kv_keep: float) -> No
         raise InputError(
             f"--kv-keep and --targets {config.targets} contradict each other: drop one"
         )
-    if not budget.costs[~budget.units.is_kv].any():
-        raise InputError(
-            f"--cost {config.cost_model} counts no FFN channels, so --kv-keep decides everything: "
-            "use --keep alone"
+    units, is_kv = budget.units, budget.units.is_kv
+    ffn_multiple, kv_multiple = config.effective_multiples
+    groups = round(kv_keep * int(is_kv.sum()))
+    ffn_costs = torch.where(is_kv, 0.0, budget.costs)
+    try:
+        # Each kind has a budget of its own, in which units of the other kind cost nothing.
+        kv_budget = make_budget(
+            units, is_kv.double(), groups, kv_multiple=kv_multiple, seed=config.seed
         )
+        kv_mask = project(scores, kv_budget)
+        left = budget.limit - budget.cost_of(kv_mask & is_kv)
+        if left > float(ffn_costs.sum()):
+            raise BudgetError("even all FFN channels do not use up the budget")
+        ffn_budget = make_budget(
+            units, ffn_costs, left, ffn_multiple=ffn_multiple, seed=config.seed
+        )
+    except BudgetError as error:
+        raise InputError(
+            f"--keep {config.keep} and --kv-keep {kv_keep:g} do not go together ({error}): "
+            "change one"
+        ) from None
+    return kv_mask & project(scores, ffn_budget)

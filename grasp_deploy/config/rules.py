@@ -86,7 +86,8 @@ def _unused_problems(config: CompressOptions) -> Iterator[str]:
     for names, reason in _without_effect(config):
         for name in names:
             if getattr(config, name) != fields[name].default:
-                yield f"{assigned(config, name)} has no effect: {reason}, or drop it"
+                option = assigned(config, name)
+                yield f"{option} has no effect: {reason}, or drop {option}"
 
 
 def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], str]]:

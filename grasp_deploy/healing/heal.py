@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib.util
 import math
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -55,15 +56,20 @@ class Healed:
 class NothingWon(InputError):
     """A healing that ended no better than it began: nothing was written."""
 
-    def __init__(self, distiller: LoraDistiller, dtype: str) -> None:
-        self.loss_before, self.seconds = distiller.first_loss, distiller.seconds
-        advice = "learn on more text or longer"
-        if not distiller.last_loss < distiller.first_loss:
-            advice = f"lower --learning-rate {distiller.config.learning_rate:g}, {advice}"
+    def __init__(self, loss_before: float, loss_after: float, seconds: float, dtype: str) -> None:
+        self.loss_before, self.seconds = loss_before, seconds
         super().__init__(
-            f"healing won nothing, so nothing was written: the held-out loss was "
-            f"{distiller.first_loss:.4f} before, {distiller.last_loss:.4f} at its last check, and "
-            f"is no lower with the best weights in {dtype}: {advice}, or keep the model as it is"
+            f"healing won nothing, so nothing was written: the held-out loss was {loss_before:.4f} "
+            f"before, and is {loss_after:.4f}, no lower with the best weights in {dtype}: learn on "
+            "more text or longer, lower --learning-rate, or keep the model as it is"
+        )
+
+
+def check_installed() -> None:
+    """InputError if PEFT is not installed."""
+    if importlib.util.find_spec("peft") is None:
+        raise InputError(
+            "healing needs PEFT, which is not installed: pip install 'grasp-deploy[heal]'"
         )
 
 
@@ -96,18 +102,20 @@ def heal(
         load_checked(folder, device, config.dtype, "sdpa") for folder in (base.directory, directory)
     )
     distiller = LoraDistiller(config, blocks, teacher, student)
-    if not math.isfinite(distiller.first_loss):
-        raise InputError(f"the held-out loss is {distiller.first_loss}: {OVERFLOW}")
+    loss_before = distiller.best_loss
+    if not math.isfinite(loss_before):
+        raise InputError(f"the held-out loss is {loss_before}: {OVERFLOW}")
     for row in distiller.learn():
         on_progress(row)
     weights = distiller.merge(getattr(torch, shape.dtype))
     loss_after = distiller.heldout_loss()
-    if not loss_after < distiller.first_loss:
-        raise NothingWon(distiller, shape.dtype)
+    if not loss_after < loss_before:
+        raise NothingWon(loss_before, loss_after, distiller.seconds, shape.dtype)
     loss_dense = mean_loss(teacher, blocks.heldout, config.batch_size)
-    losses = (loss_dense, distiller.first_loss, loss_after)
-    healed = Healed(output, distiller.step, distiller.seconds, *losses)
-    _write(weights, _healed_plan(plan, config, healed, text, weights), base, output, overwrite)
+    healed = Healed(output, distiller.step, distiller.seconds, loss_dense, loss_before, loss_after)
+    record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
+    del record["output"]
+    _write(weights, _healed_plan(plan, record, text, weights), base, output, overwrite)
     return healed
 
 
@@ -119,33 +127,16 @@ def _read_text(directory: Path, config: HealConfig) -> tuple[Blocks, Calibration
     check_tokens(text.token_ids, read_config(directory))
     blocks = CalibrationBlocks.split(text.token_ids)
     if not len(blocks.heldout):
-        raise InputError("one block of text cannot be learnt from and held out: use more")
+        raise InputError("one sequence cannot be learnt from and held out: use more --sequences")
     return text, blocks
 
 
-def _healed_plan(
-    plan: Plan, config: HealConfig, healed: Healed, text: Blocks, weights: dict[str, Tensor]
-) -> Plan:
-    record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
-    del record["output"]
-    fingerprints = [
-        hashes for hashes in (plan.calibrated, fingerprint(text.token_ids)) if hashes is not None
-    ]
-    provenance = {
-        **plan.provenance,
-        "fitted": sorted(weights),
-        "healing": [*plan.provenance.get("healing", []), record],
-    }
-    calibrated = torch.cat(fingerprints).unique() if fingerprints else None  # (w,), ascending
+def _healed_plan(plan: Plan, record: dict[str, Any], text: Blocks, fitted: Iterable[str]) -> Plan:
+    hashes = [h for h in (plan.calibrated, fingerprint(text.token_ids)) if h is not None]
+    calibrated = torch.cat(hashes).unique() if hashes else None  # (w,), ascending
+    healings = [*plan.provenance.get("healing", []), record]
+    provenance = {**plan.provenance, "fitted": sorted(fitted), "healing": healings}
     return replace(plan, calibrated=calibrated, provenance=provenance)
-
-
-def check_installed() -> None:
-    """InputError if PEFT is not installed."""
-    if importlib.util.find_spec("peft") is None:
-        raise InputError(
-            "healing needs PEFT, which is not installed: pip install 'grasp-deploy[heal]'"
-        )
 
 
 def _write(
@@ -154,12 +145,7 @@ def _write(
     """Write the checkpoint: healed linear layers, and the plan's cut of all other tensors."""
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
         path = Path(folder) / "weights.safetensors"
-        try:
-            save_file(weights, path)
-        except SafetensorError as error:
-            raise InputError(
-                f"{folder} cannot hold the healed weights ({error}): make room there, or point "
-                "TMPDIR to a larger disk"
-            ) from None
+        check_room(path, sum(tensor.nbytes for tensor in weights.values()))
+        save_file(weights, path)
         fitted = dict.fromkeys(weights, path)
         write_checkpoint(plan, base, output, fitted=fitted, overwrite=overwrite)

@@ -48,7 +48,7 @@ class LoraDistiller:
         )
         self.learning_rate = config.learning_rate
         self.step, self.seconds = 0, 0.0
-        self.first_loss = self.best_loss = self.last_loss = self.heldout_loss()
+        self.best_loss = self.heldout_loss()
         self.best = self._snapshot()
 
     def learn(self) -> Iterator[dict[str, Any]]:
@@ -66,12 +66,12 @@ class LoraDistiller:
             heldout_loss, checks_due = None, math.floor(CHECKS * (done / total) + ROUNDING)
             if checks_due > checks or not math.isfinite(distance):
                 checks = checks_due
-                heldout_loss = self.last_loss = self.heldout_loss()
-                is_best = heldout_loss < self.best_loss
-                checks_without_best = 0 if is_best else checks_without_best + 1
-                if is_best:
+                heldout_loss = self.heldout_loss()
+                if heldout_loss < self.best_loss:
                     self.best_loss, self.best = heldout_loss, self._snapshot()
+                    checks_without_best = 0
                 else:
+                    checks_without_best += 1
                     self._return_to_best()
                     self.optimizer.state.clear()  # moments of steps that were taken back
                     self.learning_rate *= SHRINKAGE

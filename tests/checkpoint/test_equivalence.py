@@ -18,7 +18,7 @@ from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.compression.budget import budget_for, unit_table
+from grasp_deploy.compression.budget_options import budget_for, unit_table
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.gates import gated
 from tests.tiny import VARIANTS, save_tiny

@@ -272,7 +272,7 @@ def test_a_damaged_config_of_an_unfinished_run(
     tiny_folder: Path, work: Path, unfinished: Path
 ) -> None:
     (unfinished / "compress_config.json").write_text("{")
-    words = ("compress_config.json, which an unfinished run left, is damaged", "--overwrite")
+    words = ("compress_config.json cannot be read", "start over with --overwrite")
     assert_refused(compress(tiny_folder, "--resume"), *words)
     (unfinished / "metrics.jsonl").write_bytes(b"\xff\xfe")
     assert compress(tiny_folder, "--overwrite").code == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -119,14 +118,6 @@ def test_learning_goes_on_to_the_same_bits(
     assert_same_result(output, whole)
 
 
-def checks(folder: Path) -> list[bool | None]:
-    return [check.ok for check in verify(folder)]
-
-
-def files_are_whole(folder: Path) -> bool:
-    return next(verify(folder)).ok is True
-
-
 @pytest.fixture(scope="module")
 def deep(warm: Forker, config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two plans, `a` and `b`, of one model of many tensors, with their checkpoints."""
@@ -139,60 +130,27 @@ def deep(warm: Forker, config: CompressConfig, tmp_path_factory: pytest.TempPath
     return folder
 
 
-def export_arguments(deep: Path, name: str, output: Path) -> dict[str, Any]:
-    plan = str(deep / name / "plan.safetensors")
-    folders = {"model": str(deep / "model"), "output": str(output)}
-    return {**folders, "plan": plan, "shard_bytes": 100_000}
-
-
-# Every so many operations; and each of the last, among which the folder gets its name.
-STEPS = [7, pytest.param(1, marks=pytest.mark.all)]
-LAST = 8
-
-
-def places(operations: int, step: int) -> list[int]:
-    """Numbers of the operations before which a run is killed."""
-    spread = range(1, operations - LAST, step)
-    return [*spread, *range(max(1, operations - LAST), operations + 1)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
-def test_a_killed_export_leaves_all_or_nothing(
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.all)])
+def test_a_killed_export_leaves_the_old_or_the_new_or_nothing(
     warm: Forker, deep: Path, tmp_path: Path, step: int
 ) -> None:
+    """Killed every so many operations, and at each of the last, where the folder gets its name."""
     output = tmp_path / "out"
-    arguments = export_arguments(deep, "a", output)
-    operations = warm.run("export", tmp_path, **arguments).operations
-    shutil.rmtree(output)
-    for place in places(operations, step):
-        assert warm.run("export", tmp_path, place, **arguments).killed
-        if output.exists():
-            assert files_are_whole(output)
-            shutil.rmtree(output)
-    assert not warm.run("export", tmp_path, **arguments).killed
-    assert siblings(output) == ["out"]
-    assert checks(output) == [True] * 6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
-def test_a_killed_overwrite_leaves_the_old_or_the_new_or_nothing(
-    warm: Forker, deep: Path, tmp_path: Path, step: int
-) -> None:
-    output = tmp_path / "out"
-    old, new = (export_arguments(deep, name, output) for name in "ab")
-    plans = {(deep / name / "plan.safetensors").read_bytes() for name in ("a", "b")}
+    folders: dict[str, Any] = {"model": str(deep / "model"), "output": str(output)}
+    paths = [deep / name / "plan.safetensors" for name in "ab"]
+    old, new = ({**folders, "plan": str(path), "shard_bytes": 100_000} for path in paths)
+    plans = {path.read_bytes() for path in paths}
     assert len(plans) == 2
     warm.run("export", tmp_path, **old)
     operations = warm.run("export", tmp_path, **new, overwrite=True).operations
-    for place in places(operations, step):
+    for place in [*range(1, operations - 8, step), *range(operations - 8, operations + 1)]:
         # A run that finds less to clear away than the first takes fewer operations.
         warm.run("export", tmp_path, place, **old, overwrite=True)
         if output.exists():
-            assert files_are_whole(output)
+            assert next(verify(output)).ok is True, "its files are whole"
             assert (output / "plan.safetensors").read_bytes() in plans
         old, new = new, old
     assert not warm.run("export", tmp_path, **new, overwrite=True).killed
     assert siblings(output) == ["out"]
-    assert checks(output) == [True] * 6
+    assert [check.ok for check in verify(output)] == [True] * 6

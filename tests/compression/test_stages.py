@@ -56,35 +56,22 @@ def compressed(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[st
     return plan, rows
 
 
-@pytest.mark.parametrize("method", ["random", "flap", "obs"])
-def test_a_criterion_alone_decides_the_mask(
-    method: Any, quick: CompressConfig, tmp_path: Path
-) -> None:
-    config = replace(quick, method=method)
+def test_a_criterion_alone_decides_the_mask(quick: CompressConfig, tmp_path: Path) -> None:
+    config = replace(quick, method="obs")
     plan, rows = compressed(config, tmp_path / "out")
     job = prepare(config)
     scores = criterion_scores(
-        method,
+        "obs",
         load(job.source.directory, device="cpu"),
         job.budget.units,
         CalibrationText(job.blocks.train, config.batch_size),
         seed=0,
     )
-    if method == "obs":  # losses are compared by the weight that they save
-        scores = per_cost(scores, job.budget.costs)
+    scores = per_cost(scores, job.budget.costs)  # losses are compared by the weight they save
     assert torch.equal(plan.mask, project(scores, job.budget))
     assert {row["stage"] for row in rows} <= {"criterion", "export"}
     assert torch.equal(plan.scales, torch.ones(len(plan.mask)))
     assert all(check.ok for check in verify(tmp_path / "out"))
-
-
-def test_learning_starts_at_the_criterions_own_mask(quick: CompressConfig, tmp_path: Path) -> None:
-    one_shot, _ = compressed(replace(quick, method="taylor-element"), tmp_path / "one-shot")
-    learnt = replace(quick, method="grasp", start="taylor-element")
-    _, rows = compressed(learnt, tmp_path / "learnt")
-    first = next(row for row in rows if row["stage"] == "gates")
-    units = UnitTable.of_layers(one_shot.dense_layers)
-    assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(one_shot.mask)
 
 
 def test_a_cut_in_rounds_scores_what_is_left(quick: CompressConfig, tmp_path: Path) -> None:
@@ -118,18 +105,6 @@ def test_the_better_of_start_and_learnt_mask_wins(quick: CompressConfig, tmp_pat
     assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(start.mask)
 
 
-def test_an_equal_start_and_gumbel_noise_give_other_masks(
-    quick: CompressConfig, tmp_path: Path
-) -> None:
-    masks = {}
-    methods: list[Any] = [("grasp", "equal"), ("gumbel-topk", "equal"), ("grasp", "magnitude")]
-    for method, start in methods:
-        config = replace(quick, method=method, start=start, learning_rate=0.1)
-        masks[method, start] = compressed(config, tmp_path / f"{method}-{start}")[0].mask
-    different = {tuple(mask.tolist()) for mask in masks.values()}
-    assert len(different) == 3
-
-
 @pytest.fixture(scope="module")
 def learnt(quick: CompressConfig) -> CompressConfig:
     return replace(quick, method="grasp", start="equal", learning_rate=0.1)
@@ -142,15 +117,15 @@ def test_where_gates_stand_and_what_is_kept_of_the_scores_decide_the_mask(
         "best": {},
         "keys-values": {"gate_site": "keys-values"},
         "average": {"select": "average"},
+        "noise": {"method": "gumbel-topk"},
+        "other-start": {"start": "magnitude"},
     }
-    plans = {
-        name: compressed(replace(learnt, epochs=4, **options), tmp_path / name)[0]
-        for name, options in ways.items()
-    }
-    for name, plan in plans.items():
-        assert all(check.ok for check in verify(tmp_path / name))
+    masks = set()
+    for name, options in ways.items():
+        plan, _ = compressed(replace(learnt, epochs=4, **options), tmp_path / name)
         assert torch.equal(plan.mask, project(plan.scores, prepare(learnt).budget))
-    assert len({tuple(plan.mask.tolist()) for plan in plans.values()}) == len(ways)
+        masks.add(tuple(plan.mask.tolist()))
+    assert len(masks) == len(ways)
 
 
 def test_swaps_at_the_cut_lower_the_heldout_loss(learnt: CompressConfig, tmp_path: Path) -> None:
@@ -168,14 +143,12 @@ def test_swaps_at_the_cut_lower_the_heldout_loss(learnt: CompressConfig, tmp_pat
     assert budget.cost_of(swapped.mask) <= budget.limit
     for swap in accepted:
         assert budget.units.is_kv[swap["unit"]] and plain.mask[swap["unit"]] != swap["keeps"]
-    tried = [(row["step"], row["steps"]) for row in rows if row["stage"] == "swaps"]
-    assert tried == [(step, len(tried)) for step in range(1, len(tried) + 1)]
-    assert all(check.ok for check in verify(tmp_path / "swapped"))
+    assert any(row["stage"] == "swaps" for row in rows)
 
 
-def test_swaps_that_are_done_are_not_tried_again(learnt: CompressConfig, tmp_path: Path) -> None:
-    config = replace(learnt, swap_groups=3, scale_epochs=1)
-    whole, _ = compressed(config, tmp_path / "whole")
+def test_stages_that_are_done_are_not_done_again(quick: CompressConfig, tmp_path: Path) -> None:
+    enough = replace(quick, **COMPENSATED, compensation=True)
+    config = replace(enough, method="grasp", swap_groups=1, rounds=2)
 
     def die(row: dict[str, Any]) -> None:
         if row["stage"] == "scales":
@@ -184,11 +157,9 @@ def test_swaps_that_are_done_are_not_tried_again(learnt: CompressConfig, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         compress(config, tmp_path / "killed", on_progress=die)
     rows: list[dict[str, Any]] = []
-    resumed = compress(config, tmp_path / "killed", resume=True, on_progress=rows.append).plan
+    plan = compress(config, tmp_path / "killed", resume=True, on_progress=rows.append).plan
     assert {row["stage"] for row in rows} == {"scales", "export"}
-    assert torch.equal(resumed.mask, whole.mask) and torch.equal(resumed.scales, whole.scales)
-    assert resumed.provenance["swaps"] == whole.provenance["swaps"]
-    assert resumed.provenance["seconds"]["swaps"] > 0
+    assert all(plan.provenance["seconds"][stage] > 0 for stage in ("start", "gates", "swaps"))
 
 
 def test_swaps_need_held_out_text(learnt: CompressConfig) -> None:
@@ -202,6 +173,7 @@ def test_allocations_bend_a_criterions_ranking(
 ) -> None:
     config = replace(quick, method="magnitude")
     shared, _ = compressed(replace(config, allocation=allocation), tmp_path / allocation)
+    assert torch.equal(load_plan(tmp_path / allocation / PLAN_FILE).mask, shared.mask)
     ranked, _ = compressed(config, tmp_path / "global")
     units = UnitTable.of_layers(shared.dense_layers)
 
@@ -227,7 +199,10 @@ def test_compensation_lowers_the_heldout_loss(
     compensated: tuple[Path, Plan, list[dict[str, Any]]], quick: CompressConfig, tmp_path: Path
 ) -> None:
     """On text that it has not seen, on a really trained model."""
-    _, plan, rows = compensated
+    output, plan, rows = compensated
+    checks = list(verify(output))
+    assert len(checks) == 6 and all(check.ok for check in checks), checks
+    assert f"{2 * len(plan.dense_layers)} more were fitted" in checks[2].detail
     assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
         range(1, 2 * len(plan.dense_layers) + 1)
     )
@@ -241,43 +216,23 @@ def test_compensation_lowers_the_heldout_loss(
         assert fit["after"] <= fit["before"]
 
 
-def test_a_compensated_checkpoint_verifies_and_computes_what_was_learnt(
-    compensated: tuple[Path, Plan, list[dict[str, Any]]],
-) -> None:
-    output, plan, _ = compensated
-    checks = list(verify(output))
-    assert [check.name for check in checks] == [
-        *("files", "shapes", "weights", "gated", "reloaded", "companions")
-    ]
-    assert all(check.ok for check in checks), checks
-    assert f"{2 * len(plan.dense_layers)} more were fitted" in checks[2].detail
-
-
-def test_the_plan_in_its_checkpoint_makes_it_again(
+def test_a_plan_in_its_checkpoint_makes_it_again_and_one_elsewhere_does_not(
     compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    output, _, _ = compensated
-    plan = load_plan(output / PLAN_FILE)
-    export(plan, plan.provenance["model"], tmp_path / "again")
+    output, plan, _ = compensated
+    base = plan.provenance["model"]
+    export(load_plan(output / PLAN_FILE), base, tmp_path / "again")
     for name in ("model.safetensors", "config.json", PLAN_FILE, "README.md"):
         assert (tmp_path / "again" / name).read_bytes() == (output / name).read_bytes(), name
-
-
-def test_a_plan_alone_cannot_make_fitted_tensors(
-    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
-) -> None:
-    output, plan, _ = compensated
     shutil.copyfile(output / PLAN_FILE, tmp_path / PLAN_FILE)
-    base = plan.provenance["model"]
     with pytest.raises(InputError, match="fitted to the calibration text"):
-        export(load_plan(tmp_path / PLAN_FILE), base, tmp_path / "again")
-    shutil.copytree(output, tmp_path / "changed")
-    with (tmp_path / "changed" / "model.safetensors").open("r+b") as file:
+        export(load_plan(tmp_path / PLAN_FILE), base, tmp_path / "other")
+    with (tmp_path / "again" / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
     with pytest.raises(InputError, match="another SHA-256"):
-        export(load_plan(tmp_path / "changed" / PLAN_FILE), base, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
+        export(load_plan(tmp_path / "again" / PLAN_FILE), base, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_too_little_text_leaves_the_weights_as_they_were(

@@ -64,7 +64,10 @@ EQUAL = {"method": "grasp", "start": "equal"}
         ),
         (
             {**EQUAL, "round_criterion": "flap"},
-            ("--set round-criterion=flap", "drop --set start=equal, or drop it"),
+            (
+                "--set round-criterion=flap",
+                "drop --set start=equal, or drop --set round-criterion=flap",
+            ),
         ),
         ({**EQUAL, "criterion_sequences": 4}, ("--set start=equal reads no text",)),
         (

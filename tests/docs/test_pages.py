@@ -93,7 +93,7 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
 
     from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
     from grasp_deploy.checkpoint.read.loading import load
-    from grasp_deploy.compression.budget import unit_table
+    from grasp_deploy.compression.budget_options import unit_table
     from grasp_deploy.pruning.criteria.batches import CalibrationText
 
     shape = model_shape(read_config(demo_model))

@@ -64,15 +64,6 @@ def healed(quick: HealConfig, cut: Path, tmp_path_factory: pytest.TempPathFactor
     return output
 
 
-def test_it_does_better_on_text_that_it_has_not_seen(
-    healed: Path, cut: Path, demo_text: tuple[Path, Path]
-) -> None:
-    models = {folder: load(folder, device="cpu") for folder in (cut, healed)}
-    blocks = read_blocks(load_tokenizer(healed), TextSource(str(demo_text[1])), 64, 40)
-    values = {folder: perplexity(model, blocks).perplexity for folder, model in models.items()}
-    assert values[healed] < values[cut]
-
-
 def test_the_plan_knows_the_text_of_calibration_and_of_healing(
     healed: Path, cut: Path, demo_text: tuple[Path, Path], quick: HealConfig
 ) -> None:
@@ -83,10 +74,12 @@ def test_the_plan_knows_the_text_of_calibration_and_of_healing(
     tokenizer = load_tokenizer(healed)
     healed_on = read_blocks(tokenizer, TextSource(quick.calibration), 64, 64).token_ids.flatten()
     later = healed_on[16 * 128 :]  # behind the calibration text
-    heldout = read_blocks(tokenizer, TextSource(str(demo_text[1])), 64, 64).token_ids.flatten()
+    heldout = read_blocks(tokenizer, TextSource(str(demo_text[1])), 64, 40)
     assert calibrated_share([later], after) == 1.0
     assert calibrated_share([later], before) < 0.1
-    assert calibrated_share([heldout], after) < NOTEWORTHY_SHARE
+    assert calibrated_share([heldout.token_ids.flatten()], after) < NOTEWORTHY_SHARE
+    worse, better = (perplexity(load(d, device="cpu"), heldout).perplexity for d in (cut, healed))
+    assert better < worse, "on text that it has not seen"
 
 
 def test_shapes_stay_and_the_checkpoint_verifies(healed: Path, cut: Path) -> None:
@@ -129,48 +122,18 @@ def test_a_healed_checkpoint_heals_again(
     assert twice.loss_before == pytest.approx(first["loss_after"], abs=1e-6)
     provenance = load_plan(tmp_path / "twice" / PLAN_FILE).provenance
     assert provenance["healing"][0] == first
-    assert [Path(source).name for source in healing_sources(provenance)] == [
-        "calibration.jsonl",
-        "other.jsonl",
-    ]
-    card = (tmp_path / "twice" / "README.md").read_text()
-    assert card.count("Healed on") == 2 and "`other.jsonl`" in card
+    assert healing_sources(provenance) == [quick.calibration, str(other)]
+    assert (tmp_path / "twice" / "README.md").read_text().count("Healed on") == 2
 
 
-def test_what_rounding_takes_back_is_not_won(cut: Path, quick: HealConfig, tmp_path: Path) -> None:
-    """Steps so short that the checkpoint's bfloat16 hardly has a number in between."""
-    short = replace(quick, learning_rate=1e-9)
-    with pytest.raises(InputError, match="no lower with the best weights in bfloat16"):
-        heal(cut, short, tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.all
-def test_steps_that_lead_astray_are_taken_back(
-    cut: Path, quick: HealConfig, tmp_path: Path
-) -> None:
-    """The first checks find a much worse model; shorter steps from the best one then win."""
-    rows: list[dict[str, Any]] = []
-    healed = heal(cut, replace(quick, learning_rate=0.1), tmp_path / "out", on_progress=rows.append)
-    checked = [row["heldout_loss"] for row in rows if row["heldout_loss"] is not None]
-    assert checked[0] > healed.loss_before + 0.5
-    assert healed.loss_after == pytest.approx(min(checked), abs=1e-3)  # but for rounding
-    assert healed.loss_after < healed.loss_before
-
-
+@pytest.mark.parametrize("learning_rate", [1e-9, 100.0])
 def test_nothing_is_written_where_nothing_is_won(
-    cut: Path, demo_text: tuple[Path, Path], tmp_path: Path
+    learning_rate: float, cut: Path, quick: HealConfig, tmp_path: Path
 ) -> None:
-    """Steps so large that every check finds a worse model."""
-    config = HealConfig(
-        calibration=str(demo_text[0]),
-        sequences=16,
-        sequence_length=64,
-        steps=12,
-        learning_rate=100.0,
-    )
-    with pytest.raises(InputError, match="nothing was written"):
-        heal(cut, config, tmp_path / "out")
+    """By steps that bfloat16 rounds away, or after which every check finds a worse model."""
+    short = replace(quick, learning_rate=learning_rate, steps=12)
+    with pytest.raises(InputError, match=r"nothing was written.* no lower with the best weights"):
+        heal(cut, short, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -190,10 +153,6 @@ def test_the_command_and_its_bad_input(
     assert_refused(refused, "--minutes 0")
     refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "1", "--steps", "1")
     assert_refused(refused, "--minutes and --steps", "give one")
-    odd = {"--minutes": "inf", "--seed": "99999999999", "--rank": "1000000", "--dtype": "x"}
-    for option, value in odd.items():
-        refused = grasp_deploy("heal", cut, *text, "-o", "out", option, value)
-        assert_refused(refused, option, value)
     refused = grasp_deploy("heal", cut, *text, "-o", "/proc/x/out")
     assert_refused(refused, "/proc/x")
     assert not list(tmp_path.iterdir())

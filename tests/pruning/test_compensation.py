@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.format.shapes import model_shape
-from grasp_deploy.compression.budget import unit_table
+from grasp_deploy.compression.budget_options import unit_table
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape
-from grasp_deploy.compression.budget import unit_table
+from grasp_deploy.compression.budget_options import unit_table
 from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
 from grasp_deploy.pruning.slicing import cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable

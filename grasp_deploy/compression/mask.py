@@ -1,0 +1,115 @@
+"""The mask: candidates, refitted output columns, and held-out text decides; then its scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.resume import StageResult
+from grasp_deploy.pruning import training
+from grasp_deploy.pruning.projection import Ranking
+from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
+
+
+def ranking_of(frozen: FrozenModel, scores: Tensor) -> Ranking:
+    """Ranking of `(N,)` scores, with the mask that they keep under the budget."""
+    run = frozen.run
+    if not run.config.learns:  # a criterion's scores have any size: a sigmoid would saturate
+        return Ranking(scores, run.budget)
+    return Ranking.of_scores(scores, run.budget, run.config.temperature, run.ranks_per_cost)
+
+
+def candidate_masks(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> list[Tensor]:
+    """Distinct `(N,)` masks: of the scores after swaps and before, and what rounds `reached`."""
+    if reached is not None and not frozen.run.config.learns:
+        return [reached]
+    ranking = ranking_of(frozen, scores)
+    masks = [ranking.mask] if reached is None else [ranking.mask, reached]
+    if frozen.run.config.swap_groups:
+        swapped, _ = frozen.once("swaps", partial(_swap_groups, frozen, ranking))
+        masks.insert(0, swapped["mask"])
+    distinct: list[Tensor] = []
+    for mask in masks:
+        if not any(torch.equal(mask, other) for other in distinct):
+            distinct.append(mask)
+    return distinct
+
+
+def _swap_groups(frozen: FrozenModel, ranking: Ranking) -> StageResult:
+    """The mask after the swaps of KV groups that lower the held-out loss, and those swaps."""
+    mask, accepted = ranking.mask, []
+    groups = groups_near_the_cut(ranking, frozen.run.config.swap_groups)
+    for step, swap in enumerate(try_swaps(ranking, groups, frozen.mask_loss), start=1):
+        mask = swap.mask
+        if swap.accepted:
+            accepted.append({"unit": swap.unit, "keeps": swap.keeps, "heldout_loss": swap.loss})
+        frozen.report("swaps", step, len(groups))
+    return {"mask": mask}, {"accepted": accepted}
+
+
+def refit_best(frozen: FrozenModel, masks: list[Tensor]) -> Tensor:
+    """The `(N,)` mask with the lowest held-out loss, its output columns put into the model.
+
+    Little text cannot tell many columns apart. Where refitting raises the held-out loss of a mask,
+    its columns stay the dense model's. Without held-out sequences the first mask is refitted.
+    """
+    if not len(frozen.run.blocks.heldout):
+        masks = masks[:1]
+    if not frozen.run.config.compensation:
+        return masks[0] if len(masks) == 1 else min(masks, key=frozen.mask_loss)
+
+    def best() -> StageResult:
+        return min(_refitted(frozen, masks), key=lambda candidate: candidate[1]["loss"])
+
+    return frozen.once("compensation", best)[0]["mask"]
+
+
+def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[StageResult]:
+    """Two for each mask: refitted columns first, then the dense ones, which must win strictly."""
+    layers = len(frozen.outputs.linears)
+    sequences = frozen.run.blocks.train[: frozen.run.config.compensation_sequences]
+
+    def candidate(mask: Tensor, fits: list[dict[str, object]]) -> StageResult:
+        columns = frozen.outputs.extract(mask)
+        return {"mask": mask, **columns}, {"loss": frozen.mask_loss(mask), "fits": fits}
+
+    for number, mask in enumerate(masks):
+        fits = []
+        for fit in frozen.refit(mask, sequences):
+            fits.append(asdict(fit))
+            frozen.report("compensation", number * layers + len(fits), len(masks) * layers)
+        yield candidate(mask, fits)
+        if len(frozen.run.blocks.heldout):
+            frozen.outputs.reset()
+            yield candidate(mask, [])
+
+
+def learn_scales(frozen: FrozenModel, mask: Tensor) -> Tensor:
+    """`(N,)` scales of a `(N,)` mask, 1 at the start and wherever a unit is removed."""
+    run, schedule = frozen.run, frozen.run.scale_schedule
+    return frozen.learn(
+        "scales",
+        torch.ones(len(mask), device=run.device),
+        schedule,
+        lambda state: training.learn_scales(frozen.model, run.budget.units, mask, schedule, state),
+    )
+
+
+def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, Path]:
+    """The refitted tensors as the checkpoint will hold them, scales folded in, on disk."""
+    if not frozen.records.get("compensation", {}).get("fits"):
+        return {}
+    outputs, tensors = frozen.outputs, {}
+    columns = outputs.columns(mask.cpu())
+    of_segment = scales.cpu().split(frozen.run.budget.units.segment_sizes)
+    for (name, kept), of_units in zip(outputs.extract(mask).items(), of_segment, strict=True):
+        width = outputs.linears[name].in_features // len(of_units)  # 1, or G·D
+        tensors[name] = kept.float() * of_units.repeat_interleave(width)[columns[name]]
+    path = frozen.workspace.save("fitted", tensors, {})
+    return dict.fromkeys(tensors, path)

@@ -1,0 +1,114 @@
+"""The result of a compression: its plan's provenance, and the record that the command prints."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.footprint import compare, footprint
+from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.files.record import versions
+from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.version import __version__
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """The result of a compression."""
+
+    output: Path
+    plan: Plan
+    dense: ModelShape
+    pruned: ModelShape
+    peak_memory_bytes: int
+
+
+def compression_record(compressed: Compressed) -> dict[str, Any]:
+    """Footprint, budget, times and memory of a finished compression."""
+    plan = compressed.plan
+    budget, seconds = plan.provenance["budget"], plan.provenance["seconds"]
+    calibration = plan.provenance["calibration"]
+    ffn_share, kv_share = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
+    return {
+        **footprint(compressed.pruned).as_dict(),
+        "output": str(compressed.output),
+        "cost_model": plan.provenance["cost_model"],
+        "kept_cost": budget["kept_cost"],
+        "budget": budget["limit"],
+        "total_cost": budget["total_cost"],
+        "kept_ffn_share": ffn_share,
+        "kept_kv_share": kv_share,
+        "ratios": {
+            "prunable_cost": budget["kept_cost"] / budget["total_cost"],
+            **compare(compressed.dense, compressed.pruned),
+        },
+        "start_seconds": seconds.get("start", 0.0),
+        "gate_learning_seconds": seconds["gates"],
+        "compensation_seconds": seconds.get("compensation", 0.0),
+        "compensated": bool(plan.fitted),
+        "scale_seconds": seconds["scales"],
+        "peak_memory_bytes": compressed.peak_memory_bytes,
+        "heldout_tokens": calibration["heldout_sequences"] * calibration["sequence_length"],
+        "heldout_loss_dense": plan.provenance["losses"]["heldout_dense"],
+        "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
+        "dense": footprint(compressed.dense).as_dict(),
+    }
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Peak of the device's memory while learning; on a CPU, of the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def provenance_of(
+    frozen: FrozenModel, mask: Tensor, losses: dict[str, float | None], fitted: Iterable[str]
+) -> dict[str, Any]:
+    """A plan's provenance: of the run, its `(N,)` mask, and what its stages recorded."""
+    run, records = frozen.run, frozen.records
+    units = run.budget.units
+    return {
+        "model": run.source.name,
+        "revision": run.source.revision,
+        "weight_hashes": run.weight_hashes,
+        "dense_layers": list(zip(units.ffn_channels, units.kv_groups, strict=True)),
+        "cost_model": run.config.cost_model,
+        "budget": budget_record(run.budget, mask),
+        "config": run.config.as_dict(),
+        "calibration": run.text.as_dict() | {"heldout_sequences": len(run.blocks.heldout)},
+        "inputs": run.inputs,
+        "versions": versions(),
+        "losses": losses,
+        "seconds": frozen.seconds,
+        "compensation": records.get("compensation", {}).get("fits", []),
+        "fitted": sorted(fitted),
+        "swaps": records.get("swaps", {}).get("accepted", []),
+    }
+
+
+def budget_record(budget: Budget, mask: Tensor) -> dict[str, Any]:
+    """The part of the budget that a `(N,)` mask spends, in the unit of the costs."""
+    kept = budget.cost_of(mask)
+    assert kept <= budget.limit, f"the mask costs {kept}, over the budget {budget.limit}"
+    return {"limit": budget.limit, "kept_cost": kept, "total_cost": budget.total_cost}
+
+
+def is_result_of(plan: Plan, run: PreparedRun) -> bool:
+    """True if this run would make the plan: same options, seed, files and release."""
+    made = plan.provenance
+    return (
+        made["versions"].get("grasp_deploy") == __version__
+        and made["config"] == run.config.as_dict()
+        and made.get("inputs") == run.inputs
+    )

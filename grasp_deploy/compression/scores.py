@@ -1,0 +1,127 @@
+"""Scores of all units: of a criterion, of pruning in rounds, or equal; then learnt from there.
+
+Initial scores decide the mask by themselves, or are what gates are learnt from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.resume import StageResult
+from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
+from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch
+from grasp_deploy.pruning.criteria.criterion import ADDITIVE, criterion_scores
+from grasp_deploy.pruning.criteria.moments import outlier_ratios
+from grasp_deploy.pruning.progressive import cut_round
+from grasp_deploy.pruning.training import LearningState, StepRecord, learn_scores
+
+
+def initial_scores(frozen: FrozenModel) -> tuple[Tensor, Tensor | None]:
+    """`(N,)` scores as the config asks for, and the `(N,)` mask that rounds reached by them."""
+    run, config = frozen.run, frozen.run.config
+    if config.first_scores == "equal":
+        return torch.zeros(run.budget.units.size, device=run.device), None
+    if config.cuts_in_rounds:
+        made = _in_rounds(frozen)
+    else:
+        made, _ = frozen.once("start", partial(_one_shot, frozen))
+    scores, mask = made["scores"], made.get("mask")
+    # Learning needs scores of a fixed range, whatever the criterion's unit.
+    return (by_rank(scores, run.budget) if config.learns else scores), mask
+
+
+def _one_shot(frozen: FrozenModel) -> StageResult:
+    run, config = frozen.run, frozen.run.config
+    on_batch = partial(frozen.report, "criterion")
+    scores = _criterion_scores(frozen, config.first_scores, on_batch)
+    ratios = None
+    if config.allocation == "owl":
+        text = CalibrationText(run.criterion_sequences, config.batch_size)
+        ratios = outlier_ratios(frozen.model, text)
+    return {"scores": allocate(config.allocation, scores, run.budget, ratios)}, {}
+
+
+def _in_rounds(frozen: FrozenModel) -> dict[str, Tensor]:
+    """Scores and mask of iterative pruning; each round is saved, and a killed run goes on there."""
+    began = time.perf_counter()
+    reached = {"mask": torch.ones_like(frozen.run.budget.costs, dtype=torch.bool)}
+    done, seconds = 0, 0.0
+    if frozen.workspace.has("start"):
+        reached, record = frozen.recall("start")
+        done, seconds = record["round"], record["seconds"]
+    for number in range(done + 1, frozen.run.config.rounds + 1):
+        reached = _one_round(frozen, reached["mask"], number)
+        record = {"round": number, "seconds": seconds + time.perf_counter() - began}
+        frozen.workspace.save("start", reached, record)
+    return frozen.recall("start")[0]
+
+
+def _one_round(frozen: FrozenModel, mask: Tensor, number: int) -> dict[str, Tensor]:
+    """Scores, mask and refitted columns of a round, behind the mask of the one before.
+
+    Without learning, the last round refits no columns: the refit on more text comes next.
+    """
+    config, sequences = frozen.run.config, frozen.run.criterion_sequences
+    steps = len(sequences) + len(frozen.outputs.linears) * config.compensation
+
+    def report(step: int) -> None:
+        frozen.report("rounds", (number - 1) * steps + step, config.rounds * steps)
+
+    with frozen.gated(mask.float()):
+        scores = _criterion_scores(
+            frozen,
+            config.round_criterion,
+            lambda batch, batches: report(len(sequences) * batch // batches),
+        )
+    scores, mask = cut_round(frozen.run.budget, mask, scores, number, config.rounds)
+    columns = {}
+    if config.compensation and (config.learns or number < config.rounds):
+        for step, _ in enumerate(frozen.refit(mask, sequences), start=1):
+            report(len(sequences) + step)
+        columns = frozen.outputs.extract(mask)
+    report(steps)
+    return {"scores": scores, "mask": mask, **columns}
+
+
+def _criterion_scores(frozen: FrozenModel, name: str, on_batch: OnBatch) -> Tensor:
+    """`(N,)` scores of a criterion on the model as it is, per cost where those compare."""
+    run, config = frozen.run, frozen.run.config
+    scores = criterion_scores(
+        name,
+        frozen.model,
+        run.budget.units,
+        CalibrationText(run.criterion_sequences, config.batch_size, on_batch),
+        seed=config.seed,
+        removable=run.budget.costs > 0,  # what costs nothing always stays
+    )
+    if name in ADDITIVE and (config.learns or run.ranks_per_cost):
+        scores = per_cost(scores, run.budget.costs)
+    return scores
+
+
+def learn_gates(frozen: FrozenModel, start: Tensor) -> Tensor:
+    """`(N,)` scores learnt from `start`; `start` itself for a method that does not learn."""
+    if not frozen.run.config.learns:
+        return start
+    return frozen.learn("gates", start, frozen.run.gate_schedule, partial(gate_steps, frozen))
+
+
+def gate_steps(frozen: FrozenModel, state: LearningState) -> Iterator[StepRecord]:
+    """Steps of learning the `(N,)` scores of a state, each projected onto the budget."""
+    run, config = frozen.run, frozen.run.config
+    return learn_scores(
+        frozen.model,
+        run.budget,
+        run.gate_schedule,
+        state,
+        temperature=config.temperature,
+        per_cost=run.ranks_per_cost,
+        noisy=config.method == "gumbel-topk",
+        site=config.gate_site,
+    )
