@@ -6,24 +6,23 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli.bench.kv import kv_command
-from grasp_deploy.cli.bench.memory import memory_command
-from grasp_deploy.cli.bench.serve import serve_bench_command
-from grasp_deploy.cli.bench.throughput import throughput_command
-from grasp_deploy.cli.compress import compress_command
+from grasp_deploy.cli.bench import bench_app
+from grasp_deploy.cli.checkpoint import (
+    export_command,
+    heal_command,
+    inspect_command,
+    serve_command,
+    verify_command,
+)
+from grasp_deploy.cli.compress import (
+    compress_command,
+    demo_command,
+    synthesize_command,
+    up_command,
+)
 from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, tidy_process
-from grasp_deploy.cli.demo import demo_command
-from grasp_deploy.cli.evaluate.card import card_command
-from grasp_deploy.cli.evaluate.perplexity import perplexity_command
-from grasp_deploy.cli.evaluate.tasks import tasks_command
-from grasp_deploy.cli.export import export_command
-from grasp_deploy.cli.heal import heal_command
-from grasp_deploy.cli.inspect import inspect_command
+from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.report import report_command
-from grasp_deploy.cli.serve import serve_command
-from grasp_deploy.cli.synthesize import synthesize_command
-from grasp_deploy.cli.up import up_command
-from grasp_deploy.cli.verify import verify_command
 from grasp_deploy.version import __version__
 
 app = typer.Typer(
@@ -40,18 +39,7 @@ app.command("verify")(verify_command)
 app.command("serve", context_settings={"ignore_unknown_options": True})(serve_command)
 app.command("export")(export_command)
 app.command("heal")(heal_command)
-
-evaluate_app = typer.Typer(no_args_is_help=True, help="Measure the quality of a model.")
-evaluate_app.command("perplexity")(perplexity_command)
-evaluate_app.command("tasks")(tasks_command)
-evaluate_app.command("card")(card_command)
 app.add_typer(evaluate_app, name="evaluate")
-
-bench_app = typer.Typer(no_args_is_help=True, help="Measure memory and speed, models side by side.")
-bench_app.command("memory")(memory_command)
-bench_app.command("kv")(kv_command)
-bench_app.command("throughput")(throughput_command)
-bench_app.command("serve")(serve_bench_command)
 app.add_typer(bench_app, name="bench")
 app.command("report")(report_command)
 app.command("synthesize")(synthesize_command)

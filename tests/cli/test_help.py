@@ -7,7 +7,7 @@ import re
 import pytest
 
 import grasp_deploy
-from grasp_deploy.cli.settings_options import default_text
+from grasp_deploy.cli.options import default_text
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import flag, option_fields
 from tests.cli import command

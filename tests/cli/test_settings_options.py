@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import ErrorBoundary
-from grasp_deploy.cli.settings_options import takes_settings
+from grasp_deploy.cli.options import takes_settings
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import Count, option
 from grasp_deploy.files.sizes import parse_bytes

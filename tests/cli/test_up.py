@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.cli.up import default_output, is_done
+from grasp_deploy.cli.compress import default_output, is_done
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import SHORT, assert_refused, grasp_deploy, needs_vllm, tree
