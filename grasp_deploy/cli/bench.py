@@ -34,7 +34,6 @@ ModelsAndFlags = Annotated[
         metavar="MODEL... [-- VLLM FLAGS]",
         help="Hub ids or folders with weights and tokenizer; the others are compared with the "
         "first. Flags after -- go to `vllm serve`.",
-        show_default=False,
     ),
 ]
 TtftLimit = Annotated[

@@ -30,6 +30,7 @@ from grasp_deploy.cli.options import (
     VllmFlags,
     field_parameters,
     read_values,
+    running_option,
     with_parameters,
 )
 from grasp_deploy.config.compress_config import CompressConfig
@@ -37,9 +38,7 @@ from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue an unfinished run.", rich_help_panel="Running")
-]
+Resume = Annotated[bool, running_option("--resume", help="Continue an unfinished run.")]
 OutputOrNamed = Annotated[
     Path | None, typer.Option("--output", "-o", help="Default: named after model and budget.")
 ]

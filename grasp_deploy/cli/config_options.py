@@ -18,6 +18,7 @@ from grasp_deploy.cli.options import (
     field_parameters,
     keyword,
     read_values,
+    running_option,
     with_parameters,
 )
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
@@ -92,27 +93,18 @@ def _show_all(context: typer.Context, asked: bool | None) -> None:
     raise typer.Exit
 
 
-MODEL = typer.Argument(
-    metavar="MODEL", help="Hub id or folder of a dense model.", show_default=False
+MODEL = typer.Argument(metavar="MODEL", help="Hub id or folder of a dense model.")
+CONFIG_FILE = running_option(
+    "--config", metavar="FILE", help="Options from compress_config.json of an earlier run."
 )
-CONFIG_FILE = typer.Option(
-    "--config",
-    metavar="FILE",
-    help="Options from compress_config.json of an earlier run.",
-    rich_help_panel="Running",
-    show_default=False,
-)
-SET = typer.Option(
+SET = running_option(
     "--set",
     metavar="NAME=VALUE",
     help="Option for studies; --help-all lists them. May be repeated.",
-    rich_help_panel="Running",
-    show_default=False,
 )
 HELP_ALL = typer.Option(
     "--help-all",
     help="Show all options, with those for --set, and exit.",
     is_eager=True,
     callback=_show_all,
-    show_default=False,
 )

@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,22 +20,16 @@ MODEL_HELP = "Hub id or folder of a model, dense or pruned."
 SHARD_SIZE_HELP = "Largest weight file, such as 4GB."
 METAVARS: dict[Any, str] = {int: "<int>", float: "<float>"}
 
+running_option = partial(typer.Option, rich_help_panel="Running")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Output = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)
-]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")]
 RecordOutput = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="JSON file to write the record to.", show_default=False),
+    Path | None, typer.Option("--output", "-o", help="JSON file to write the record to.")
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the output.", rich_help_panel="Running")
-]
-ShardSize = Annotated[
-    str, typer.Option("--shard-size", help=SHARD_SIZE_HELP, rich_help_panel="Running")
-]
+Overwrite = Annotated[bool, running_option("--overwrite", help="Replace the output.")]
+ShardSize = Annotated[str, running_option("--shard-size", help=SHARD_SIZE_HELP)]
 HiddenShardSize = Annotated[  # `--help-all` shows it
-    str, typer.Option("--shard-size", help=SHARD_SIZE_HELP, rich_help_panel="Running", hidden=True)
+    str, running_option("--shard-size", help=SHARD_SIZE_HELP, hidden=True)
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
 VllmFlags = Annotated[
@@ -49,7 +43,6 @@ Models = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="Hub ids or folders, dense or pruned; the others are compared with the first.",
-        show_default=False,
     ),
 ]
 

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 Records = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="RECORD...",
-        help="JSON files that `bench` or `evaluate tasks` wrote.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="RECORD...", help="JSON files that `bench` or `evaluate tasks` wrote."),
 ]
 Page = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")
