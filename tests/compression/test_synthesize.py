@@ -121,9 +121,9 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--keep", "60"), ("--keep 60", "for 60 % write 0.6")),
+        (("--keep", "60"), ("--keep 60", "0.6 for 60 %")),
         (("--keep", "0.01"), ("under the floor", "the smallest possible is --keep")),
-        (("--keep", "0.6", "--seed", "-1"), ("--seed -1 is not a whole number from 0",)),
+        (("--keep", "0.6", "--seed", "-1"), ("--seed -1 is not allowed: give a whole number",)),
         (("--keep", "0.6", "--targets", "x"), ("--targets 'x'", "one of both")),
         (("--keep", "0.6", "--ffn-multiple", "193"), ("fewer than the multiple 193",)),
         (("--keep", "0.6", "--tensor-parallel", "5"), ("--tensor-parallel 5",)),
@@ -152,7 +152,7 @@ def test_bad_models_and_outputs_are_refused(dense: Path, tmp_path: Path) -> None
     )
     new = ("-o", tmp_path / "new", *keep)
     refused = grasp_deploy("synthesize", dense, *new, "--targets", "all")
-    assert_refused(refused, "error: --targets 'all' is not one of both, ffn, kv")
+    assert_refused(refused, "error: --targets 'all' is not allowed: give one of both, ffn, kv")
     assert_refused(grasp_deploy("synthesize", output, *new), "is already pruned")
     assert_refused(grasp_deploy("synthesize", tmp_path / "x.json", *new), "there is no file")
     assert_refused(grasp_deploy("synthesize", tmp_path / "x", *new), "no such folder")
