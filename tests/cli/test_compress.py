@@ -6,12 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from grasp_deploy.checkpoint.format.shapes import model_shape
-from grasp_deploy.compression.budget import _as_option, _limit
-from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import (
     INSPECTED,
     assert_refused,
@@ -108,15 +103,3 @@ def test_what_needs_no_model_is_refused_before_one_is_fetched(work: Path) -> Non
     wrong = compress("no-one/nothing", "--calibration", "lower.txt=-1")
     assert_refused(wrong, "positive weight")
     assert_refused(grasp_deploy("compress", "-o", "out", "--keep", "0.6"), "names no model")
-
-
-@given(limit=st.integers(1, 10**6), total=st.integers(1, 10**6))
-def test_the_smallest_keep_is_enough_however_floats_round(limit: int, total: int) -> None:
-    limit, total = sorted((limit, total))
-    shape = model_shape(
-        {"model_type": "llama", "num_attention_heads": 1, "intermediate_size": 1}
-        | {"hidden_size": 1, "vocab_size": 1, "num_hidden_layers": 1}
-    )
-    asked = CompressConfig(model="m", keep=0.5)
-    named = float(_as_option(asked, shape, total, limit).removeprefix("--keep "))
-    assert _limit(CompressConfig(model="m", keep=named), shape, total) >= limit
