@@ -6,20 +6,8 @@ from typing import Annotated
 
 import typer
 
+from grasp_deploy.cli import checkpoint, compress
 from grasp_deploy.cli.bench import bench_app
-from grasp_deploy.cli.checkpoint import (
-    export_command,
-    heal_command,
-    inspect_command,
-    serve_command,
-    verify_command,
-)
-from grasp_deploy.cli.compress import (
-    compress_command,
-    demo_command,
-    synthesize_command,
-    up_command,
-)
 from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, tidy_process
 from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.report import report_command
@@ -31,19 +19,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Make a Llama- or Qwen-style language model smaller, and serve it with vLLM.",
 )
-app.command("up")(up_command)
-app.command("compress")(compress_command)
-app.command("inspect")(inspect_command)
-app.command("verify")(verify_command)
+app.command("up")(compress.up_command)
+app.command("compress")(compress.compress_command)
+app.command("inspect")(checkpoint.inspect_command)
+app.command("verify")(checkpoint.verify_command)
 # vLLM's flags are understood with or without -- before them.
-app.command("serve", context_settings={"ignore_unknown_options": True})(serve_command)
-app.command("export")(export_command)
-app.command("heal")(heal_command)
+app.command("serve", context_settings={"ignore_unknown_options": True})(checkpoint.serve_command)
+app.command("export")(checkpoint.export_command)
+app.command("heal")(checkpoint.heal_command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(bench_app, name="bench")
 app.command("report")(report_command)
-app.command("synthesize")(synthesize_command)
-app.command("demo")(demo_command)
+app.command("synthesize")(compress.synthesize_command)
+app.command("demo")(compress.demo_command)
 
 
 def main() -> None:

@@ -106,7 +106,6 @@ def run_verify(
         raise InputError(f"--engine {engine} is unknown: use transformers or vllm")
     if engine == "vllm":
         installed_platform()  # a missing vLLM is an error, not a failed check
-        stderr.print("vLLM is compared as well: it takes a minute to start")
 
     def served(served_directory: Path, prompts: list[list[int]], new_tokens: int) -> Any:
         return greedy_tokens(served_directory, prompts, new_tokens).tokens

@@ -63,8 +63,7 @@ def compress_command(
     as_json: Json = False,
 ) -> None:
     """Compress MODEL under one global budget into a smaller dense checkpoint."""
-    go_on = "give the same command with --resume"
-    record = _compress(config, output, shard_size, resume, overwrite, go_on)
+    record = _compress(config, output, shard_size, resume, overwrite)
     if as_json:
         print_json(record)
     else:
@@ -89,8 +88,7 @@ def up_command(
     _check_before_compressing(config, flags)
     if overwrite or not (output / PLAN_FILE).is_file():
         resume = not overwrite and Workspace.begun_with(output, config)
-        go_on = "give the same command again"
-        _print_compressed(_compress(config, output, shard_size, resume, overwrite, go_on))
+        _print_compressed(_compress(config, output, shard_size, resume, overwrite))
     elif is_done(config, output):
         stderr.print(f"{output} is already the result of these options", soft_wrap=True)
     else:
@@ -195,12 +193,9 @@ def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[s
 
 
 def _compress(
-    config: CompressConfig, output: Path, shard_size: str, resume: bool, overwrite: bool, go_on: str
+    config: CompressConfig, output: Path, shard_size: str, resume: bool, overwrite: bool
 ) -> dict[str, Any]:
-    """Compress with progress bars; returns the record that `compress --json` prints.
-
-    `go_on` is the advice to a user who interrupts the run.
-    """
+    """Compress with progress bars; returns the record that `compress --json` prints."""
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.compression.summary import compression_record
@@ -213,6 +208,7 @@ def _compress(
             made = compress(config, output, shard_bytes=shard_bytes, on_progress=show, **options)
     except KeyboardInterrupt:
         if Workspace.begun_with(output, config):
+            go_on = "give the same command again (compress: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
         raise
     return compression_record(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING
 from functools import partial, wraps
 from pathlib import Path
@@ -96,7 +97,7 @@ def field_parameters(
 
     Fields for `--set` are left out unless named.
     """
-    fields, hints = option_fields(settings_type), _hints(settings_type)
+    fields, hints = option_fields(settings_type), typing.get_type_hints(settings_type)
     parameters = []
     for name in names or [n for n, f in fields.items() if f.metadata["shown"] != "set"]:
         metadata, default = fields[name].metadata, fields[name].default
@@ -104,7 +105,7 @@ def field_parameters(
         declaration: Any = typer.Option(
             flag(settings_type, name).replace("--set ", "--"),
             help=metadata["help"] + ("" if is_text else default_text(default)),
-            metavar=metadata["metavar"] or (None if is_text else METAVARS.get(_unbounded(kind))),
+            metavar=metadata["metavar"] or (None if is_text else METAVARS.get(kind)),
             rich_help_panel=metadata["panel"],
             hidden=metadata["shown"] == "help-all",
             show_default=False,  # Typer would show None, which stands for "not given"
@@ -129,9 +130,10 @@ def read_values(settings_type: type, given: Mapping[str, Any]) -> dict[str, Any]
 
     A text that is none stays a text, so that the check of the fields names it beside others.
     """
-    hints, values = _hints(settings_type), {}
+    bounded = typing.get_type_hints(settings_type, include_extras=True)
+    plain, values = typing.get_type_hints(settings_type), {}
     for name, text in given.items():
-        spelled, kind = flag(settings_type, name), value_type(hints[name])
+        spelled, kind = flag(settings_type, name), value_type(bounded[name])
         parse = settings_type.__dataclass_fields__[name].metadata.get("parse")  # type: ignore[attr-defined]
         if parse is not None:
             values[name] = parse(text, spelled)
@@ -140,7 +142,9 @@ def read_values(settings_type: type, given: Mapping[str, Any]) -> dict[str, Any]
         elif _item(kind):
             values[name] = number_list(text, spelled, _item(kind))
         else:
-            values[name] = _read(text, _unbounded(kind))
+            values[name] = text
+            with suppress(msgspec.ValidationError):
+                values[name] = msgspec.convert(text, value_type(plain[name]), strict=False)
     return values
 
 
@@ -155,21 +159,6 @@ def default_text(default: Any) -> str:
     return f" [dim](default: {default})[/]"
 
 
-def _read(text: Any, kind: Any) -> Any:
-    try:
-        return msgspec.convert(text, kind, strict=False)
-    except msgspec.ValidationError:
-        return text
-
-
-def _hints(settings_type: type) -> dict[str, Any]:
-    return typing.get_type_hints(settings_type, include_extras=True)
-
-
 def _item(kind: Any) -> Any:
     """The type of the items of a tuple; None for another type."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
-
-
-def _unbounded(kind: Any) -> Any:
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind

@@ -46,14 +46,8 @@ def option(
     only in `--help-all`, or there as a name for `--set NAME=VALUE`. `parse` reads the text of the
     command line; it gets the flag for errors.
     """
-    metadata = {
-        "help": help_text,
-        "panel": panel,
-        "flag": flag,
-        "metavar": metavar,
-        "shown": shown,
-        "parse": parse,
-    }
+    shape = {"help": help_text, "panel": panel, "flag": flag, "metavar": metavar}
+    metadata = {**shape, "shown": shown, "parse": parse}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -94,11 +88,8 @@ def field_problems(settings: Any) -> dict[str, str]:
         given = assigned(settings, field.name, text)
         try:
             msgspec.convert(value, allowed)
-            str(value).encode()
         except msgspec.ValidationError:
             problems[field.name] = f"{given} is not allowed: give {describe(allowed)}"
-        except UnicodeEncodeError:  # an argument whose bytes are not UTF-8
-            problems[field.name] = f"{given} is not UTF-8: choose another name"
     return problems
 
 

@@ -43,7 +43,6 @@ MINISTRAL = {**SLIDING, "model_type": "mistral", "architectures": ["MistralForCa
     ("changes", "words"),
     [
         ({"quantization_config": {"quant_method": "fp8"}}, ("quantised (fp8)", "unquantised")),
-        ({"quantization_config": "fp8"}, ("quantised (an unnamed method)",)),
         ({"hidden_act": "gelu"}, ("the activation gelu", "silu alone")),
         (SLIDING, ("a Llama whose config.json has sliding",)),
         (MINISTRAL, ("the architecture Ministral", "not supported")),

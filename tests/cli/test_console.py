@@ -34,7 +34,7 @@ def step(*arguments, **options):
 torch.optim.AdamW.step = step
 main()
 """
-GO_ON = "what was learnt is kept; to go on, give the same command with --resume"
+GO_ON = "what was learnt is kept; to go on, give the same command again (compress: with --resume)"
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.record import new_record, write_record
 from tests.cli.command import Ended, assert_refused, compress, document, grasp_deploy, tree
+from tests.evaluate.tasks import task_records
 from tests.tiny import save_tiny
 
 BLOCKS, TOKENS = 6, 64
@@ -41,26 +42,15 @@ def other(work: Path) -> Path:
 def task_record(path: Path, *models: Path, right: dict[str, list[int]]) -> Path:
     """A record of one task of two choices, with which answers of which model were right."""
     chosen = bench_models([str(model) for model in models])
-    cells = [
-        {
-            "model": model.name,
-            "task": "piqa",
-            "metric": "acc",
-            "accuracy": sum(right[model.name]) / len(right[model.name]),
-            "standard_error": 0.05,
-            "metrics": {},
-            "num_fewshot": 0,
-            "truncated": 0,
-            "prompts_sha256": "0",
-            "items": [
-                {"item": i, "acc": float(value), "loglikelihoods": [-1.0, -2.0]}
-                for i, value in enumerate(right[model.name])
-            ],
-        }
-        for model in chosen
-    ]
-    described = [{**one.as_dict(), "weight_hashes": file_hashes(one.path)} for one in chosen]
-    record = new_record("tasks", [], {}, models=described, cells=cells)
+    record = task_records.task_record(standard_error=0.05)
+    record["models"] = [{**one.as_dict(), "weight_hashes": file_hashes(one.path)} for one in chosen]
+    shared = {**record["cells"][0], "metric": "acc"}
+    record["cells"] = []
+    for one in chosen:
+        answers, scores = right[one.name], {"loglikelihoods": [-1.0, -2.0]}
+        items = [{"item": i, "acc": float(value), **scores} for i, value in enumerate(answers)]
+        cell = {"model": one.name, "accuracy": sum(answers) / len(answers), "items": items}
+        record["cells"].append({**shared, **cell})
     path.write_text(json.dumps(record))
     return path
 

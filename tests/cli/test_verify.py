@@ -98,10 +98,6 @@ def change_scale(mask: Any, scales: Any) -> None:
         (with_rope(rope_type="none"), CONFIG, "gated", "cannot be loaded (KeyError"),
         (widen, CONFIG, "shapes", "by config.json"),
         (
-            lambda folder: edit_json(folder / CONFIG, auto_map=None),
-            *(CONFIG, "gated", "cannot be loaded (TypeError"),
-        ),
-        (
             lambda folder: (folder / CONFIG).write_text("{"),
             *(CONFIG, "shapes", "config.json cannot be read"),
         ),

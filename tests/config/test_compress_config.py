@@ -21,7 +21,6 @@ from grasp_deploy.errors import InputError
         ({"sequences": True}, "--sequences True is not allowed: give a whole number from 1 to 10^"),
         ({"sequences": 10**20}, "give a whole number from 1 to 10^12"),
         ({"gate_site": "queries"}, "gate-site='queries' is not allowed: give one of outputs, keys"),
-        ({"model": "x\udcff"}, "is not UTF-8"),
     ],
 )
 def test_values_that_are_not_allowed(options: dict[str, Any], words: str) -> None:
