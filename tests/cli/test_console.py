@@ -45,7 +45,16 @@ def test_a_signal_leaves_a_run_that_goes_on(
     tiny_folder: Path, work: Path, name: str, code: int, last: list[str]
 ) -> None:
     text = ("--calibration", "text.txt", *SHORT, "--sequences", "8", "--keep", "0.6")
-    command = ("compress", tiny_folder, "-o", "out", *text, "--method", "grasp", "--json")
+    command: tuple[str | Path, ...] = (
+        "compress",
+        tiny_folder,
+        "-o",
+        "out",
+        *text,
+        "--method",
+        "grasp",
+        "--json",
+    )
     ended = run_process("-c", SIGNALLED, name, *command)
     assert (ended.code, ended.stdout) == (code, ""), ended.stderr
     lines = [line for line in ended.stderr.splitlines() if line.strip()]

@@ -51,8 +51,8 @@ def test_plans_that_it_refuses(pruned: Path, tiny_folder: Path, work: Path) -> N
     assert_refused(export(plan, work / "other-shape"), *made_for, *shape)
     refused = export(plan, work / "same-shape")  # hashed while it is read, behind progress
     assert refused.code == 2
-    for words in (*made_for, "other weights", "SHA-256", "name the same model and revision"):
-        assert words in refused.stderr.splitlines()[-1]
+    for word in (*made_for, "other weights", "SHA-256", "name the same model and revision"):
+        assert word in refused.stderr.splitlines()[-1]
     assert tree(work) == before
 
 

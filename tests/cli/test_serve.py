@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.cli.compress import default_output, is_done
-from grasp_deploy.compression import prepare
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine import vllm_process
@@ -99,14 +99,13 @@ def test_up_makes_verifies_and_serves(
     monkeypatch.setattr(
         "grasp_deploy.engine.serve.serve", lambda folder, flags: served.append(folder)
     )
-    once = prepare.file_hashes
 
     def counted(*arguments: Any, **options: Any) -> Any:
         prepared.append(arguments)
-        return once(*arguments, **options)
+        return file_hashes(*arguments, **options)
 
-    monkeypatch.setattr(prepare, "file_hashes", counted)
-    command = ("up", tiny_folder, "-o", "out", *TEXT, *SHORT)
+    monkeypatch.setattr("grasp_deploy.compression.prepare.file_hashes", counted)
+    command: tuple[str | Path, ...] = ("up", tiny_folder, "-o", "out", *TEXT, *SHORT)
     assert grasp_deploy(*command).code == 0
     assert "already the result" in grasp_deploy(*command).stderr
     assert len(prepared) == 2 and served == [Path("out")] * 2
