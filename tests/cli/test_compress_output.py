@@ -89,7 +89,7 @@ def test_overwrite_deletes_checkpoints_and_nothing_else(
     ("most_bytes", "left"),
     [
         (500, ["text.txt"]),  # not even the config fits
-        (2_500, ["out.partial", "text.txt"]),  # first scores fit, the state of the gates does not
+        (2_500, ["out.partial", "text.txt"]),  # the first scores fit, the gates do not
         (100_000, ["out.partial", "text.txt"]),  # the state fits, the weights do not
     ],
 )

@@ -45,24 +45,15 @@ def test_a_signal_leaves_a_run_that_goes_on(
     tiny_folder: Path, work: Path, name: str, code: int, last: list[str]
 ) -> None:
     text = ("--calibration", "text.txt", *SHORT, "--sequences", "8", "--keep", "0.6")
-    command: tuple[str | Path, ...] = (
-        "compress",
-        tiny_folder,
-        "-o",
-        "out",
-        *text,
-        "--method",
-        "grasp",
-        "--json",
-    )
-    ended = run_process("-c", SIGNALLED, name, *command)
+    learning = ("-o", "out", *text, "--method", "grasp", "--json")
+    ended = run_process("-c", SIGNALLED, name, "compress", tiny_folder, *learning)
     assert (ended.code, ended.stdout) == (code, ""), ended.stderr
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
     assert lines[len(lines) - len(last) :] == last
     assert "Traceback" not in ended.stderr
     assert sorted(path.name for path in work.iterdir()) == ["out.partial", "text.txt"]
     assert int(read_tensors(work / "out.partial" / "gates.safetensors")[0]["step"]) == 4
-    resumed = grasp_deploy(*command, "--resume")
+    resumed = grasp_deploy("compress", tiny_folder, *learning, "--resume")
     assert resumed.code == 0, resumed.stderr
     assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
 
