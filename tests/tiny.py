@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
 from grasp_deploy.checkpoint.format.families import FAMILIES
@@ -98,19 +99,11 @@ def tiny_model(
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of 256 tokens, one for each byte; byte 0 ends a sequence."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), key=byte_of)
-    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    letters = bytes_to_unicode()
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in letters.items()}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=alphabet[0])
-
-
-def byte_of(character: str) -> int:
-    """The byte that a character of the byte-level alphabet stands for."""
-    # Printable bytes stand for themselves; the others, in order, are moved up behind 255.
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    moved = [byte for byte in range(256) if byte not in printable]
-    return ord(character) if ord(character) < 256 else moved[ord(character) - 256]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=letters[0])
 
 
 def save_tiny(

@@ -6,24 +6,11 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli.bench.kv import kv_command
-from grasp_deploy.cli.bench.memory import memory_command
-from grasp_deploy.cli.bench.serve import serve_bench_command
-from grasp_deploy.cli.bench.throughput import throughput_command
-from grasp_deploy.cli.compress import compress_command
+from grasp_deploy.cli import checkpoint, compress
+from grasp_deploy.cli.bench import bench_app
 from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, tidy_process
-from grasp_deploy.cli.demo import demo_command
-from grasp_deploy.cli.evaluate.card import card_command
-from grasp_deploy.cli.evaluate.perplexity import perplexity_command
-from grasp_deploy.cli.evaluate.tasks import tasks_command
-from grasp_deploy.cli.export import export_command
-from grasp_deploy.cli.heal import heal_command
-from grasp_deploy.cli.inspect import inspect_command
+from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.report import report_command
-from grasp_deploy.cli.serve import serve_command
-from grasp_deploy.cli.synthesize import synthesize_command
-from grasp_deploy.cli.up import up_command
-from grasp_deploy.cli.verify import verify_command
 from grasp_deploy.version import __version__
 
 app = typer.Typer(
@@ -32,30 +19,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Make a Llama- or Qwen-style language model smaller, and serve it with vLLM.",
 )
-app.command("up")(up_command)
-app.command("compress")(compress_command)
-app.command("inspect")(inspect_command)
-app.command("verify")(verify_command)
+app.command("up")(compress.up_command)
+app.command("compress")(compress.compress_command)
+app.command("inspect")(checkpoint.inspect_command)
+app.command("verify")(checkpoint.verify_command)
 # vLLM's flags are understood with or without -- before them.
-app.command("serve", context_settings={"ignore_unknown_options": True})(serve_command)
-app.command("export")(export_command)
-app.command("heal")(heal_command)
-
-evaluate_app = typer.Typer(no_args_is_help=True, help="Measure the quality of a model.")
-evaluate_app.command("perplexity")(perplexity_command)
-evaluate_app.command("tasks")(tasks_command)
-evaluate_app.command("card")(card_command)
+app.command("serve", context_settings={"ignore_unknown_options": True})(checkpoint.serve_command)
+app.command("export")(checkpoint.export_command)
+app.command("heal")(checkpoint.heal_command)
 app.add_typer(evaluate_app, name="evaluate")
-
-bench_app = typer.Typer(no_args_is_help=True, help="Measure memory and speed, models side by side.")
-bench_app.command("memory")(memory_command)
-bench_app.command("kv")(kv_command)
-bench_app.command("throughput")(throughput_command)
-bench_app.command("serve")(serve_bench_command)
 app.add_typer(bench_app, name="bench")
 app.command("report")(report_command)
-app.command("synthesize")(synthesize_command)
-app.command("demo")(demo_command)
+app.command("synthesize")(compress.synthesize_command)
+app.command("demo")(compress.demo_command)
 
 
 def main() -> None:

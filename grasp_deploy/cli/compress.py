@@ -1,15 +1,55 @@
-"""`compress`: a smaller dense checkpoint from a model."""
+"""Commands that make a smaller model of a dense one: `compress`, `up`, `synthesize` and `demo`."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from grasp_deploy.cli.checkpoint import run_verify
 from grasp_deploy.cli.config_options import takes_config
-from grasp_deploy.cli.console import print_json, print_line, stderr, stdout
-from grasp_deploy.cli.options import HiddenShardSize, Json, Output, Overwrite, Resume
+from grasp_deploy.cli.console import (
+    CHECK_FAILED,
+    print_error,
+    print_json,
+    print_line,
+    stderr,
+    stdout,
+)
+from grasp_deploy.cli.options import (
+    Command,
+    HiddenShardSize,
+    Json,
+    Output,
+    Overwrite,
+    VllmFlags,
+    field_parameters,
+    read_values,
+    running_option,
+    with_parameters,
+)
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.rules import BUDGETS
+from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
+
+Resume = Annotated[bool, running_option("--resume", help="Continue an unfinished run.")]
+OutputOrNamed = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Default: named after model and budget.")
+]
+DenseConfig = Annotated[str, typer.Argument(help="config.json, folder or hub id of a dense model.")]
+KvKeep = Annotated[
+    float | None, typer.Option(help="Share of all KV groups to keep; FFN channels take the rest.")
+]
+BUDGET_FIELDS = (
+    *("keep", "cost", "cached_tokens", "targets", "ffn_multiple", "kv_multiple"),
+    *("tensor_parallel", "seed", "revision"),
+)
 
 
 @takes_config
@@ -23,60 +63,168 @@ def compress_command(
     as_json: Json = False,
 ) -> None:
     """Compress MODEL under one global budget into a smaller dense checkpoint."""
-    go_on = "give the same command with --resume"
-    compressed = run_compress(config, output, shard_size, resume, overwrite, go_on)
+    record = _compress(config, output, shard_size, resume, overwrite)
     if as_json:
-        print_json(compressed)
+        print_json(record)
     else:
-        print_compressed(compressed, output)
+        _print_compressed(record)
 
 
-def run_compress(
-    config: CompressConfig, output: Path, shard_size: str, resume: bool, overwrite: bool, go_on: str
+@takes_config
+def up_command(
+    *,
+    config: CompressConfig,
+    vllm_flags: VllmFlags = None,
+    output: OutputOrNamed = None,
+    shard_size: HiddenShardSize = "4GB",
+    overwrite: Overwrite = False,
+) -> None:
+    """Compress MODEL unless that is already done, verify the result, and serve it."""
+    from grasp_deploy.checkpoint.plan import PLAN_FILE
+    from grasp_deploy.compression.resume import Workspace
+    from grasp_deploy.engine.serve import check_before_serving, serve
+
+    flags, output = vllm_flags or [], output or default_output(config)
+    _check_before_compressing(config, flags)
+    if overwrite or not (output / PLAN_FILE).is_file():
+        resume = not overwrite and Workspace.begun_with(output, config)
+        _print_compressed(_compress(config, output, shard_size, resume, overwrite))
+    elif is_done(config, output):
+        stderr.print(f"{output} is already the result of these options", soft_wrap=True)
+    else:
+        raise InputError(
+            f"{output} was made with other options, files or release: name another --output, "
+            "or replace it with --overwrite"
+        )
+    check_before_serving(output, flags)
+    checks = run_verify(output, config.model, "transformers", config.device)
+    failed = next((check for check in checks if not check["ok"]), None)
+    if failed:
+        reason = f"{failed['name']}: {failed['detail']}"
+        print_error("not served", f"{reason}; make the checkpoint again with --overwrite")
+        raise typer.Exit(CHECK_FAILED)
+    stderr.print(f"verified: {', '.join(check['name'] for check in checks)}")
+    serve(output, flags)
+
+
+def takes_budget(command: Command) -> Command:
+    """Give a command with a parameter `budget` some options of a compression, as a dictionary."""
+    keep, *others = field_parameters(CompressConfig, BUDGET_FIELDS)
+    parameters = [keep.replace(default=inspect.Parameter.empty), *others]  # required here
+    return with_parameters(command, "budget", parameters, partial(read_values, CompressConfig))
+
+
+@takes_budget
+def synthesize_command(
+    config: DenseConfig,
+    *,
+    budget: dict[str, Any],
+    output: Output,
+    kv_keep: KvKeep = None,
+    as_json: Json = False,
+) -> None:
+    """Prune a config.json by a random mask under a budget, for benches with --random-weights."""
+    try:
+        checked = CompressConfig(model=config, **budget)
+    except InputError as error:  # --set targets is an option of its own here
+        raise InputError(str(error).replace("--set targets=", "--targets ")) from None
+    from grasp_deploy.checkpoint.footprint import inspect_model
+    from grasp_deploy.compression.synthesize import synthesize
+    from grasp_deploy.report.tables import footprint_table, ratio_table
+
+    synthesize(checked, output, kv_keep=kv_keep)
+    record = inspect_model(str(output))
+    if as_json:
+        print_json(record)
+        return
+    stdout.print(ratio_table(record["ratios"]))
+    stdout.print(footprint_table({"dense": record["dense"], "pruned": record}))
+    print_line(f"wrote {output}")
+
+
+def demo_command() -> None:
+    """Compress, verify and serve the small model inside this package; print dense and pruned."""
+    from grasp_deploy.demo.run import PROMPT, run_demo
+    from grasp_deploy.report.progress import stage_bars
+    from grasp_deploy.report.tables import comparison_table
+
+    with stage_bars(stderr) as on_progress:
+        dense, pruned, completion = run_demo(on_progress, say=stderr.print)
+    stdout.print(comparison_table(dense, pruned))
+    print_line(f"prompt:     {PROMPT}\ncompletion: {completion}")
+
+
+def default_output(config: CompressConfig) -> Path:
+    """A folder in the working directory, named after the model and its budget."""
+    model = Path(config.model).resolve().name if Path(config.model).is_dir() else config.model
+    name = next(name for name in BUDGETS if getattr(config, name) is not None)
+    return Path(re.sub(r"[^\w.-]+", "-", f"{model}-{name}-{getattr(config, name)}"))
+
+
+def is_done(config: CompressConfig, output: Path) -> bool:
+    """True if the output is what this config would make: same files, options, seed and release."""
+    from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+    from grasp_deploy.compression.prepare import prepare
+    from grasp_deploy.compression.result import is_result_of
+
+    try:
+        plan = load_plan(output / PLAN_FILE)
+    except InputError:  # damaged, or of another release
+        return False
+    return is_result_of(plan, prepare(config))
+
+
+def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
+    """Raise InputError for what vLLM would refuse after the work: its absence, a port, a size."""
+    from grasp_deploy.engine.flags import read_flags
+    from grasp_deploy.engine.serve import HOST, PORT, check_port
+    from grasp_deploy.engine.vllm_process import installed_platform
+
+    installed_platform()
+    flags = read_flags(vllm_arguments)
+    if flags.uds is None:
+        check_port(flags.host or HOST, flags.port or PORT)
+    size = flags.tensor_parallel_size
+    if any(multiple % size for multiple in config.effective_multiples):
+        raise InputError(
+            f"vLLM is to split the model among {size} workers, but layers need not divide by "
+            f"{size}: add --tensor-parallel {size} before the --"
+        )
+
+
+def _compress(
+    config: CompressConfig, output: Path, shard_size: str, resume: bool, overwrite: bool
 ) -> dict[str, Any]:
-    """Compress with progress bars; return the record that `compress --json` prints.
-
-    `go_on` is the advice to a user who interrupts the run.
-    """
+    """Compress with progress bars; returns the record that `compress --json` prints."""
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.report.progress import stage_bars
 
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     shard_bytes = parse_bytes(shard_size, "--shard-size")
     try:
-        with stage_bars(stderr) as on_progress:
-            compressed = compress(
-                config,
-                output,
-                shard_bytes=shard_bytes,
-                resume=resume,
-                overwrite=overwrite,
-                on_progress=on_progress,
-            )
+        with stage_bars(stderr) as show:
+            made = compress(config, output, shard_bytes=shard_bytes, on_progress=show, **options)
     except KeyboardInterrupt:
         if Workspace.begun_with(output, config):
+            go_on = "give the same command again (compress: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
         raise
-    return compression_record(compressed)
+    return compression_record(made)
 
 
-def print_compressed(record: dict[str, Any], output: Path) -> None:
+def _print_compressed(record: dict[str, Any]) -> None:
     """Print what was kept, its footprint, and the loss on held-out text."""
     from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table
 
-    budget = {
-        "kept_cost": record["kept_cost"],
-        "limit": record["budget"],
-        "cost_model": record["cost_model"],
-    }
-    sizes = {"dense": record["dense"], "pruned": record}
+    budget = {**record, "limit": record["budget"]}
     stdout.print(layer_table(record["dense"], record), ratio_table(record["ratios"], budget))
-    stdout.print(footprint_table(sizes, "What it takes"))
+    stdout.print(footprint_table({"dense": record["dense"], "pruned": record}, "What it takes"))
     if record["heldout_loss_pruned"] is not None:
         print_line(
             f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
             "pruned; other text may lose more: grasp-deploy evaluate perplexity"
         )
-    print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
+    print_line(f"wrote {record['output']}; serve it: grasp-deploy serve {record['output']}")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
+from rich.panel import Panel
+from rich.table import Table
 
-from grasp_deploy.cli.settings_options import (
+from grasp_deploy.cli.console import stdout
+from grasp_deploy.cli.options import (
     Command,
     default_text,
     field_parameters,
     keyword,
+    read_values,
+    running_option,
     with_parameters,
 )
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
@@ -43,20 +47,18 @@ def takes_config(command: Command) -> Command:
 
 
 def _config(given: dict[str, Any]) -> CompressConfig:
-    file = given.pop("config_file", None)
+    file, assignments = given.pop("config_file", None), given.pop("assignments", ())
     stored = read_config_file(file) if file else {}
-    given |= _parse_assignments(given.pop("assignments", ()))
-    given.pop("help_all", None)
-    if any(name in given for name in BUDGETS):  # a budget replaces the stored kind of budget
+    values = read_values(CompressConfig, given | _assigned_texts(assignments))
+    if any(name in values for name in BUDGETS):  # a budget replaces the stored kind of budget
         stored = {key: value for key, value in stored.items() if key not in BUDGETS}
     source = f"the config file {file}" if file else "the command line"
-    return CompressConfig.from_dict(stored | given, source)
+    return CompressConfig.from_dict(stored | values, source)
 
 
-def _parse_assignments(assignments: typing.Iterable[str]) -> dict[str, Any]:
+def _assigned_texts(assignments: Iterable[str]) -> dict[str, str]:
     """The fields in texts NAME=VALUE; a later one wins. InputError for an unknown name."""
-    hints = typing.get_type_hints(CompressConfig)  # without bounds: the config checks those
-    values: dict[str, Any] = {}
+    texts = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         name = name.strip().replace("-", "_")
@@ -64,13 +66,9 @@ def _parse_assignments(assignments: typing.Iterable[str]) -> dict[str, Any]:
             raise InputError(f"--set {assignment} has no value: write it like --set epochs=4")
         if name not in STUDY_FIELDS:
             raise InputError(f"--set {assignment}: {_advice(name)}")
-        if hints[name] is bool:
-            value = {"yes": "true", "no": "false"}.get(value, value)
-        try:
-            values[name] = msgspec.convert(value, hints[name], strict=False)
-        except msgspec.ValidationError:
-            values[name] = value  # the config says what is allowed, beside other problems
-    return values
+        is_bool = isinstance(STUDY_FIELDS[name].default, bool)
+        texts[name] = {"yes": "true", "no": "false"}.get(value, value) if is_bool else value
+    return texts
 
 
 def _advice(name: str) -> str:
@@ -86,40 +84,27 @@ def _show_all(context: typer.Context, asked: bool | None) -> None:
         return
     for parameter in context.command.params:
         parameter.hidden = False  # type: ignore[attr-defined]
-    print(context.get_help(), end="")
-    from rich.console import Console
-    from rich.panel import Panel
-    from rich.table import Table
-
+    context.get_help()  # prints it
     table = Table.grid(padding=(0, 2))
     for name, f in STUDY_FIELDS.items():
         table.add_row(name.replace("_", "-"), f.metadata["help"] + default_text(f.default))
     title = "Studies: --set NAME=VALUE"
-    Console().print(Panel(table, title=title, title_align="left", border_style="dim"))
+    stdout.print(Panel(table, title=title, title_align="left", border_style="dim"))
     raise typer.Exit
 
 
-MODEL = typer.Argument(
-    metavar="MODEL", help="Hub id or folder of a dense model.", show_default=False
+MODEL = typer.Argument(metavar="MODEL", help="Hub id or folder of a dense model.")
+CONFIG_FILE = running_option(
+    "--config", metavar="FILE", help="Options from compress_config.json of an earlier run."
 )
-CONFIG_FILE = typer.Option(
-    "--config",
-    metavar="FILE",
-    help="Options from compress_config.json of an earlier run.",
-    rich_help_panel="Running",
-    show_default=False,
-)
-SET = typer.Option(
+SET = running_option(
     "--set",
     metavar="NAME=VALUE",
     help="Option for studies; --help-all lists them. May be repeated.",
-    rich_help_panel="Running",
-    show_default=False,
 )
 HELP_ALL = typer.Option(
     "--help-all",
     help="Show all options, with those for --set, and exit.",
     is_eager=True,
     callback=_show_all,
-    show_default=False,
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from typer.core import TyperGroup
 
 from grasp_deploy.errors import ChildError, InputError, first_line
@@ -24,7 +24,8 @@ CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 LESS_MEMORY = (
     "use a smaller batch size, a shorter --sequence-length, --dtype bfloat16, or a larger device"
 )
-stdout, stderr = Console(emoji=False), Console(stderr=True, emoji=False)
+stdout = Console(emoji=False)
+stderr = Console(stderr=True, emoji=False, markup=False, highlight=False)
 
 
 class ErrorBoundary(TyperGroup):
@@ -53,29 +54,25 @@ def error_boundary() -> Iterator[None]:
         print_error("error", str(error))
         sys.exit(BAD_INPUT)
     except ChildError as error:
-        stderr.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        stderr.print(f"error: {error}", style="red", soft_wrap=True)
         sys.exit(CHECK_FAILED)
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of our output has gone: Typer handles that
             raise
-        _end_of_system_error(error)
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = "see whether the files named exist, may be read and written, and have room"
+        print_error("error", f"{where}{error.strerror or error}: {remedy}")
+        if error.errno == errno.ENOSPC and not where:  # buffered output will not fit either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(BAD_INPUT)
-    except RuntimeError as error:
-        if str(error).startswith("Symlink loop"):  # pathlib's message for ELOOP
-            print_error("error", f"{error}: point the link at a file or a folder, or name one")
-        elif _is_out_of_memory(error):
-            print_error("error", f"out of memory ({first_line(error)}): {LESS_MEMORY}")
-        else:
+    except RuntimeError as error:  # torch's words, since this module must not import it
+        if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in str(error):
             raise
+        print_error("error", f"out of memory ({first_line(error)}): {LESS_MEMORY}")
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
         stderr.print("interrupted")
         sys.exit(INTERRUPTED)
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """True for a GPU or a CPU out of memory, by torch's words: this module must not import it."""
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 @contextmanager
@@ -95,21 +92,10 @@ def tidy_process() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)  # nothing is left to clean up
 
 
-def _end_of_system_error(error: OSError) -> None:
-    where = f"{error.filename}: " if error.filename else ""
-    print_error(
-        "error",
-        f"{where}{error.strerror or error}: see whether the files and folders named exist, may be "
-        "read and written, and have room",
-    )
-    if error.errno == errno.ENOSPC and not error.filename:  # buffered output will not fit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
 def print_error(label: str, text: str) -> None:
     """One line on the error stream, however narrow the terminal."""
-    line = " ".join(text.split())
-    stderr.print(f"[bold red]{label}:[/] {escape(line)}", soft_wrap=True, highlight=False)
+    line = Text.assemble((f"{label}:", "bold red"), " ", " ".join(text.split()))
+    stderr.print(line, soft_wrap=True)
 
 
 def print_line(text: str) -> None:

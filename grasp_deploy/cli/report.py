@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grasp_deploy.cli.console import print_json, stderr, stdout
+from grasp_deploy.cli.console import print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import Json
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from grasp_deploy.report.section import Section
 
+Records = Annotated[
+    list[Path],
+    typer.Argument(metavar="RECORD...", help="JSON files that `bench` or `evaluate tasks` wrote."),
+]
+Page = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")
+]
+Figures = Annotated[Path | None, typer.Option("--png", metavar="DIR", help="Write the figures.")]
+
 
 def report_command(
-    records: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RECORD...",
-            help="JSON files that `bench` or `evaluate tasks` wrote.",
-            show_default=False,
-        ),
-    ],
-    *,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html", metavar="FILE", help="Write one self-contained page.", show_default=False
-        ),
-    ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option("--png", metavar="DIR", help="Write the figures.", show_default=False),
-    ] = None,
-    as_json: Json = False,
+    records: Records, *, html: Page = None, png: Figures = None, as_json: Json = False
 ) -> None:
     """Show records as tables and verdicts, and on request as figures and a page."""
     from grasp_deploy.bench.kinds import read_sections
@@ -56,18 +47,14 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
     """
     if not (html or png):
         return []
-    from grasp_deploy.files.disk import write_files
-
-    try:
-        from grasp_deploy.report.figures import check_figures, png_files
-        from grasp_deploy.report.page import check_page_place, page
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
+    if find_spec("matplotlib") is None:
         raise InputError(
             "figures need matplotlib, which is not installed: pip install 'grasp-deploy[plot]', "
             "or leave out --html and --png"
-        ) from None
+        )
+    from grasp_deploy.files.disk import write_files
+    from grasp_deploy.report.figures import check_figures, png_files
+    from grasp_deploy.report.page import check_page_place, page
 
     if html:
         check_page_place(html)
@@ -85,18 +72,16 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
 
 def report_document(sections: Sequence[Section], files: Sequence[Path]) -> dict[str, Any]:
     """The JSON document of a report: verdicts by record, and the files written."""
-    return {
-        "records": [
-            {
-                "name": section.name,
-                "benchmark": section.record["benchmark"],
-                "headlines": section.headlines,
-                "verdicts": section.verdicts,
-            }
-            for section in sections
-        ],
-        "files": [str(path) for path in files],
-    }
+    records = [
+        {
+            "name": section.name,
+            "benchmark": section.record["benchmark"],
+            "headlines": section.headlines,
+            "verdicts": section.verdicts,
+        }
+        for section in sections
+    ]
+    return {"records": records, "files": [str(path) for path in files]}
 
 
 def print_report(sections: Sequence[Section], files: Sequence[Path]) -> None:
@@ -108,7 +93,6 @@ def print_report(sections: Sequence[Section], files: Sequence[Path]) -> None:
             stdout.print(table)
         for line in section.headlines:
             label = "  likely reason" if "reason" in line else line["model"]
-            text = f"{label}: {line['sentence']}"
-            stdout.print(text, soft_wrap=True, markup=False, highlight=False)
+            print_line(f"{label}: {line['sentence']}")
     for path in files:
-        stderr.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
+        stderr.print(f"wrote {path}", soft_wrap=True)

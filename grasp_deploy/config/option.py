@@ -28,8 +28,6 @@ REPETITIONS_HELP = "Measurements of each point."
 ENFORCE_EAGER_HELP = "Run vLLM without compiled graphs."
 SEQUENCE_LENGTH_HELP = "Tokens in a sequence. Default: 2048, or the model's limit if lower."
 
-Visibility = Literal["help", "help-all", "set"]
-
 
 def option(
     help_text: str,
@@ -38,7 +36,7 @@ def option(
     *,
     flag: str | None = None,
     metavar: str | None = None,
-    shown: Visibility = "help",
+    shown: Literal["help", "help-all", "set"] = "help",
     parse: Callable[[str, str], Any] | None = None,
 ) -> Any:
     """A dataclass field that is a command-line option too; its type states the bounds.
@@ -48,14 +46,8 @@ def option(
     only in `--help-all`, or there as a name for `--set NAME=VALUE`. `parse` reads the text of the
     command line; it gets the flag for errors.
     """
-    metadata = {
-        "help": help_text,
-        "panel": panel,
-        "flag": flag,
-        "metavar": metavar,
-        "shown": shown,
-        "parse": parse,
-    }
+    shape = {"help": help_text, "panel": panel, "flag": flag, "metavar": metavar}
+    metadata = {**shape, "shown": shown, "parse": parse}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -71,10 +63,10 @@ def option_fields(settings: Any) -> dict[str, dataclasses.Field[Any]]:
 
 def flag(settings: Any, name: str) -> str:
     """The spelling of a field on the command line: `--keep`, or `--set epochs`."""
-    metadata = option_fields(settings)[name].metadata if name in option_fields(settings) else {}
+    metadata, dashed = settings.__dataclass_fields__[name].metadata, name.replace("_", "-")
     if metadata.get("shown") == "set":
-        return f"--set {_dashes(name)}"
-    return metadata.get("flag") or f"--{_dashes(name)}"
+        return f"--set {dashed}"
+    return metadata.get("flag") or f"--{dashed}"
 
 
 def assigned(settings: Any, name: str, value: Any = None) -> str:
@@ -87,7 +79,7 @@ def assigned(settings: Any, name: str, value: Any = None) -> str:
 
 
 def field_problems(settings: Any) -> dict[str, str]:
-    """Fields whose value breaks their type or bounds: what was given, and what is allowed."""
+    """Fields whose value breaks their type or bounds: what was given, and what to give instead."""
     hints = typing.get_type_hints(type(settings), include_extras=True)
     problems = {}
     for field in dataclasses.fields(settings):
@@ -96,11 +88,8 @@ def field_problems(settings: Any) -> dict[str, str]:
         given = assigned(settings, field.name, text)
         try:
             msgspec.convert(value, allowed)
-            "".join(map(str, value if isinstance(value, tuple) else [value])).encode()
         except msgspec.ValidationError:
-            problems[field.name] = f"{given} is not {describe(allowed)}"
-        except UnicodeEncodeError:  # an argument whose bytes are not UTF-8
-            problems[field.name] = f"{given} is not UTF-8: choose another name"
+            problems[field.name] = f"{given} is not allowed: give {describe(allowed)}"
     return problems
 
 
@@ -146,10 +135,6 @@ def number_list(text: str, flag: str, kind: Any = Count) -> tuple[Any, ...]:
     if len(set(numbers)) < len(numbers):
         raise InputError(f"{flag} {text!r} names a number twice: name each once")
     return tuple(numbers)
-
-
-def _dashes(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from grasp_deploy.config.compress_options import CompressOptions
-from grasp_deploy.config.option import assigned, flag, option_fields
+from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from grasp_deploy.config.compress_config import CompressConfig
 
 BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
 GATE_OPTIONS = (
-    "start",
-    "epochs",
-    "gate_sequences",
-    "objective",
-    "gate_site",
-    "temperature",
+    *("start", "epochs", "gate_sequences", "objective", "gate_site", "temperature"),
     "swap_groups",
 )
-LEARNING_OPTIONS = ("learning_rate", "learning_rate_schedule", "select")
-ROUND_OPTIONS = ("rounds", "round_criterion")
-COMPENSATION_OPTIONS = ("compensation_sequences", "ridge")
 
 
-def rule_problems(config: CompressOptions) -> list[str]:
+def rule_problems(config: CompressConfig) -> list[str]:
     """Problems between options whose values are right one by one."""
     return [*_budget_problems(config), *_cost_problems(config), *_unused_problems(config)]
 
 
-def _budget_problems(config: CompressOptions) -> Iterator[str]:
+def _budget_problems(config: CompressConfig) -> Iterator[str]:
     budgets = [name for name in BUDGETS if getattr(config, name) is not None]
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
@@ -53,7 +48,7 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
         yield f"{budget} with {assigned(config, 'targets')} removes nothing: drop one of them"
 
 
-def _cost_problems(config: CompressOptions) -> Iterator[str]:
+def _cost_problems(config: CompressConfig) -> Iterator[str]:
     if config.cost_model not in COST_MODELS and ":" not in config.cost_model:
         yield (
             f"--cost {config.cost} is unknown: choose {', '.join(COST_MODELS)} or your own "
@@ -67,7 +62,7 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
             f"{assigned(config, 'kv_cost_factor')} with {only} changes nothing, since only one "
             "kind of unit has a cost: drop one of them"
         )
-    if not config.allocation_is_possible:
+    if config.allocation != "global" and config.first_scores in ("progressive", "equal"):
         yield (
             f"{assigned(config, 'allocation')} needs the scores of one criterion: choose one with "
             f"--method, such as obs (or with {flag(config, 'start')} for --method grasp)"
@@ -81,30 +76,30 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
         )
 
 
-def _unused_problems(config: CompressOptions) -> Iterator[str]:
-    fields = option_fields(config)
+def _unused_problems(config: CompressConfig) -> Iterator[str]:
     for names, reason in _without_effect(config):
         for name in names:
-            if getattr(config, name) != fields[name].default:
+            if getattr(config, name) != getattr(type(config), name):  # the default
                 option = assigned(config, name)
                 yield f"{option} has no effect: {reason}, or drop {option}"
 
 
-def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], str]]:
+def _without_effect(config: CompressConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield names of options without effect under this config, with the reason and the remedy."""
     first = assigned(config, "start" if config.learns else "method")
+    no_scales = assigned(config, "scale_epochs")
+    targets, compensation = assigned(config, "targets"), assigned(config, "compensation")
     if not config.learns:
         yield GATE_OPTIONS, f"{first} learns no gates; choose --method grasp"
         if not config.scale_epochs:
-            no_scales = assigned(config, "scale_epochs")
-            yield LEARNING_OPTIONS, f"{first} with {no_scales} learns nothing; drop {no_scales}"
+            learning = ("learning_rate", "learning_rate_schedule", "select")
+            yield learning, f"{first} with {no_scales} learns nothing; drop {no_scales}"
     if not config.cuts_in_rounds:
-        yield ROUND_OPTIONS, f"{first} does not prune in rounds; drop {first}"
+        yield ("rounds", "round_criterion"), f"{first} does not prune in rounds; drop {first}"
     if config.first_scores in ("equal", "random", "magnitude"):
         yield ("criterion_sequences",), f"{first} reads no text; choose another criterion"
     if config.learns and config.targets == "ffn":
-        targets = assigned(config, "targets")
         yield ("gate_site", "swap_groups"), f"{targets} leaves KV groups alone; drop {targets}"
     if not config.compensation:
-        without = assigned(config, "compensation")
-        yield COMPENSATION_OPTIONS, f"{without} skips the refit; drop {without}"
+        refit = ("compensation_sequences", "ridge")
+        yield refit, f"{compensation} skips the refit; drop {compensation}"

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,11 @@ from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 
 REPOSITORY = Path(__file__).parents[2]
-ENTRY = "from grasp_deploy.cli import main; main()"
 # A schedule of seconds on a tiny model. Options that a test adds behind it win.
 SHORT: tuple[str, ...] = (
     *("--sequences", "4", "--sequence-length", "16"),
     *("--set", "rounds=1", "--set", "epochs=1", "--set", "scale-epochs=0", "--device", "cpu"),
 )
-
 
 # Keys that every command prints about a model on --json.
 INSPECTED = {
@@ -59,8 +58,14 @@ def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     return record
 
 
+def compress(model: Path | str, *options: str | Path) -> Ended:
+    """Compress `text.txt`'s way into `out`, in seconds; options that a test adds win."""
+    defaults = ("-o", "out", "--calibration", "text.txt", *SHORT, "--keep", "0.6")
+    return grasp_deploy("compress", model, *defaults, *options)
+
+
 def has_vllm() -> bool:
-    """Whether any build of vLLM is installed."""
+    """True if any build of vLLM is installed."""
     try:
         installed_platform()
     except InputError:
@@ -71,39 +76,32 @@ def has_vllm() -> bool:
 needs_vllm = pytest.mark.skipif(not has_vllm(), reason="vLLM is not installed")
 
 
-def command_line(*arguments: str | Path) -> list[str]:
-    """Arguments that start the command as a process of its own."""
-    return [sys.executable, "-m", "grasp_deploy", *map(str, arguments)]
-
-
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment with the package importable from any folder, and some changes."""
     paths = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **changes}
 
 
-def run_process(*arguments: str | Path, timeout_seconds: float = 300, **changes: str) -> Ended:
-    """Run a command as a process of its own, with changes of its environment variables."""
+def run_process(
+    *arguments: str | Path,
+    wrapped: Sequence[str] = (),
+    stdout: Any = subprocess.PIPE,
+    **changes: str,
+) -> Ended:
+    """Run Python as a process of its own, inside a command that wraps it, in a changed environment.
+
+    The command line itself is `-m grasp_deploy`.
+    """
     done = subprocess.run(
-        command_line(*arguments),
+        [*wrapped, sys.executable, *map(str, arguments)],
         env=environment(**changes),
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_seconds,
+        timeout=300,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
-
-
-def run_python(program: str) -> str:
-    """Standard output of a program in an interpreter of its own, which must end well."""
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -114,6 +112,10 @@ def tree(folder: Path) -> dict[str, str]:
         else "folder"
         for path in sorted(folder.rglob("*"))
     }
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def assert_refused(ended: Ended, *words: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import SHORT, grasp_deploy
+from tests.cli.command import compress
 from tests.conftest import MakeOnce
 from tests.tiny import save_tiny
 
@@ -41,14 +41,12 @@ def pruned_once(tiny_folder: Path, make_once: MakeOnce) -> Path:
     def make(folder: Path) -> None:
         folder.mkdir()
         (folder / "text.txt").write_text(TEXT)
-        choices = ("scale-epochs=1", "select=last", "compensation=false")
-        learning = [word for choice in choices for word in ("--set", choice)]
-        options = ("--keep", "0.6", "--calibration", "text.txt", *SHORT, *learning)
+        learning = ("scale-epochs=1", "select=last", "compensation=false")
         with chdir(folder):
-            ended = grasp_deploy("compress", tiny_folder, "-o", "pruned", *options)
+            ended = compress(tiny_folder, *(f"--set={choice}" for choice in learning))
         assert ended.code == 0, ended.stderr
 
-    return make_once("tiny-pruned", make) / "pruned"
+    return make_once("tiny-pruned", make) / "out"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Calibration text: what is refused, mixtures, chats, and evaluating on it again."""
+"""Calibration text of several sources and of chats, and evaluating on it again."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.tensors import read_tensors, write_tensors
-from tests.cli.command import SHORT, Ended, assert_refused, grasp_deploy, tree
+from tests.cli.command import Ended, grasp_deploy
 from tests.tiny import save_tiny, tiny_tokenizer
 
 QUICK: tuple[str, ...] = (
     *("--sequences", "8", "--sequence-length", "64", "--keep", "0.7", "--method", "magnitude"),
     *("--set", "scale-epochs=0", "--set", "compensation-sequences=2", "--device", "cpu"),
 )
-MIXTURE = ("--calibration", "upper.txt=3", "--calibration", "lower.txt")
 CHATS = [
     [{"role": "user", "content": f"What is {n} and {n}?"}, {"role": "assistant", "content": "It."}]
     for n in range(40)
 ]
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content + '\n' }}{% endfor %}"
+)
 
 
 @pytest.fixture
 def texts(work: Path) -> Path:
     """A folder with texts that share nothing: one of capitals, two of small letters."""
     draw = random.Random(0)
-    for name, letters in (
-        ("upper.txt", "ABCDEFGH "),
-        ("lower.txt", "abcdefgh "),
-        ("other.txt", "abcdefgh "),
-    ):
-        (work / name).write_text("".join(draw.choices(letters, k=2000)))
+    for name, letters in {"upper": "ABCDEFGH ", "lower": "abcdefgh ", "other": "abcdefgh "}.items():
+        (work / f"{name}.txt").write_text("".join(draw.choices(letters, k=2000)))
     (work / "chats.jsonl").write_text("".join(json.dumps({"messages": c}) + "\n" for c in CHATS))
     return work
 
@@ -44,8 +42,8 @@ def texts(work: Path) -> Path:
 @pytest.fixture
 def mixed(tiny_folder: Path, texts: Path) -> Path:
     """A checkpoint calibrated on the first two of the texts."""
-    options = (*MIXTURE, *QUICK)
-    ended = grasp_deploy("compress", tiny_folder, "-o", "mixed", *options)
+    mixture = ("--calibration", "upper.txt=3", "--calibration", "lower.txt")
+    ended = grasp_deploy("compress", tiny_folder, "-o", "mixed", *mixture, *QUICK)
     assert ended.code == 0, ended.stderr
     return texts / "mixed"
 
@@ -71,7 +69,7 @@ def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
         {"source": "lower.txt", "weight": 1, "split": None, "sequences": 2, "documents": 1},
     ]
     card = " ".join((mixed / "README.md").read_text().split())
-    assert "8 sequences of 64 tokens of `upper.txt` (6) and `lower.txt` (2)." in card
+    assert "`upper.txt` (6)" in card and "`lower.txt` (2)" in card
     plan, model = mixed / "plan.safetensors", ("--model", tiny_folder)
     assert grasp_deploy("export", plan, *model, "-o", "again").code == 0
     assert Path("again", plan.name).read_bytes() == plan.read_bytes()
@@ -94,74 +92,10 @@ def test_both_sides_of_the_split_see_every_source(
         assert heldout == (max(1, round(count / 16)) if count > 1 else 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "options", "words"),
-    [
-        ("absent.txt", None, (), ("absent.txt does not exist", "wikitext2", "a file")),
-        ("empty.txt", b"", (), ("empty.txt is empty", "give a file")),
-        ("short.txt", b"word " * 10, (), ("too short", "give 3 sequences", "more text")),
-        ("binary.txt", b"\x80\x02abc", (), ("cannot be read as text", "position 0", "UTF-8")),
-        (
-            *("some.jsonl", b'{"text": "a"}\n', ("--calibration-column", "body")),
-            ("no column 'body'", "text", "--calibration-column"),
-        ),
-        (
-            "good.txt",
-            b"word " * 99,
-            ("--calibration-split", "train[:9]"),
-            ("one document", ".jsonl"),
-        ),
-        ("good.txt", b"word " * 99, ("--calibration-split", "validation"), ("no split",)),
-        ("good.txt", b"word " * 999, ("--sequence-length", "513"), ("513", "512", "--sequence-l")),
-    ],
-)
-def test_text_that_cannot_be_used(
-    tiny_folder: Path,
-    work: Path,
-    name: str,
-    content: bytes | None,
-    options: tuple[str, ...],
-    words: tuple[str, ...],
-) -> None:
-    if content is not None:
-        (work / name).write_bytes(content)
-    before = tree(work)
-    given = ("--keep", "0.6", "--calibration", name, *SHORT, *options)
-    assert_refused(grasp_deploy("compress", tiny_folder, "-o", "out", *given), *words)
-    assert tree(work) == before
-
-
-@pytest.mark.parametrize(
-    ("sources", "words"),
-    [
-        (("upper.txt=0", "lower.txt=1"), ("'upper.txt=0' lacks", "positive weight")),
-        (("upper.txt", "./upper.txt"), ("names ./upper.txt twice",)),
-        (("upper.txt", "no.txt"), ("no.txt does not exist",)),
-        (("upper.txt", "chats.jsonl"), ("row 0", "chats.jsonl", "no chat template")),
-    ],
-)
-def test_mixtures_that_are_refused(
-    tiny_folder: Path, texts: Path, sources: tuple[str, str], words: tuple[str, ...]
-) -> None:
-    first, second = sources
-    options = ("--calibration", first, "--calibration", second, *QUICK)
-    assert_refused(grasp_deploy("compress", tiny_folder, "-o", "out", *options), *words)
-    assert not Path("out").exists()
-
-
-def test_a_wrong_mixture_is_refused_before_a_model_is_fetched(texts: Path) -> None:
-    options = ("--calibration", "upper.txt=-1", *QUICK)
-    assert_refused(
-        grasp_deploy("compress", "no-one/nothing", "-o", "out", *options), "positive weight"
-    )
-
-
 def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
     save_tiny("llama", texts / "tuned")
     tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = (
-        "{% for message in messages %}<{{ message.role }}>{{ message.content + '\n' }}{% endfor %}"
-    )
+    tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(texts / "tuned")
     options = ("--calibration", "chats.jsonl", "--calibration", "upper.txt", *QUICK)
     ended = grasp_deploy("compress", texts / "tuned", "-o", "chatty", *options)
@@ -175,9 +109,9 @@ def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
     assert "of this text was calibrated on" in ended.stderr
 
 
-def test_evaluating_on_the_calibration_text_warns(mixed: Path) -> None:
+def test_evaluating_on_the_calibration_text_warns(mixed: Path, tiny_folder: Path) -> None:
     record, ended = evaluated(mixed, "upper.txt")
-    # 8 blocks of 48 tokens are the first 384: all that its 6 blocks of 64 hold.
+    # 8 sequences of 48 tokens are the first 384: all that its 6 sequences of 64 hold.
     assert record["calibrated_on_share"] == 1
     assert ended.stderr.splitlines()[0] == (
         "warning: all of this text was calibrated on: the perplexity flatters the pruned model; "
@@ -186,26 +120,13 @@ def test_evaluating_on_the_calibration_text_warns(mixed: Path) -> None:
     record, ended = evaluated(mixed, "lower.txt", "--sequences", "16", "--stride", "16")
     assert record["calibrated_on_share"] == pytest.approx(128 / (16 * 48))
     assert ended.stderr.startswith("warning: at least 16 % of this text was calibrated on")
-
-
-def test_other_text_and_other_models_warn_of_nothing(mixed: Path, tiny_folder: Path) -> None:
     record, ended = evaluated(mixed, "other.txt")
-    assert record["calibrated_on_share"] == 0
-    assert "calibrated" not in ended.stderr
+    assert record["calibrated_on_share"] == 0 and "calibrated" not in ended.stderr
     record, ended = evaluated(tiny_folder, "upper.txt")
-    assert record["calibrated_on_share"] is None
-    assert "calibrated" not in ended.stderr
-
-
-def test_a_plan_without_a_fingerprint_is_read(mixed: Path, tiny_folder: Path) -> None:
-    path = mixed / "plan.safetensors"
-    tensors, record = read_tensors(path)
-    fingerprint = tensors.pop("calibrated")
-    write_tensors(path, tensors, record)
-    assert load_plan(path).calibrated is None
-    measured, ended = evaluated(mixed, "upper.txt")
-    assert measured["calibrated_on_share"] is None
-    assert "calibrated" not in ended.stderr
-    write_tensors(path, tensors | {"calibrated": fingerprint.float()}, record)
-    ended = grasp_deploy("export", path, "--model", tiny_folder, "-o", "again")
-    assert_refused(ended, "plan.safetensors is damaged")
+    assert record["calibrated_on_share"] is None and "calibrated" not in ended.stderr
+    plan = mixed / "plan.safetensors"
+    tensors, provenance = read_tensors(plan)
+    tensors.pop("calibrated")  # as older releases wrote it
+    write_tensors(plan, tensors, provenance)
+    record, ended = evaluated(mixed, "upper.txt")
+    assert record["calibrated_on_share"] is None and "calibrated" not in ended.stderr

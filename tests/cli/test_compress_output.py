@@ -6,22 +6,12 @@ import fcntl
 import json
 import resource
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cli import conftest
-from tests.cli.command import SHORT, Ended, assert_refused, environment, grasp_deploy, tree
-
-TEXT = ("--calibration", "text.txt")
-
-
-def compress(model: Path, *options: str | Path, keep: str = "0.6") -> Ended:
-    return grasp_deploy("compress", model, "-o", "out", *TEXT, *SHORT, "--keep", keep, *options)
+from tests.cli.command import assert_refused, compress, edit_json, tree
 
 
 @pytest.fixture(scope="module")
@@ -48,239 +38,134 @@ def unfinished(unfinished_once: Path, work: Path) -> Path:
     return Path(shutil.copytree(unfinished_once, work / "out.partial"))
 
 
-def test_an_output_that_exists(tiny_folder: Path, work: Path) -> None:
-    (work / "out").mkdir()
-    before = tree(work)
-    assert_refused(compress(tiny_folder), "output out exists", "another folder", "--overwrite")
-    assert tree(work) == before
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
-def test_an_output_that_is_a_link(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    (work / "out").symlink_to(pruned)
-    for options in ((), ("--overwrite",)):
-        assert_refused(compress(tiny_folder, *options), "output out is a link", "or another")
-    assert (work / "out").is_symlink()
-
-
-def test_overwrite_deletes_checkpoints_and_nothing_else(tiny_folder: Path, work: Path) -> None:
-    model = Path(shutil.copytree(tiny_folder, work / "out"))
-    before = tree(work)
-    refused = compress(model, "--overwrite")
-    assert_refused(refused, "output out", "--overwrite does not delete", "another folder")
-    assert_refused(
-        compress(tiny_folder, "-o", "text.txt", "--overwrite"), "is a file, not a folder"
-    )
-    assert_refused(compress(tiny_folder, "-o", ".", "--overwrite"), "name a folder")
-    assert tree(work) == before
-    shutil.rmtree(work / "out")
-    assert compress(tiny_folder).code == 0
-    first = tree(work)
-    assert compress(tiny_folder, "--overwrite", keep="0.5").code == 0
-    assert tree(work).keys() == first.keys()
-    assert tree(work) != first
+def assert_nothing_changes(model: Path, *words: str, options: tuple[str, ...] = ()) -> None:
+    before = tree(Path.cwd())
+    assert_refused(compress(model, *options), *words)
+    assert tree(Path.cwd()) == before
 
 
 @pytest.mark.parametrize(
     ("output", "words"),
     [
-        ("text.txt/out", ("text.txt/out.partial", "is a file", "another folder")),
-        ("/proc/out", ("/proc/out.partial", "another")),
-        ("x" * 300, ("name is too long", "shorter")),
+        ("empty", ("output empty exists", "another folder", "--overwrite")),
+        ("link", ("output link is a link", "or another")),
+        ("text.txt/out", ("cannot write", "text.txt/out.partial", "is a file", "another folder")),
+        ("/proc/out", ("cannot write", "/proc/out.partial", "another")),
+        ("x" * 300, ("cannot write", "name is too long", "shorter")),
+        ("pruned/deep/out", ("lies in the checkpoint", "a folder outside of it")),
     ],
 )
-def test_an_unwritable_output(
-    tiny_folder: Path, work: Path, output: str, words: tuple[str, ...]
+def test_an_output_that_cannot_be_written(
+    pruned: Path, tiny_folder: Path, work: Path, output: str, words: tuple[str, ...]
 ) -> None:
-    before = tree(work)
-    assert_refused(compress(tiny_folder, "-o", output), "cannot write", *words)
-    assert tree(work) == before
+    (work / "empty").mkdir()
+    (work / "link").symlink_to(pruned)
+    assert_nothing_changes(tiny_folder, *words, options=("-o", output))
 
 
-@contextmanager
-def largest_file(size_bytes: int) -> Iterator[None]:
+def test_overwrite_deletes_checkpoints_and_nothing_else(
+    pruned: Path, tiny_folder: Path, work: Path
+) -> None:
+    (work / "link").symlink_to(pruned)
+    shutil.copytree(tiny_folder, work / "model")
+    for output, words in {
+        "link": "output link is a link",
+        "model": "--overwrite does not delete",
+        "text.txt": "is a file, not a folder",
+        ".": "name a folder",
+    }.items():
+        assert_nothing_changes(tiny_folder, words, options=("-o", output, "--overwrite"))
+    before = tree(pruned)
+    assert compress(tiny_folder, "-o", "pruned", "--keep", "0.5", "--overwrite").code == 0
+    assert tree(pruned).keys() == before.keys()
+    assert json.loads((pruned / "compress_config.json").read_text())["keep"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "left"),
+    [
+        (500, ["text.txt"]),  # not even the config fits
+        (2_500, ["out.partial", "text.txt"]),  # the first scores fit, the gates do not
+        (100_000, ["out.partial", "text.txt"]),  # the state fits, the weights do not
+    ],
+)
+def test_files_that_may_not_grow(
+    tiny_folder: Path, work: Path, most_bytes: int, left: list[str]
+) -> None:
+    small = "--set=compensation=false"  # which saves no columns on its way
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
     try:
-        yield
+        refused = compress(tiny_folder, small)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_limit_on_file_sizes_that_the_weights_exceed(tiny_folder: Path, work: Path) -> None:
-    small = "--set=compensation=false"  # which saves no columns on its way
-    with largest_file(100_000):
-        refused = compress(tiny_folder, small)
     assert refused.code == 2
-    assert refused.stderr.splitlines()[-1].startswith("error: cannot write out: files may not grow")
-    assert sorted(path.name for path in work.iterdir()) == ["out.partial", "text.txt"]
+    last = refused.stderr.splitlines()[-1]  # above it stands the progress
+    assert last.startswith("error: cannot write out") and ": files may not grow so large" in last
+    assert names(work) == left
     assert compress(tiny_folder, small, "--resume").code == 0
-    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
-
-
-FULL_DISK = """
-import os, subprocess, sys
-from grasp_deploy.errors import InputError
-from tests.cli.command import SHORT, assert_refused, grasp_deploy
-
-def mount(*options):
-    subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", "disk"], check=True)
-
-def compress(*options):
-    text = ("--calibration", "text.txt", *SHORT)
-    return grasp_deploy("compress", sys.argv[1], "-o", "disk/out", *text, "--keep", "0.6", *options)
-
-full = ("cannot write disk/out", "disk is full", "free some space")
-
-def fails_after_a_while():
-    ended = compress()
-    last = ended.stderr.splitlines()[-1]  # above it stands the progress
-    assert ended.code == 2 and ended.stdout == "" and last.startswith("error: "), ended
-    assert all(words in last for words in full), ended
-
-mount("-o", "size=4k")
-open("disk/ballast", "wb").write(bytes(4096))  # not even the config fits
-assert_refused(compress(), *full)
-assert os.listdir("disk") == ["ballast"]
-mount("-o", "remount,size=12k")  # config and metrics fit, the state of the scores does not
-fails_after_a_while()
-assert os.listdir("disk") == ["ballast"]
-mount("-o", "remount,size=200k")  # the state fits, the weights do not
-fails_after_a_while()
-assert sorted(os.listdir("disk")) == ["ballast", "out.partial"]
-mount("-o", "remount,size=20m")
-assert compress("--resume").code == 0
-assert sorted(os.listdir("disk")) == ["ballast", "out"]
-"""
-
-
-@pytest.mark.slow
-def test_a_full_disk(tiny_folder: Path, work: Path) -> None:
-    own_mounts = ["unshare", "--user", "--map-root-user", "--mount"]
-    (work / "disk").mkdir()
-    trial = [*own_mounts, "mount", "-t", "tmpfs", "tmpfs", "disk"]
-    if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
-        pytest.skip("this machine lets us mount no small disk in a namespace of its own")
-    done = subprocess.run(
-        [*own_mounts, sys.executable, "-c", FULL_DISK, str(tiny_folder)],
-        env=environment(),
-        cwd=work,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_with_nothing_to_resume_it_starts(tiny_folder: Path, work: Path) -> None:
-    assert compress(tiny_folder, "--resume").code == 0
-    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
+    assert names(work) == ["out", "text.txt"]
 
 
 def test_an_unfinished_run_in_the_way(tiny_folder: Path, work: Path, unfinished: Path) -> None:
-    before = tree(work)
     words = (f"unfinished run lies in {unfinished.name}", "--resume", "--overwrite")
-    assert_refused(compress(tiny_folder), *words)
+    assert_nothing_changes(tiny_folder, *words)
     changed = ("began with other options", "--keep 0.6 -> 0.5", "--seed 0 -> 1", "--overwrite")
-    assert_refused(compress(tiny_folder, "--resume", "--seed", "1", keep="0.5"), *changed)
-    assert tree(work) == before
+    others = ("--resume", "--seed", "1", "--keep", "0.5")
+    assert_nothing_changes(tiny_folder, *changed, options=others)
+    with (unfinished / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for option in ("--resume", "--overwrite"):
+            busy = ("another run is at work on out", "another output")
+            assert_nothing_changes(tiny_folder, *busy, options=(option,))
     assert compress(tiny_folder, "--resume").code == 0
-    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
+    assert names(work) == ["out", "text.txt"]
 
 
 def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinished: Path) -> None:
-    text, weights = work / "text.txt", "model.safetensors"
-    text.write_text("A slow red hen walks around the busy cat. " * 100)
+    (work / "text.txt").write_text("A slow red hen walks around the busy cat. " * 100)
     words = ("began with other calibration tokens", "put the old ones back", "--overwrite")
-    before = tree(work)
-    assert_refused(compress(tiny_folder, "--resume"), *words)
-    assert tree(work) == before
-    model = Path(shutil.copytree(tiny_folder, work / "model"))
-    begun = json.loads((unfinished / "inputs.json").read_text())
-    begun["weights"][weights] = "0" * 64
-    (unfinished / "inputs.json").write_text(json.dumps(begun))
-    config = json.loads((unfinished / "compress_config.json").read_text())
-    (unfinished / "compress_config.json").write_text(json.dumps({**config, "model": str(model)}))
-    refused = compress(model, "--resume")
-    hashes = "under the same name (their SHA-256 differs)"
-    changed = f"began with other weights {hashes} and calibration tokens {hashes}: put the old"
-    assert_refused(refused, changed)
-
-
-def test_an_unfinished_run_of_other_releases(
-    tiny_folder: Path, work: Path, unfinished: Path
-) -> None:
-    """Another torch, or a CPU instead of a GPU, would not continue to the same bits."""
-    path = unfinished / "inputs.json"
-    begun = json.loads(path.read_text())
-    path.write_text(json.dumps({**begun, "torch": "1.0", "device": "cuda"}))
-    before = tree(work)
+    assert_nothing_changes(tiny_folder, *words, options=("--resume",))
+    hashes = json.loads((unfinished / "inputs.json").read_text())["weights"]
+    # Another torch, or a CPU instead of a GPU, would not continue to the same bits.
+    changes = {"weights": dict.fromkeys(hashes, "0" * 64), "torch": "1.0", "device": "cuda"}
+    edit_json(unfinished / "inputs.json", **changes)
     refused = compress(tiny_folder, "--resume")
-    assert_refused(refused, "other device (cuda -> cpu) and torch (1.0 -> ", "--overwrite")
-    assert tree(work) == before
+    assert_refused(refused, "other weights", "SHA-256 differs", "cuda -> cpu", "torch (1.0 -> ")
 
 
-def test_another_run_at_work(tiny_folder: Path, work: Path, unfinished: Path) -> None:
-    with (unfinished / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = tree(work)
-        for options in (("--resume",), ("--overwrite",)):
-            refused = compress(tiny_folder, *options)
-            assert_refused(refused, "another run is at work on out", "another output")
-            assert tree(work) == before
-    assert compress(tiny_folder, "--resume").code == 0
-
-
-def test_a_foreign_folder_in_the_way(tiny_folder: Path, work: Path) -> None:
-    (work / "out.partial").mkdir()
-    (work / "out.partial/thesis.txt").write_text("three years of work")
-    before = tree(work)
-    for options in ((), ("--overwrite",), ("--resume",)):
-        refused = compress(tiny_folder, *options)
-        assert_refused(refused, "out.partial already exists", "move it", "another --output")
-    assert tree(work) == before
+def test_a_damaged_unfinished_run(tiny_folder: Path, work: Path, unfinished: Path) -> None:
+    (unfinished / "compress_config.json").write_text("{")
+    (unfinished / "metrics.jsonl").write_bytes(b"\xff\xfe")
+    words = ("compress_config.json, which an unfinished run left, is damaged", "--overwrite")
+    assert_refused(compress(tiny_folder, "--resume"), *words)
+    assert compress(tiny_folder, "--overwrite", "--keep", "0.5").code == 0
+    assert json.loads((work / "out/compress_config.json").read_text())["keep"] == 0.5
+    assert names(work) == ["out", "text.txt"]
 
 
 def test_foreign_files_beside_the_output_stay(
     pruned: Path, tiny_folder: Path, work: Path, unfinished: Path
 ) -> None:
-    """A file in an unfinished run, a checkpoint named like one, a file and a link named like a
-    lock."""
+    """A file alone or in an unfinished run, a checkpoint named like one, and locks."""
     (unfinished / "thesis.txt").write_text("three years of work")
+    (work / "mine.partial").mkdir()
+    (work / "mine.partial/thesis.txt").write_text("three years of work")
     shutil.copytree(pruned, work / "copy.partial")
     (work / ".file.lock").write_text("three years of work")
     (work / ".link.lock").symlink_to(work / "text.txt")
-    before = tree(work)
-    for name, where in (("out", "out.partial"), ("copy", "copy.partial")):
-        refused = compress(tiny_folder, "--overwrite", "-o", name)
-        assert_refused(refused, f"{where} already exists", "move it")
-    for name in ("file", "link"):
-        refused = grasp_deploy(
-            "export", pruned / "plan.safetensors", "--model", tiny_folder, "-o", name
-        )
-        assert_refused(refused, f".{name}.lock is in the way", "move it")
-    assert tree(work) == before
-
-
-def test_an_output_inside_a_checkpoint(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    before = tree(pruned)
-    refused = compress(tiny_folder, "-o", str(pruned / "deep" / "out"))
-    assert_refused(refused, "lies in the checkpoint", "a folder outside of it")
-    assert tree(pruned) == before
-
-
-def test_a_damaged_config_of_an_unfinished_run(
-    tiny_folder: Path, work: Path, unfinished: Path
-) -> None:
-    (unfinished / "compress_config.json").write_text("{")
-    words = ("compress_config.json cannot be read", "start over with --overwrite")
-    assert_refused(compress(tiny_folder, "--resume"), *words)
-    (unfinished / "metrics.jsonl").write_bytes(b"\xff\xfe")
-    assert compress(tiny_folder, "--overwrite").code == 0
-
-
-def test_overwrite_starts_an_unfinished_run_again(
-    tiny_folder: Path, work: Path, unfinished: Path
-) -> None:
-    assert compress(tiny_folder, "--overwrite", keep="0.5").code == 0
-    assert json.loads((work / "out/compress_config.json").read_text())["keep"] == 0.5
-    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
+    for output in ("out", "mine", "copy"):
+        for option in ("--overwrite", "--resume"):
+            words = (f"{output}.partial already exists", "move it")
+            assert_nothing_changes(tiny_folder, *words, options=("-o", output, option))
+    for output in ("file", "link"):
+        before = tree(work)
+        refused = compress(tiny_folder, "-o", output)
+        assert refused.code == 2
+        assert f".{output}.lock is in the way" in refused.stderr.splitlines()[-1]
+        shutil.rmtree(work / f"{output}.partial", ignore_errors=True)
+        assert tree(work) == before

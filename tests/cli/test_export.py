@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.checkpoint.plan import PLAN_VERSION
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing
 from grasp_deploy.files.tensors import read_tensors, write_tensors
@@ -17,74 +16,58 @@ from tests.cli.command import INSPECTED, Ended, assert_refused, grasp_deploy, tr
 from tests.tiny import save_tiny
 
 
-def export(plan: Path, model: Path) -> Ended:
-    return grasp_deploy("export", plan, "--model", model, "-o", "out")
+def export(plan: Path, model: Path, *options: str) -> Ended:
+    return grasp_deploy("export", plan, "--model", model, "-o", "out", *options)
 
 
 def test_export_repeats_the_weights(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    model = ("--model", tiny_folder)
-    ended = grasp_deploy("export", pruned / "plan.safetensors", *model, "-o", "again", "--json")
+    ended = export(pruned / "plan.safetensors", tiny_folder, "--json")
     assert json.loads(ended.stdout).keys() >= INSPECTED
     names = {path.name for path in pruned.iterdir()} - {"metrics.jsonl", "manifest.json"}
-    assert names == {path.name for path in (work / "again").iterdir()} - {"manifest.json"}
+    assert names == {path.name for path in (work / "out").iterdir()} - {"manifest.json"}
     for name in names:
-        assert (work / "again" / name).read_bytes() == (pruned / name).read_bytes(), name
+        assert (work / "out" / name).read_bytes() == (pruned / name).read_bytes(), name
 
 
-def test_a_plan_for_another_model(pruned: Path, tiny_folder: Path, work: Path) -> None:
+def test_plans_that_it_refuses(pruned: Path, tiny_folder: Path, work: Path) -> None:
     plan = pruned / "plan.safetensors"
+    tensors, record = read_tensors(plan)
+    write_tensors(work / "short.safetensors", {**tensors, "mask": tensors["mask"][1:]}, record)
+    write_tensors(work / "new.safetensors", tensors, {**record, "version": 99})
     save_tiny("llama", work / "same-shape", seed=1)
     save_tiny("llama", work / "other-shape", num_hidden_layers=2)
-    before = tree(work)
-    other = ("the plan was made for", str(tiny_folder), "name the same model and revision")
-    refused = export(
-        plan, work / "same-shape"
-    )  # hashed while it is read, behind a line of progress
-    assert refused.code == 2
-    for words in (*other, "other weights", "SHA-256"):
-        assert words in refused.stderr.splitlines()[-1]
-    shape = ("the plan was made for", str(tiny_folder), "name the model that it was made for")
-    assert_refused(export(plan, work / "other-shape"), *shape, "other sizes")
-    assert tree(work) == before
-
-
-def test_a_plan_of_another_version(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    tensors, record = read_tensors(pruned / "plan.safetensors")
-    write_tensors(work / "new.safetensors", tensors, {**record, "version": PLAN_VERSION + 1})
-    words = (f"version {PLAN_VERSION + 1}", f"version {PLAN_VERSION}", "or compress again")
-    assert_refused(export(work / "new.safetensors", tiny_folder), "new.safetensors", *words)
-    assert not (work / "out").exists()
-
-
-def test_what_is_no_plan(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    tensors, record = read_tensors(pruned / "plan.safetensors")
-    write_tensors(work / "short.safetensors", {**tensors, "mask": tensors["mask"][1:]}, record)
     before = tree(work)
     for name, words in {
         "nowhere.safetensors": ("no file", "plan.safetensors"),
         "text.txt": ("cannot be read", "plan.safetensors"),
         "short.safetensors": ("is damaged", "fetch it again"),
+        "new.safetensors": ("version 99", "or compress again"),
     }.items():
         assert_refused(export(work / name, tiny_folder), name, *words)
     weights = tiny_folder / "model.safetensors"
     assert_refused(export(weights, tiny_folder), "is not a plan", "plan.safetensors that compress")
+    made_for = ("the plan was made for", str(tiny_folder))
+    shape = ("other sizes", "name the model that it was made for")
+    assert_refused(export(plan, work / "other-shape"), *made_for, *shape)
+    refused = export(plan, work / "same-shape")  # hashed while it is read, behind progress
+    assert refused.code == 2
+    for word in (*made_for, "other weights", "SHA-256", "name the same model and revision"):
+        assert word in refused.stderr.splitlines()[-1]
     assert tree(work) == before
 
 
-def test_overwrite_knows_a_checkpoint_when_it_sees_one(pruned: Path, work: Path) -> None:
-    plan, model = pruned / "plan.safetensors", work / "model"
-    shutil.copytree(Path(json.loads((pruned / "compress_config.json").read_text())["model"]), model)
+def test_overwrite_knows_a_checkpoint_when_it_sees_one(
+    pruned: Path, tiny_folder: Path, work: Path
+) -> None:
+    model = shutil.copytree(tiny_folder, work / "model")
     (work / "web").mkdir()
     (work / "web/manifest.json").write_text('{"name": "a page"}')
     (pruned / "notes.txt").write_text("mine")
     before = tree(work)
-
-    def onto(output: str) -> Ended:
-        return grasp_deploy("export", plan, "--model", model, "-o", output, "--overwrite")
-
-    assert_refused(onto("web"), "something else than a pruned checkpoint", "manifest.json")
-    assert_refused(onto("pruned"), "something else than a pruned checkpoint", "notes.txt")
-    assert_refused(onto("model"), "something else than a pruned checkpoint")
+    for output, word in {"web": "manifest.json", "pruned": "notes.txt", "model": "model"}.items():
+        onto = ("-o", output, "--overwrite")
+        refused = export(pruned / "plan.safetensors", model, *onto)
+        assert_refused(refused, "something else than a pruned checkpoint", word)
     assert tree(work) == before
 
 

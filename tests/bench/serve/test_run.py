@@ -14,7 +14,7 @@ from grasp_deploy.bench.serve import run as serve
 from grasp_deploy.bench.serve.record import LoadPoint, ServeSettings
 from grasp_deploy.bench.serve.run import bench_serve, server_flags
 from grasp_deploy.bench.serve.vllm_bench import sample_of
-from grasp_deploy.cli.bench.serve import split_flags
+from grasp_deploy.cli.bench import split_flags
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models

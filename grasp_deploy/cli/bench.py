@@ -1,0 +1,149 @@
+"""`bench`: memory and speed, models side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grasp_deploy.bench.kv.record import KvSettings
+from grasp_deploy.bench.memory.record import MemorySettings
+from grasp_deploy.bench.serve.record import ServeSettings
+from grasp_deploy.bench.throughput.record import ThroughputSettings
+from grasp_deploy.cli.console import print_json, stderr
+from grasp_deploy.cli.options import Command, Json, Models, RecordOutput, takes_settings
+from grasp_deploy.cli.report import print_report
+from grasp_deploy.errors import InputError
+
+RandomWeights = Annotated[
+    bool,
+    typer.Option(
+        "--random-weights",
+        help="Fill the models with random weights; each needs only a config.json.",
+    ),
+]
+ModelsAndFlags = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL... [-- VLLM FLAGS]",
+        help="Hub ids or folders with weights and tokenizer; the others are compared with the "
+        "first. Flags after -- go to `vllm serve`.",
+    ),
+]
+TtftLimit = Annotated[
+    float | None, typer.Option(min=0.0, help="Longest time to the first token of a good request.")
+]
+TpotLimit = Annotated[
+    float | None, typer.Option(min=0.0, help="Longest time per further token of a good request.")
+]
+EndLimit = Annotated[
+    float | None, typer.Option(min=0.0, help="Longest time to the end of a good request.")
+]
+# Benches of models side by side: `bench_KIND` of the folder KIND measures with such settings.
+BENCHES = {
+    "memory": MemorySettings,
+    "kv": KvSettings,
+    "throughput": ThroughputSettings,
+}
+HELP = {
+    "memory": "Measure the memory of one prefill: weights, KV cache and peak, beside predictions.",
+    "kv": "Count the tokens and sequences that the KV cache holds beside the weights.",
+    "throughput": "Measure throughput, TTFT and TPOT against batch size, models side by side.",
+}
+
+
+def bench_command(kind: str, settings_type: type) -> Command:
+    """The command of one of BENCHES."""
+
+    @takes_settings(settings_type)
+    def command(
+        models: Models,
+        *,
+        settings: Any,
+        random_weights: RandomWeights = False,
+        output: RecordOutput = None,
+        as_json: Json = False,
+    ) -> None:
+        measure = getattr(import_module(f"grasp_deploy.bench.{kind}.run"), f"bench_{kind}")
+        loading = {"random_weights": random_weights, "dtype": settings.dtype}
+        run_bench(kind, partial(measure, settings=settings), models, output, as_json, **loading)
+
+    return command
+
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measure memory and speed, models side by side.")
+for kind, settings_type in BENCHES.items():
+    bench_app.command(kind, help=HELP[kind])(bench_command(kind, settings_type))
+
+
+@bench_app.command("serve")
+@takes_settings(ServeSettings)
+def serve_bench_command(
+    models: ModelsAndFlags,
+    *,
+    settings: ServeSettings,
+    slo_ttft_ms: TtftLimit = None,
+    slo_tpot_ms: TpotLimit = None,
+    slo_e2e_ms: EndLimit = None,
+    output: RecordOutput = None,
+    as_json: Json = False,
+) -> None:
+    """Put load on the live server of each model, with vLLM's own `vllm bench serve`."""
+    names, vllm_flags = split_flags(models)
+    if settings.concurrencies and settings.request_rates:
+        raise InputError("--concurrency and --request-rate are two kinds of load: give one of them")
+    slo_ms = {"ttft": slo_ttft_ms, "tpot": slo_tpot_ms, "e2el": slo_e2e_ms}
+    settings = replace(settings, slo_ms={k: ms for k, ms in slo_ms.items() if ms is not None})
+    from grasp_deploy.bench.serve.run import bench_serve
+
+    measure = partial(bench_serve, settings=settings, vllm_arguments=vllm_flags)
+    record = run_bench("serve", measure, names, output, as_json)
+    for cell in record.cells:
+        for error in {error for sample in cell.samples for error in sample.errors}:
+            stderr.print(f"{cell.model}: {error}")
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Models and vLLM flags; click drops the `--` between them, but no model begins with `-`."""
+    first = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    return list(arguments[:first]), list(arguments[first:])
+
+
+def run_bench(
+    kind: str,
+    measure: Callable[..., Any],
+    models: Sequence[str],
+    output: Path | None,
+    as_json: bool,
+    **loading: Any,
+) -> Any:
+    """Check models and output, measure with progress bars, print and write the record.
+
+    `measure` takes the models, `command` and `on_progress`; `loading` goes to `bench_models`.
+    """
+    from msgspec import to_builtins
+
+    from grasp_deploy.bench.kinds import section_of
+    from grasp_deploy.evaluate.models import bench_models
+    from grasp_deploy.files.record import check_place, write_record
+    from grasp_deploy.report.progress import stage_bars
+    from grasp_deploy.report.section import NamedRecord
+
+    check_place(output, kind)
+    chosen, command = bench_models(models, **loading), ["grasp-deploy", *sys.argv[1:]]
+    with stage_bars(stderr) as on_progress:
+        record = measure(chosen, command=command, on_progress=on_progress)
+    document = to_builtins(record)
+    if as_json:
+        print_json(document)
+    else:
+        print_report([section_of(NamedRecord(kind, document))], [])
+    if output is not None:
+        write_record(output, record)
+    return record

@@ -1,1 +1,0 @@
-"""`grasp-deploy bench`: gains of compression, measured."""

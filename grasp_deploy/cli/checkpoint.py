@@ -1,0 +1,199 @@
+"""Commands on a checkpoint: `inspect`, `verify`, `export`, `heal` and `serve`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grasp_deploy.cli.console import CHECK_FAILED, print_json, print_line, stderr, stdout
+from grasp_deploy.cli.options import (
+    MODEL_HELP,
+    Json,
+    Output,
+    Overwrite,
+    Revision,
+    ShardSize,
+    VllmFlags,
+    takes_settings,
+)
+from grasp_deploy.config.option import DEVICE_HELP
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.sizes import parse_bytes
+from grasp_deploy.healing.settings import HealConfig
+
+PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
+TensorParallel = Annotated[
+    int | None, typer.Option(min=1, help="Check that every layer divides by this size.")
+]
+Memory = Annotated[
+    str | None, typer.Option(help="Count the cached tokens that fit, such as in 20GiB.")
+]
+BaseModel = Annotated[str | None, typer.Option(help="Base model. Default: the one in the plan.")]
+Engine = Annotated[
+    str, typer.Option(help="transformers; or vllm, to compare the served model as well.")
+]
+WithoutBase = Annotated[
+    bool, typer.Option("--without-base", help="Skip checks against the base model's weights.")
+]
+PlanBase = Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")]
+DenseModel = Annotated[
+    str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
+]
+
+
+def inspect_command(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    *,
+    revision: Revision = None,
+    tensor_parallel: TensorParallel = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """Predict a model's footprint from its config.json alone, dense beside pruned."""
+    from grasp_deploy.checkpoint.footprint import inspect_model
+
+    memory_bytes = parse_bytes(memory, "--memory") if memory else None
+    record = inspect_model(model, revision, tensor_parallel, memory_bytes)
+    if as_json:
+        print_json(record)
+        return
+    from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table
+
+    if record["pruned"]:
+        stdout.print(layer_table(record["dense"], record), ratio_table(record["ratios"]))
+        stdout.print(footprint_table({"dense": record["dense"], "pruned": record}))
+    else:
+        stdout.print(footprint_table({"dense": record}))
+    if tensor_parallel:
+        stdout.print(record["tensor_parallel"]["detail"])
+
+
+def verify_command(
+    directory: PrunedFolder,
+    *,
+    model: BaseModel = None,
+    engine: Engine = "transformers",
+    without_base: WithoutBase = False,
+    device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Prove that a checkpoint is the model that was evaluated; exit code 1 if it is not."""
+    checks = run_verify(directory, model, engine, device, without_base)
+    ok = all(check["ok"] for check in checks)
+    if as_json:
+        print_json({"directory": str(directory), "ok": ok, "checks": checks})
+    else:
+        from grasp_deploy.report.tables import check_table
+
+        stdout.print(check_table(checks))
+    if not ok:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def run_verify(
+    directory: Path, model: str | None, engine: str, device: str, without_base: bool = False
+) -> list[dict[str, Any]]:
+    """Run all checks, with a status line; returns each check as `verify --json` prints it."""
+    from grasp_deploy.checkpoint.read.loading import resolve_device
+    from grasp_deploy.checkpoint.verify import verify
+    from grasp_deploy.engine.offline import greedy_tokens
+    from grasp_deploy.engine.vllm_process import installed_platform
+
+    if engine not in ("transformers", "vllm"):
+        raise InputError(f"--engine {engine} is unknown: use transformers or vllm")
+    if engine == "vllm":
+        installed_platform()  # a missing vLLM is an error, not a failed check
+
+    checks = []
+    with stderr.status("verifying") as status:
+        for check in verify(
+            directory,
+            model,
+            without_base=without_base,
+            served=greedy_tokens if engine == "vllm" else None,
+            device=resolve_device(device),
+        ):
+            status.update(f"verifying: {check.name} done")
+            checks.append(vars(check))
+    return checks
+
+
+def export_command(
+    plan: Annotated[Path, typer.Argument(help="plan.safetensors of a compression.")],
+    *,
+    model: PlanBase,
+    output: Output,
+    revision: Revision = None,
+    shard_size: ShardSize = "4GB",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Make the checkpoint again from a plan and the base model's weights."""
+    from grasp_deploy.checkpoint.footprint import footprint
+    from grasp_deploy.checkpoint.plan import load_plan
+    from grasp_deploy.checkpoint.write.export import export
+    from grasp_deploy.report.progress import stage_bars
+
+    loaded, shard_bytes = load_plan(plan), parse_bytes(shard_size, "--shard-size")
+    with stage_bars(stderr) as show:
+        pruned = export(
+            loaded,
+            model,
+            output,
+            revision=revision,
+            shard_bytes=shard_bytes,
+            overwrite=overwrite,
+            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
+        )
+    if as_json:
+        print_json({"output": str(output), **footprint(pruned).as_dict()})
+    else:
+        print_line(f"wrote {output}")
+
+
+@takes_settings(HealConfig)
+def heal_command(
+    directory: PrunedFolder,
+    *,
+    settings: HealConfig,
+    output: Output,
+    model: DenseModel = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a pruned checkpoint towards its dense model, with LoRA, for some minutes.
+
+    Shapes stay, so memory and speed stay too. The weights with the lowest held-out loss are
+    written, and learning ends early once that loss no longer falls.
+    """
+    from grasp_deploy.healing.heal import check_installed, heal
+    from grasp_deploy.report.progress import stage_bars
+
+    check_installed()
+    if not directory.is_dir():
+        raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
+    with stage_bars(stderr) as show:
+        healed = heal(
+            directory, settings, output, model=model, overwrite=overwrite, on_progress=show
+        )
+    if as_json:
+        print_json({**asdict(healed), "output": str(output)})
+        return
+    print_line(
+        f"held-out loss, nats per token: {healed.loss_dense:.3f} dense, {healed.loss_before:.3f} "
+        f"pruned, {healed.loss_after:.3f} healed ({healed.steps} steps, {healed.seconds:.0f} s)"
+    )
+    print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
+
+
+def serve_command(
+    directory: Annotated[Path, typer.Argument(help="Folder of a checkpoint, pruned or dense.")],
+    vllm_flags: VllmFlags = None,
+) -> None:
+    """Check a checkpoint, then serve it with `vllm serve` on 127.0.0.1."""
+    from grasp_deploy.engine.serve import serve
+
+    serve(directory, vllm_flags or [])

@@ -1,1 +1,0 @@
-"""`grasp-deploy evaluate`: perplexity, task accuracy and the quality card."""

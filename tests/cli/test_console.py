@@ -1,0 +1,119 @@
+"""Every way in which the process of a command ends: its exit code, its streams, what it leaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from grasp_deploy.files.tensors import read_tensors
+from tests.cli.command import SHORT, assert_refused, grasp_deploy, run_process
+
+FULL = Path("/dev/full")
+# A run that saves its state at each step and gets a signal from itself before one of them.
+SIGNALLED = """
+import os, signal, sys
+import torch
+import grasp_deploy.compression.resume as resume
+from grasp_deploy.cli import main
+
+resume.SAVE_EVERY_SECONDS = -1.0
+steps, number, take_a_step = 0, signal.Signals[sys.argv.pop(1)], torch.optim.AdamW.step
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may have it ignored
+
+def step(*arguments, **options):
+    global steps
+    steps += 1
+    if steps == 5:
+        os.kill(os.getpid(), number)
+    return take_a_step(*arguments, **options)
+
+torch.optim.AdamW.step = step
+main()
+"""
+GO_ON = "what was learnt is kept; to go on, give the same command again (compress: with --resume)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "code", "last"), [("SIGINT", 130, [GO_ON, "interrupted"]), ("SIGTERM", 143, [])]
+)
+def test_a_signal_leaves_a_run_that_goes_on(
+    tiny_folder: Path, work: Path, name: str, code: int, last: list[str]
+) -> None:
+    text = ("--calibration", "text.txt", *SHORT, "--sequences", "8", "--keep", "0.6")
+    learning = ("-o", "out", *text, "--method", "grasp", "--json")
+    ended = run_process("-c", SIGNALLED, name, "compress", tiny_folder, *learning)
+    assert (ended.code, ended.stdout) == (code, ""), ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    assert lines[len(lines) - len(last) :] == last
+    assert "Traceback" not in ended.stderr
+    assert sorted(path.name for path in work.iterdir()) == ["out.partial", "text.txt"]
+    assert int(read_tensors(work / "out.partial" / "gates.safetensors")[0]["step"]) == 4
+    resumed = grasp_deploy("compress", tiny_folder, *learning, "--resume")
+    assert resumed.code == 0, resumed.stderr
+    assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
+
+
+def test_bad_input_in_a_process_of_its_own(work: Path) -> None:
+    ended = run_process("-m", "grasp_deploy", "inspect", "./none")
+    assert_refused(ended, "no such folder: ./none")
+
+
+def test_a_name_that_is_not_utf8_on_a_terminal_that_takes_nothing_else() -> None:
+    program = "from grasp_deploy.cli.console import *\nwith tidy_process(): print_line('no\\udcff')"
+    ended = run_process("-c", program, PYTHONIOENCODING="utf-8:strict")
+    assert (ended.code, ended.stdout) == (0, "no\\udcff\n"), ended.stderr
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_stdout(pruned: Path) -> None:
+    with FULL.open("w") as full:
+        ended = run_process("-m", "grasp_deploy", "inspect", pruned, "--json", stdout=full)
+    assert ended.code == 2
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert ended.stderr.startswith("error: No space left on device")
+
+
+def test_streams_that_are_closed(work: Path) -> None:
+    closed = ["sh", "-c", '"$@" >&- 2>&- <&-', "sh"]
+    ended = run_process("-m", "grasp_deploy", "inspect", "./none", wrapped=closed)
+    assert (ended.code, ended.stdout, ended.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0 has"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:1] can't allocate memory: you tried"),
+    ],
+    ids=["GPU", "CPU"],
+)
+def test_out_of_memory(
+    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("grasp_deploy.evaluate.perplexity.perplexity", full)
+    ended = grasp_deploy("evaluate", "perplexity", tiny_folder, "--data", "text.txt", *SHORT[:4])
+    assert_refused(ended, str(error).splitlines()[0].rstrip("."), "smaller batch size")
+
+
+@pytest.fixture
+def quiet_afterwards() -> Iterator[None]:
+    yield
+    logging.getLogger("grasp_deploy").handlers = []
+    logging.getLogger("grasp_deploy").setLevel(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("quiet_afterwards")
+@pytest.mark.parametrize("place", [0, 2])
+def test_verbose_is_accepted_before_and_behind_the_verb(place: int) -> None:
+    arguments = ["inspect", "./nowhere"]
+    arguments.insert(place, "--verbose")
+    assert_refused(grasp_deploy(*arguments), "no such folder")
+    assert logging.getLogger("grasp_deploy").isEnabledFor(logging.INFO)

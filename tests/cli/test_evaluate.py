@@ -1,0 +1,135 @@
+"""`evaluate perplexity` and `evaluate tasks`: figures, a record that others read, bad input."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Ended, assert_refused, document, grasp_deploy
+from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
+
+DATA = ("--data", "text.txt", "--sequence-length", "32", "--sequences", "3")
+
+
+@pytest.fixture
+def files(work: Path) -> list[str]:
+    return [option for path in write_items(work).values() for option in ("--task-file", path.name)]
+
+
+def perplexity(model: Path, *options: str) -> Ended:
+    return grasp_deploy("evaluate", "perplexity", model, *options)
+
+
+def tasks(*arguments: str | Path) -> Ended:
+    return grasp_deploy("evaluate", "tasks", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--data", "no.txt"), ("no.txt does not exist",)),
+        (("--sequences", "1000"), ("too short", "--sequences 140")),
+        (("--stride", "33"), ("--stride 33", "use 32 or less")),
+        (("--per-document", "--data", "letters.jsonl"), ("no document", "two tokens")),
+    ],
+)
+def test_text_that_it_refuses(
+    tiny_folder: Path, work: Path, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    (work / "letters.jsonl").write_text('{"text": "a"}\n')
+    assert_refused(perplexity(tiny_folder, *DATA, *options), *words)
+
+
+def test_sequences_windows_and_documents(pruned_once: Path, work: Path) -> None:
+    (work / "texts.jsonl").write_text('{"text": "one two three"}\n{"text": "x"}\n{"text": "four"}')
+    record = json.loads(perplexity(pruned_once, *DATA, "--json").stdout)
+    assert record["tokens"] == 3 * 31 and record["data"]["source"] == "text.txt"
+    assert 1 < record["perplexity"] < 1e9
+    record = json.loads(perplexity(pruned_once, *DATA, "--stride", "8", "--json").stdout)
+    assert record["tokens"] == record["bytes"] == 95  # a byte is a token
+    assert record["data"]["stride"] == 8
+    apart = ("--data", "texts.jsonl", "--per-document")
+    record = json.loads(perplexity(pruned_once, *apart, "--json").stdout)
+    assert record["tokens"] == len("one two three") - 1 + len("four") - 1
+    assert (record["data"]["documents"], record["data"]["documents_skipped"]) == (2, 1)
+    said, mean = perplexity(pruned_once, *apart).stdout, record["mean_over_documents"]["perplexity"]
+    assert f"perplexity {record['perplexity']:.3f} (95 %: " in said
+    assert f"each document counted once, however long: {mean:.3f}" in said
+    assert "bits per byte" in said and "each document (2 in all)" in said
+
+
+@needs_lm_eval
+def test_models_side_by_side(pruned: Path, tiny_folder: Path, files: list[str], work: Path) -> None:
+    ended = tasks(tiny_folder, pruned, *files, "--limit", "8", "--json", "-o", "record.json")
+    assert ended.code == 0, ended.stderr
+    record = json.loads(ended.stdout)
+    assert record == json.loads(Path("record.json").read_text())
+    assert record["benchmark"] == "tasks" and "lm_eval" in record["versions"]
+    settings = [record["settings"][name] for name in ("engine", "dtype", "limit")]
+    assert settings == ["transformers", "float32", 8]
+    names = ("model", "pruned")
+    order = [(cell["model"], cell["task"]) for cell in record["cells"]]
+    assert order == [(n, t) for n in names for t in ("query", "contexts", "hellaswag")]
+    by_model = {n: [c for c in record["cells"] if c["model"] == n] for n in names}
+    prompts = [[cell["prompts_sha256"] for cell in cells] for cells in by_model.values()]
+    assert prompts[0] == prompts[1]
+    for average in record["averages"]:
+        accuracies = []
+        for cell in by_model[average["model"]]:
+            assert len(cell["items"]) == 8
+            accuracies.append(statistics.fmean(item[cell["metric"]] for item in cell["items"]))
+        assert average["accuracy"] == pytest.approx(statistics.fmean(accuracies))
+    drawn = grasp_deploy("report", "record.json").stdout
+    for words in ("Accuracy on tasks", "hellaswag", "acc_norm", "average", "change", "±"):
+        assert words in drawn, words
+
+    (work / "other.txt").write_text("Ten jugs of quartz vexed the brown dwarf. " * 100)
+    text = ("--data", "other.txt", "--sequences", "4", "--sequence-length", "32")
+    rows = document("evaluate", "card", pruned, *text, "--record", "record.json", "--json")["tasks"]
+    assert (rows[0]["task"], rows[0]["items"]) == ("query", 8)
+    assert rows[0]["chance"] == pytest.approx(1 / 3)
+    for name, cells in zip(("dense", "pruned"), by_model.values(), strict=True):
+        assert [r[name]["accuracy"] for r in rows] == [cell["accuracy"] for cell in cells]
+
+
+@needs_lm_eval
+def test_the_table_says_what_it_shows(tiny_folder: Path, files: list[str]) -> None:
+    ended = tasks(tiny_folder, *files[:2], "--num-fewshot", "1", "--max-tokens", "40")
+    assert ended.code == 0, ended.stderr
+    text = " ".join(ended.stdout.split())
+    assert "acc_norm where a task has it, else acc" in text
+    assert "examples in the prompt: query 1" in text
+    assert "prompts were too long and lost their beginning" in text
+
+
+@needs_lm_eval
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), ("no task is named", "--tasks, --preset or --task-file")),
+        (("--tasks", "piqa,,x"), ("--tasks 'piqa,,x'", "has an empty name")),
+        (("--preset", "hard"), ("--preset hard", "paper or complex")),
+        (("--tasks", "query", "--task-file", "query.jsonl"), ("query is named twice",)),
+        (("--task-file", "query.jsonl", "--engine", "slow"), ("--engine slow", "vllm")),
+        (("--task-file", "query.jsonl", "--max-tokens", "513"), ("513", "512 positions")),
+        (("--task-file", "query.jsonl", "--num-fewshot", "12"), ("12 exceeds the 11 other",)),
+        (("--task-file", "query.jsonl", "--enforce-eager"), ("option of vLLM",)),
+        (("--task-file", "query.jsonl", "--device", "tpu"), ("--device tpu",)),
+        (("--task-file", "query.jsonl", "--dtype", "int3"), ("--dtype int3",)),
+    ],
+    ids=" ".join,
+)
+def test_options_of_tasks(
+    tiny_folder: Path, files: list[str], options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    assert_refused(tasks(tiny_folder, *options), *words)
+
+
+def test_without_lm_eval_the_remedy_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    ended = tasks("model", "--tasks", "piqa")
+    assert_refused(ended, "lm-eval is not installed", "pip install 'grasp-deploy[eval]'")
