@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from grasp_deploy.files.record_output import check_place
 
-from grasp_deploy.files.record import write_record
+from grasp_deploy.files.record import check_place, write_record
 from tests.bench.records import kv_record, model, record
 from tests.cli.command import assert_refused, edit_json, grasp_deploy, tree
 
