@@ -115,7 +115,7 @@ def test_learning_goes_on_to_the_same_bits(
             break
         kills += 1
         if output.exists():  # killed behind the end, while it cleared away its state
-            shutil.rmtree(output.with_name("out.partial"))
+            shutil.rmtree(output.with_name("out.partial"), ignore_errors=True)
             break
     assert kills >= min(3, runs - 2)
     assert siblings(output) == ["out"]
