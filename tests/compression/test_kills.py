@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -113,6 +114,9 @@ def test_learning_goes_on_to_the_same_bits(
         if not warm.run("compress", tmp_path, kill_at, **job).killed:
             break
         kills += 1
+        if output.exists():  # killed behind the end, while it cleared away its state
+            shutil.rmtree(output.with_name("out.partial"), ignore_errors=True)
+            break
     assert kills >= min(3, runs - 2)
     assert siblings(output) == ["out"]
     assert_same_result(output, whole)
