@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
 from grasp_deploy.checkpoint.footprint import Footprint, footprint
-from grasp_deploy.evaluate.models import BenchModel
+
+if TYPE_CHECKING:  # it imports safetensors, which no help text needs
+    from grasp_deploy.evaluate.models import BenchModel
 
 Positive = Annotated[float, Meta(gt=0)]
 Amount = Annotated[float, Meta(ge=0)]

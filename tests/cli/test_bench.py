@@ -27,7 +27,7 @@ def test_only_a_record_of_the_same_kind_is_replaced(kind: str, work: Path) -> No
     before = tree(work)
     for output, words in {
         "study.json": f"is a record of study, and not of {kind}: name another file",
-        "text.txt": "exists and is no record",
+        "text.txt": "exists and is not a record",
         "pipe": "is a pipe or a device",
     }.items():
         refused = grasp_deploy(*BENCHES[kind], "model", "--output", output)

@@ -42,7 +42,7 @@ MINISTRAL = {**SLIDING, "model_type": "mistral", "architectures": ["MistralForCa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quantization_config": {"quant_method": "fp8"}}, ("quantised (fp8)", "unquantised")),
+        ({"quantization_config": {"quant_method": "fp8"}}, ("is quantised", "compress the unquantised model")),
         ({"hidden_act": "gelu"}, ("the activation gelu", "silu alone")),
         (SLIDING, ("a Llama whose config.json has sliding",)),
         (MINISTRAL, ("the architecture Ministral", "not supported")),
@@ -51,8 +51,8 @@ MINISTRAL = {**SLIDING, "model_type": "mistral", "architectures": ["MistralForCa
         ({"num_hidden_layers": 4}, ("lacks model.layers.3.", "config.json asks for", AGAIN)),
         ({"num_hidden_layers": 2}, ("holds model.layers.2.", "does not know", AGAIN)),
         ({"num_key_value_heads": 3}, ("4 query heads for 3 KV heads", "damaged", AGAIN)),
-        ({"hidden_size": None}, ("gives hidden_size as None", "positive integer", AGAIN)),
-        ({"per_layer_config": {"0": 3}}, ("something else than the sizes", AGAIN)),
+        ({"hidden_size": None}, ("does not fit (hidden_size", "it is None", AGAIN)),
+        ({"per_layer_config": {"0": 3}}, ("does not fit (per_layer_config", AGAIN)),
         ({"eos_token_id": "x"}, ("eos_token_id",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,

@@ -55,6 +55,7 @@ def test_help_is_short_and_help_all_is_complete(name: str, monkeypatch: pytest.M
     # On a wide terminal, so that no option is broken over lines.
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 400)
     monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr("grasp_deploy.cli.console.stdout.width", 400)
     short, complete = (run(name, option).stdout for option in ("--help", "--help-all"))
     assert len(rows_of(short)) <= MOST_OPTIONS
     shared = {"--output", "--overwrite", "--config", "--set", "--help-all", "--help"}

@@ -93,7 +93,7 @@ def test_places_that_cannot_be_written(folder: Path) -> None:
     (folder / "notes.html").write_text("mine")
     before = tree(folder)
     for options, words in {
-        ("--html", "kv.json"): "is a record that the page is made of",
+        ("--html", "kv.json"): "was not written by `report`",
         ("--html", "notes.html"): "was not written by `report`",
         ("--html", "."): "is a folder",
         ("--html", "notes.html/page.html"): "cannot be written in",

@@ -105,7 +105,7 @@ def test_a_sound_model_passes_and_others_are_refused(model: Path, tmp_path: Path
 def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     dense = save_tiny("llama", tmp_path)
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
-    assert "size 2 does not divide the KV groups of layers 1-2" in refusal(tmp_path, "-tp", "2")
+    assert "size 2 does not divide the KV groups of layers 1 and 2" in refusal(tmp_path, "-tp", "2")
     save_tiny("llama", tmp_path, head_dim=16)
     assert refusal(tmp_path) == (
         "the model's heads are 16 wide, and vLLM's CPU build takes only 32, 64, 80, 96, 112, 128, "
