@@ -57,7 +57,7 @@ def test_the_config_that_a_run_writes_repeats_it(pruned: Path, work: Path) -> No
     [
         (("--keep", "60", "--sequences", "0"), ("--keep 60", "0.6 for 60 %", "--sequences 0")),
         (("--tensor-parallel", "4"), ("--tensor-parallel 4", "choose a multiple that divides 2")),
-        (("--cost", "kv-bytes", "--ffn-multiple", "36"), ("FFN channels", "a multiple that divides 96")),
+        (("--cost", "kv-bytes", "--ffn-multiple", "36"), ("FFN", "a multiple that divides 96")),
         (("--shard-size", "big"), ("--shard-size 'big'", "not a size", "GiB")),
         (("--set", "attention=psychic"), ("psychic", "sdpa")),
         (("--cost", "costs:huge"), ("1e+307 for unit 0", "1e+100 at most")),
