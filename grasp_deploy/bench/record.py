@@ -37,6 +37,11 @@ class BenchCell(Struct):
         """Cells of one point are compared with each other."""
         return None
 
+    @property
+    def repetitions(self) -> int:
+        """Number of samples, which pair up with those of another model; 0: not measured."""
+        return 1
+
 
 Cell = TypeVar("Cell", bound=BenchCell)
 
@@ -58,13 +63,19 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
     cells: Annotated[list[Cell], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """ValueError for two models of one name, or a cell whose model is not in the record."""
+        """ValueError for two models of one name, and cells that fit no model or do not pair up."""
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
             raise ValueError(f"two of its models have one name: {', '.join(names)}")
         for index, cell in enumerate(self.cells):
             if cell.model not in names:
                 raise ValueError(f"cells[{index}].model is {cell.model!r}, which is not in models")
+            dense = self.dense_cell(cell)
+            if dense and dense.repetitions and cell.repetitions not in (0, dense.repetitions):
+                raise ValueError(
+                    f"cells[{index}] has {cell.repetitions} repetitions, and the first model has "
+                    f"{dense.repetitions}"
+                )
 
     @property
     def baseline(self) -> str:

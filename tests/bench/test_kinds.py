@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from grasp_deploy.bench.kinds import KINDS, read_sections, typed_record
+from grasp_deploy.bench.kinds import KINDS, read_sections, section_of, typed_record
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import read_record
+from grasp_deploy.report.section import NamedRecord
 from tests.bench import records
 from tests.evaluate.tasks.task_records import task_record
 
@@ -26,6 +27,7 @@ MADE = {
 }
 Place = tuple[str | int, ...]
 SAMPLE: Place = ("cells", 0, "samples", 0)
+FEWER = MADE["throughput"]["cells"][1]["samples"][:1]
 
 
 def changed(kind: str, place: Place, value: Any) -> dict[str, Any]:
@@ -61,6 +63,7 @@ def test_every_committed_record_of_a_bench_is_judged_and_keeps_its_keys(path: Pa
         ("throughput", ("cells", 0, "engine"), None, r"cells\[0\].engine.*got `null`"),
         ("throughput", ("models",), MODELS[:1], r"cells\[1\].model is 'pruned', which is not"),
         ("throughput", ("models",), [MODELS[0]] * 2, "have one name: dense, dense"),
+        ("throughput", ("cells", 1, "samples"), FEWER, r"cells\[1\] has 1 repetitions, and .* 3"),
         ("memory", ("cells", 0, "measured"), {}, r"cells\[0\].measured.*`weight_bytes`"),
         ("serve", (*SAMPLE, "e2e_seconds", "p99"), None, "e2e_seconds.p99"),
         ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples"),
@@ -70,6 +73,12 @@ def test_what_is_refused(kind: str, place: Place, value: Any, words: str) -> Non
     with pytest.raises(InputError, match=words) as refused:
         records.typed(changed(kind, place, value))
     assert str(refused.value).startswith("one.json") and "\n" not in str(refused.value)
+
+
+def test_a_server_that_answered_without_a_token_is_not_compared() -> None:
+    place = ("cells", 1, "samples", 0, "output_tokens_per_second")
+    section = section_of(NamedRecord("serve", changed("serve", place, 0.0)))
+    assert section.verdicts[1]["ratio"] is None
 
 
 def test_records_of_tasks_are_checked_before_they_are_drawn(tmp_path: Path) -> None:

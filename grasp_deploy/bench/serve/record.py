@@ -109,6 +109,10 @@ class Cell(BenchCell):
         return self.load
 
     @property
+    def repetitions(self) -> int:
+        return len(self.samples)
+
+    @property
     def failed(self) -> int:
         """Failed requests of all samples."""
         return sum(sample.failed for sample in self.samples)

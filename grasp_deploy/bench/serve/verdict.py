@@ -24,6 +24,7 @@ def verdicts(record: ServeRecord) -> list[Row]:
         (dense, cell)
         for cell in record.cells
         if (dense := record.dense_cell(cell)) and not dense.failed and not cell.failed
+        if all(dense.rates + cell.rates)
     ]
     results = differences([(dense.rates, cell.rates) for dense, cell in pairs])
     by_point = {(c.model, c.load): asdict(r) for (_, c), r in zip(pairs, results, strict=True)}

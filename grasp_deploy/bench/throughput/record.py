@@ -89,6 +89,10 @@ class Cell(BenchCell, kw_only=True, omit_defaults=True):
     def point(self) -> int:
         return self.batch
 
+    @property
+    def repetitions(self) -> int:
+        return len(self.samples)
+
     def rates(self, quantity: str) -> list[float]:
         """Tokens per second of each repetition; empty where there was nothing to decode.
 
