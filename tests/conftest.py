@@ -44,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order files by their slowest tier: the long ones start first, short ones fill the gaps."""
+    for item in items:
+        if "demo_checkpoint" in getattr(item, "fixturenames", ()):  # it takes 20 seconds to make
+            item.add_marker(pytest.mark.slow)
     tiers = {
         name: {item.path for item in items if item.get_closest_marker(name)}
         for name in ("vllm", "slow")

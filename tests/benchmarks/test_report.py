@@ -40,6 +40,7 @@ def test_one_study_of_two_models_side_by_side(
     assert [row["benchmark"] for row in document["records"]] == ["study", "study"]
 
 
+@pytest.mark.slow
 def test_a_page_and_figures(
     two: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

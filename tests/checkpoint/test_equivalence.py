@@ -23,6 +23,8 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.gates import gated
 from tests.tiny import VARIANTS, save_tiny
 
+pytestmark = pytest.mark.slow  # each variant is built, exported, and loaded three times
+
 TOLERANCE = 1e-4
 IDS = torch.randint(256, (4, 24), generator=torch.Generator().manual_seed(3))
 

@@ -55,6 +55,7 @@ def task_record(path: Path, *models: Path, right: dict[str, list[int]]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_from_the_command_to_the_card(
     checkpoint: Path, demo_model: Path, demo_text: tuple[Path, Path], work: Path
 ) -> None:

@@ -32,6 +32,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_what_was_predicted(config: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "memory.json"
     options = ("--random-weights", "--prompt-tokens", str(TOKENS), "--batch", str(BATCH))
@@ -56,6 +57,7 @@ def test_what_is_measured_is_what_was_predicted(config: Path, tmp_path: Path) ->
     assert -SLACK_BYTES / 8 < surplus < SLACK_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("config")
 def test_real_weights_are_measured_and_a_planted_allocation_shows_in_the_peak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

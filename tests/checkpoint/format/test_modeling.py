@@ -133,6 +133,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_checkpoints_load_and_save_without_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
