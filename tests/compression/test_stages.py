@@ -202,7 +202,7 @@ def test_compensation_lowers_the_heldout_loss(
     output, plan, rows = compensated
     checks = list(verify(output))
     assert len(checks) == 6 and all(check.ok for check in checks), checks
-    assert f"{2 * len(plan.dense_layers)} more were fitted" in checks[2].detail
+    assert f"vouches for {2 * len(plan.dense_layers)} fitted" in checks[2].detail
     assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
         range(1, 2 * len(plan.dense_layers) + 1)
     )
@@ -225,7 +225,7 @@ def test_a_plan_in_its_checkpoint_makes_it_again_and_one_elsewhere_does_not(
     for name in ("model.safetensors", "config.json", PLAN_FILE, "README.md"):
         assert (tmp_path / "again" / name).read_bytes() == (output / name).read_bytes(), name
     shutil.copyfile(output / PLAN_FILE, tmp_path / PLAN_FILE)
-    with pytest.raises(InputError, match="fitted to the calibration text"):
+    with pytest.raises(InputError, match="12 tensors of this plan were fitted"):
         export(load_plan(tmp_path / PLAN_FILE), base, tmp_path / "other")
     with (tmp_path / "again" / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)

@@ -7,6 +7,7 @@ runs in the child, and what comes back are the cells.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -58,9 +59,12 @@ def engine_arguments(model: BenchModel, settings: TaskSettings) -> dict[str, Any
     """Arguments that lm-eval's class passes on to vLLM's `LLM`."""
     platform, max_tokens = installed_platform(), settings.max_tokens
     assert max_tokens is not None, "filled in by the checks"
+    shape = model.shape
+    if settings.dtype != "auto":
+        shape = replace(shape, dtype=settings.dtype)
     arguments: dict[str, Any] = {
         "pretrained": str(model.path),
-        "dtype": model.shape.dtype,
+        "dtype": shape.dtype,
         "batch_size": "auto",  # of lm-eval: it hands over all requests, and vLLM schedules
         "max_model_len": max_tokens,
         "enforce_eager": settings.enforce_eager,
@@ -70,7 +74,7 @@ def engine_arguments(model: BenchModel, settings: TaskSettings) -> dict[str, Any
         arguments["max_num_seqs"] = settings.batch_size
     if platform == "cpu":
         blocks = CPU_SEQUENCES * -(-max_tokens // BLOCK_TOKENS[platform]) + 1
-        pool_bytes = blocks * BLOCK_TOKENS[platform] * model.shape.kv_bytes_per_token()
+        pool_bytes = blocks * BLOCK_TOKENS[platform] * shape.kv_bytes_per_token()
         return {**arguments, "kv_cache_memory_bytes": pool_bytes}
     return {**arguments, "gpu_memory_utilization": GPU_SHARE}
 
