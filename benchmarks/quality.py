@@ -37,7 +37,7 @@ from benchmarks.study.record import new_study
 from benchmarks.study.rows import by_key, check_title, earlier_rows, key_of, rows_of_others
 from benchmarks.study.tables import accuracy_tables, quality_tables
 from benchmarks.study.tasks import add_task_options, recorded, task_settings_of
-from grasp_deploy.config.compress_config import CRITERIA
+from grasp_deploy.config.compress_options import CRITERIA
 from grasp_deploy.errors import InputError
 from grasp_deploy.healing.heal import check_installed
 

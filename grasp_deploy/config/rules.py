@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from grasp_deploy.config.compress_options import CompressOptions
 from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
-
-if TYPE_CHECKING:
-    from grasp_deploy.config.compress_config import CompressConfig
 
 BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
@@ -21,12 +18,12 @@ GATE_OPTIONS = (
 )
 
 
-def rule_problems(config: CompressConfig) -> list[str]:
+def rule_problems(config: CompressOptions) -> list[str]:
     """Problems between options whose values are right one by one."""
     return [*_budget_problems(config), *_cost_problems(config), *_unused_problems(config)]
 
 
-def _budget_problems(config: CompressConfig) -> Iterator[str]:
+def _budget_problems(config: CompressOptions) -> Iterator[str]:
     budgets = [name for name in BUDGETS if getattr(config, name) is not None]
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
@@ -48,7 +45,7 @@ def _budget_problems(config: CompressConfig) -> Iterator[str]:
         yield f"{budget} with {assigned(config, 'targets')} removes nothing: drop one of them"
 
 
-def _cost_problems(config: CompressConfig) -> Iterator[str]:
+def _cost_problems(config: CompressOptions) -> Iterator[str]:
     if config.cost_model not in COST_MODELS and ":" not in config.cost_model:
         yield (
             f"--cost {config.cost} is unknown: choose {', '.join(COST_MODELS)} or your own "
@@ -76,7 +73,7 @@ def _cost_problems(config: CompressConfig) -> Iterator[str]:
         )
 
 
-def _unused_problems(config: CompressConfig) -> Iterator[str]:
+def _unused_problems(config: CompressOptions) -> Iterator[str]:
     for names, reason in _without_effect(config):
         for name in names:
             if getattr(config, name) != getattr(type(config), name):  # the default
@@ -84,7 +81,7 @@ def _unused_problems(config: CompressConfig) -> Iterator[str]:
                 yield f"{option} has no effect: {reason}, or drop {option}"
 
 
-def _without_effect(config: CompressConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield names of options without effect under this config, with the reason and the remedy."""
     first = assigned(config, "start" if config.learns else "method")
     no_scales = assigned(config, "scale_epochs")

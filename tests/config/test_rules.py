@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.config.compress_config import CRITERIA, CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_options import CRITERIA
 from grasp_deploy.config.rules import PER_COST_MEANS_NOTHING
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.criteria import criterion as criteria

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.config.compress_config import LEARNT_METHODS
+from grasp_deploy.config.compress_options import LEARNT_METHODS
 from grasp_deploy.stats.wording import counted, listed
 
 UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}

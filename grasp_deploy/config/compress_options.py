@@ -1,0 +1,196 @@
+"""The options of a compression: every name, type, bound, default and help text."""
+
+from __future__ import annotations
+
+import math
+import typing
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from grasp_deploy.config.option import (
+    DEVICE_HELP,
+    DTYPE_HELP,
+    Count,
+    CountOrZero,
+    Length,
+    Seed,
+    option,
+    study,
+)
+
+Criterion = Literal[  # one-shot scores; a test compares them with `pruning.criteria`
+    "random",
+    "magnitude",
+    "taylor-vector",
+    "taylor-element",
+    "taylor-gate",
+    "flap",
+    "wanda-structured",
+    "obs",
+]
+CRITERIA: tuple[str, ...] = typing.get_args(Criterion)
+LEARNT_METHODS = ("grasp", "gumbel-topk")
+Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class CompressOptions:
+    """All that decides a compressed model, unchecked: see `CompressConfig`.
+
+    Options of studies are given by `--set NAME=VALUE` on the command line.
+    """
+
+    model: str
+    revision: str | None = option("Branch, tag or commit of a hub model.", None, "Model")
+
+    keep: Share | None = option(
+        "Share of the prunable cost to keep, such as 0.6. One budget is required.", None, "Budget"
+    )
+    weights: str | None = option(
+        "Instead of --keep: size of all weights, such as 9GiB (cost: parameters).", None, "Budget"
+    )
+    kv_per_token: str | None = option(
+        "Instead of --keep: KV cache of one token, such as 64KiB (cost: kv-bytes).", None, "Budget"
+    )
+    cost: str | None = option(
+        "Cost model: parameters, kv-bytes, memory, or your own package.module:function.",
+        None,
+        "Budget",
+    )
+    cached_tokens: CountOrZero | None = option(
+        "Tokens in the deployment's KV cache (context x sequences), for --cost memory.",
+        None,
+        "Budget",
+    )
+    kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
+    targets: Literal["both", "ffn", "kv"] = study(
+        "Units that may be removed: both, ffn or kv.", "both"
+    )
+
+    ffn_multiple: Count = option(
+        "Keep a multiple of this many FFN channels in each layer.", 1, "Shapes"
+    )
+    kv_multiple: Count = option(
+        "Keep a multiple of this many KV groups in each layer.", 1, "Shapes"
+    )
+    tensor_parallel: Count = option(
+        "Tensor-parallel size that must divide every layer; it enters both multiples.", 1, "Shapes"
+    )
+
+    calibration: tuple[str, ...] = option(
+        "Text or chats: wikitext2, ptb, c4, a local file or hf:NAME[:CONFIG]. May be repeated; the "
+        "sequences are shared out by weight, or equally.",
+        ("wikitext2",),
+        "Calibration",
+        metavar="TEXT[@SPLIT][=WEIGHT]",
+    )
+    calibration_split: str | None = option(
+        "Rows of each text that names none, such as 'train[:900]'. Default: train.",
+        None,
+        "Calibration",
+        shown="help-all",
+    )
+    calibration_column: str | None = option(
+        "Column that holds the text, or chats as lists of messages.",
+        None,
+        "Calibration",
+        shown="help-all",
+    )
+    sequences: Count = option("Number of calibration sequences.", 512, "Calibration")
+    sequence_length: Length = option("Tokens in a sequence.", 512, "Calibration")
+
+    method: Literal["progressive", "grasp", "gumbel-topk", Criterion] = option(
+        "How units are chosen: grasp (gates learnt under the budget, behind pruning in rounds), "
+        f"progressive (rounds alone), gumbel-topk, or one-shot by a criterion: "
+        f"{', '.join(CRITERIA)}.",
+        "grasp",
+        "Method",
+    )
+    start: Literal["progressive", "equal", Criterion] = study(
+        "Initial scores of learnt gates: progressive (pruning in rounds), equal, or a criterion.",
+        "progressive",
+    )
+    rounds: Count = study("Rounds of progressive pruning.", 5)
+    round_criterion: Criterion = study("Criterion used in each round.", "obs")
+    criterion_sequences: Count = study("Sequences that a criterion reads.", 64)
+    allocation: Literal["global", "layerwise", "owl"] = study(
+        "Allocation of the budget to layers under a one-shot criterion: global (one ranking), "
+        "layerwise (equal shares) or owl (by outliers).",
+        "global",
+    )
+    compensation: bool = study(
+        "Refit the kept output columns to the dense model's hidden states by least squares.", True
+    )
+    compensation_sequences: Count = study("Sequences that compensation reads.", 128)
+    ridge: Factor = study("Ridge penalty towards the original weights.", 0.01)
+
+    epochs: Count = study("Passes over the sequences to learn the gates.", 1)
+    gate_sequences: Count = study("Sequences that gates are learnt from.", 256)
+    learning_rate: Factor = study("AdamW learning rate of scores and scales.", 0.01)
+    learning_rate_schedule: Literal["constant", "cosine"] = study(
+        "constant, or cosine decay to 0.", "cosine"
+    )
+    objective: Literal["text", "distillation"] = study(
+        "Loss that trains the gates: text (next token) or distillation (from the dense model).",
+        "text",
+    )
+    gate_site: Literal["outputs", "keys-values"] = study(
+        "Where a KV group is gated while learning: the outputs of its heads, or its keys-values.",
+        "outputs",
+    )
+    temperature: Factor = study("Temperature of the gates: p = sigmoid(score / temperature).", 1.5)
+    batch_size: Count = study("Sequences in a step.", 1)
+    scale_epochs: CountOrZero = study(
+        "Passes over the sequences to learn the scales; 0: no scales.", 1
+    )
+    ranking: Literal["auto", "score", "score-per-cost"] = study(
+        "Rank units by score or score-per-cost; auto: per cost for criteria whose scores are "
+        "losses or sums over weights.",
+        "auto",
+    )
+    select: Literal["best", "last", "average"] = study(
+        "Mask to keep: best (on held-out sequences), last, or average (mean scores of the last "
+        "quarter of the steps). Scales likewise.",
+        "best",
+    )
+    swap_groups: CountOrZero = study(
+        "KV groups nearest to the cut, so many kept and so many removed ones, that change sides "
+        "one by one where that lowers the held-out loss.",
+        0,
+    )
+    seed: Seed = option("Seed of the order of sequences and of ties.", 0, "Running")
+    device: str = option(DEVICE_HELP, "auto", "Running")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(DTYPE_HELP, "auto", "Running")
+    attention: str = study("Attention implementation of transformers.", "sdpa")
+    gradient_checkpointing: bool = option(
+        "Recompute activations in the backward pass to save memory.", False, "Running"
+    )
+
+    @property
+    def cost_model(self) -> str:
+        """The cost model, with the default that the kind of budget implies."""
+        return self.cost or ("kv-bytes" if self.kv_per_token else "parameters")
+
+    @property
+    def effective_multiples(self) -> tuple[int, int]:
+        """Multiples of FFN channels and of KV groups, tensor parallelism included."""
+        size = self.tensor_parallel
+        return math.lcm(self.ffn_multiple, size), math.lcm(self.kv_multiple, size)
+
+    @property
+    def learns(self) -> bool:
+        """True if gates are learnt; False if units are chosen in rounds or by one criterion."""
+        return self.method in LEARNT_METHODS
+
+    @property
+    def first_scores(self) -> str:
+        """The source of the first scores: "progressive", "equal" or a criterion."""
+        return self.start if self.learns else self.method
+
+    @property
+    def cuts_in_rounds(self) -> bool:
+        """True if units are removed in rounds, before any gates are learnt."""
+        return self.first_scores == "progressive"
