@@ -1,9 +1,10 @@
 """Registration of pruned checkpoints with transformers' Auto classes, without importing them.
 
-Auto classes hold classes, so registering means importing the model code and torch, which
-`import grasp_deploy` may not do. A finder in front of `sys.meta_path` watches imports of
-transformers and of the two files here that import it. It registers once an import that loaded an
-Auto module has ended as a whole: in its middle our code could not be loaded yet.
+Auto classes hold classes, not names, so registering means importing the model code, which means
+importing torch. `import grasp_deploy` may do neither, so the registration waits. A finder in front
+of `sys.meta_path` watches imports of transformers and of the two files here that import it. It
+registers once an import that loaded an Auto module has ended as a whole: transformers imports its
+Auto modules in the middle of loading others, when ours could not be loaded yet.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from grasp_deploy.checkpoint.format.families import FAMILIES
@@ -65,11 +66,12 @@ class ImportProgress(threading.local):
 
     def __init__(self) -> None:
         self.depth = 0  # watched modules whose execution has begun and not ended
+        self.searching: set[str] = set()  # modules whose spec the other finders are looking for
         self.executed: list[str] = []  # Auto modules executed and not yet registered in
 
 
 class TransformersWatcher(MetaPathFinder):
-    """A finder that wraps the loaders of the modules that it watches."""
+    """A finder that wraps what the other finders find for the modules that it watches."""
 
     def __init__(self) -> None:
         self.progress = ImportProgress()
@@ -77,12 +79,27 @@ class TransformersWatcher(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != "transformers" and fullname not in OWN_MODULES:
+        watched = fullname.partition(".")[0] == "transformers" or fullname in OWN_MODULES
+        if not watched or fullname in self.progress.searching:
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
+        self.progress.searching.add(fullname)  # another hook may ask us while we ask it
+        try:
+            spec = self._find_with_others(fullname, path, target)
+        finally:
+            self.progress.searching.discard(fullname)
         if spec is not None and spec.loader is not None:
             spec.loader = WatchedLoader(spec.loader, self.progress)
         return spec
+
+    def _find_with_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            if finder is not self:
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    return spec
+        return None
 
 
 class WatchedLoader(Loader):
