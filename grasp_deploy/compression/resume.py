@@ -24,7 +24,7 @@ from grasp_deploy.files.outputs import locked
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
-METRICS_FILE = "metrics.jsonl"  # in the checkpoint; earlier versions kept it here too
+METRICS_FILE = "metrics.jsonl"  # in the checkpoint
 HASHED = ("weights", "calibration tokens", "costs")
 START_OVER = "start over with --overwrite"
 
@@ -147,7 +147,7 @@ def _continues(
 def _holds_others(directory: Path, begun: bool) -> bool:
     ours = [LOCK_FILE, INPUTS_FILE, "*.incomplete"]
     if begun:
-        ours += [CONFIG_FILE, METRICS_FILE, "*.safetensors"]
+        ours += [CONFIG_FILE, "*.safetensors"]
     return any(
         path.is_dir() or not any(path.match(name) for name in ours) for path in directory.iterdir()
     )

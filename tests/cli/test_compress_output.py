@@ -140,7 +140,6 @@ def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinis
 
 def test_a_damaged_unfinished_run(tiny_folder: Path, work: Path, unfinished: Path) -> None:
     (unfinished / "compress_config.json").write_text("{")
-    (unfinished / "metrics.jsonl").write_bytes(b"\xff\xfe")
     words = ("compress_config.json cannot be read", "start over with --overwrite")
     assert_refused(compress(tiny_folder, "--resume"), *words)
     assert compress(tiny_folder, "--overwrite", "--keep", "0.5").code == 0
