@@ -1,4 +1,4 @@
-"""The command line: parse, build a config, make one call, print the result.
+"""The command line: parse, build a config, call the package, print the result.
 
 Whatever is heavy is imported inside the commands, so that `--help` is instant.
 """

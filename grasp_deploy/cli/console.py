@@ -32,7 +32,7 @@ class ErrorBoundary(TyperGroup):
     """The group of all commands: bad input ends in one line, our own bugs in a traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept `--verbose` behind the verb too, but not among the flags after `--`."""
+        """Accept `--verbose` after the verb too, but not among the flags after `--`."""
         end = args.index("--") if "--" in args else len(args)
         if "--verbose" in args[:end]:
             own = [argument for argument in args[:end] if argument != "--verbose"]

@@ -67,15 +67,15 @@ def perplexity_command(
 
 def _measured_perplexity(directory: Path, settings: PerplexitySettings) -> dict[str, Any]:
     """Load a model and measure it with progress bars; returns the record that `--json` prints."""
-    from grasp_deploy.checkpoint.format.shapes import read_config
     from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+    from grasp_deploy.checkpoint.read.source import positions_at
     from grasp_deploy.data import evaluation_source, read_blocks, read_token_documents
     from grasp_deploy.evaluate.perplexity import perplexity
     from grasp_deploy.report.progress import stage_bars
 
     tokenizer, length, stride = load_tokenizer(directory), settings.sequence_length, settings.stride
     if length is None:
-        length = min(2048, read_config(directory).get("max_position_embeddings") or 2048)
+        length = min(2048, positions_at(directory) or 2048)
     if stride is not None and stride > length:
         raise InputError(
             f"--stride {stride} would leave out tokens between windows of {length}: use {length} "

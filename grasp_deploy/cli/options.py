@@ -128,7 +128,7 @@ def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Paramete
 def read_values(settings_type: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Texts of the command line as values of the fields' types.
 
-    A text that is none stays a text, so that the check of the fields names it beside others.
+    A text that does not fit stays a text: the check of the fields then names it beside others.
     """
     bounded = typing.get_type_hints(settings_type, include_extras=True)
     plain, values = typing.get_type_hints(settings_type), {}

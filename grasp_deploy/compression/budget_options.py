@@ -20,7 +20,8 @@ from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, m
 from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
 from grasp_deploy.pruning.units import UnitTable
 
-LARGEST_COST = 1e100
+LARGEST_COST = 1e90  # a factor on the costs of KV groups leaves them below 1e100
+LARGEST_RANGE = 1e9  # between the largest and the smallest cost
 
 
 def unit_table(shape: ModelShape) -> UnitTable:
@@ -89,7 +90,10 @@ def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: f
 def _in_bytes(
     config: CompressConfig, shape: ModelShape, total: float
 ) -> tuple[str, int, float, int]:
-    """The option of a budget in bytes; bytes in all, those that always stay, and of a cost of 1."""
+    """The option of a budget in bytes, with three sizes: total, always kept, and one unit of cost.
+
+    All in bytes, so that a limit on costs is `(asked - always kept) / one unit of cost`.
+    """
     if config.weights is None:
         return "--kv-per-token", shape.kv_bytes_per_token(), 0.0, 1
     scale = shape.bytes_per_parameter
@@ -132,8 +136,8 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
 def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
     """`(N,)` costs of the user's own `function(units, shape)`, imported from the working folder."""
     module_name, _, function_name = reference.partition(":")
-    failure = "cannot be imported:"
-    sys.path.insert(0, str(Path.cwd()))
+    failure, folder = "cannot be imported:", str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
         with redirect_stdout(sys.stderr):  # stdout is reserved for results
             function = getattr(importlib.import_module(module_name), function_name)
@@ -146,17 +150,20 @@ def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
             "function(units, shape) and returns one number per unit"
         ) from None
     finally:
-        sys.path.remove(str(Path.cwd()))
+        sys.path.remove(folder)
     if tuple(costs.shape) != (units.size,):
         raise InputError(
             f"--cost {reference} returned shape {tuple(costs.shape)}: one number for each of the "
             f"{units.size} units is needed, shape ({units.size},)"
         )
-    wrong = ~((costs >= 0) & (costs <= LARGEST_COST))  # and what is not a number
+    # What is not a number fails all comparisons. Smaller costs would be rounded away in the sum.
+    largest = float(torch.where(costs <= LARGEST_COST, costs, 0.0).max())
+    smallest = max(1 / LARGEST_COST, largest / LARGEST_RANGE)
+    wrong = ~((costs == 0) | ((costs >= smallest) & (costs <= LARGEST_COST)))
     if wrong.any():
         unit = int(wrong.nonzero()[0])
         raise InputError(
-            f"--cost {reference} returned {float(costs[unit])} for unit {unit}: "
-            f"costs are finite and not negative, {LARGEST_COST:g} at most"
+            f"--cost {reference} returned {float(costs[unit])} for unit {unit}: costs are 0, or "
+            f"from {smallest:g} (the largest / {LARGEST_RANGE:g}) to {LARGEST_COST:g}"
         )
     return costs

@@ -69,7 +69,8 @@ class FrozenModel:
     def heldout_loss(self, gates: Tensor | None = None) -> float | None:
         """Loss on the held-out sequences under `(N,)` gates, nats per token; None without any.
 
-        Without gates it is the dense model's. Raises LossError if that is not finite.
+        Without gates, and before any refit, it is the dense model's. Raises LossError if it is not
+        finite.
         """
         heldout = self.run.blocks.heldout
         if not len(heldout):

@@ -1,4 +1,4 @@
-"""The mask: candidates, refitted output columns, and held-out text decides; then its scales."""
+"""Choice of the mask among candidates with refitted output columns, and the scales of its units."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def learn_scales(frozen: FrozenModel, mask: Tensor) -> Tensor:
 
 
 def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, Path]:
-    """The refitted tensors as the checkpoint will hold them, scales folded in, on disk."""
+    """Fold the scales into the refitted tensors and save them; returns the file of each."""
     if not frozen.records.get("compensation", {}).get("fits"):
         return {}
     outputs, tensors = frozen.outputs, {}

@@ -57,8 +57,8 @@ class PreparedRun:
         token_ids, parts = self.text.token_ids, self.text.parts
         if not parts:
             return CalibrationBlocks.split(token_ids)
-        # Backwards, so that a source of few sequences holds out its last: its first is among the
-        # first of all, which are all that criteria and refitting read.
+        # Backwards, so that a source of few sequences holds out its last one. Criteria and refits
+        # read the first sequences alone, and should see some of every source.
         places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
         is_heldout = torch.zeros(len(token_ids), dtype=torch.bool)
         is_heldout[torch.cat([CalibrationBlocks.split(p).heldout for p in places])] = True
@@ -116,7 +116,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
     run = PreparedRun(config, source, base, device, budget, text, file_hashes(source.directory))
     if config.swap_groups and not len(run.blocks.heldout):
         raise InputError(
-            f"swap_groups={config.swap_groups} measures masks on held-out sequences, and one "
+            f"--set swap-groups={config.swap_groups} measures masks on held-out sequences, and one "
             "sequence leaves none: give more text or a shorter --sequence-length, or drop it"
         )
     return run

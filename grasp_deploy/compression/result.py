@@ -66,7 +66,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Peak of the device's memory while learning; on a CPU, of the whole process."""
+    """Peak of the memory allocated on a GPU; on a CPU, of the whole process's memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

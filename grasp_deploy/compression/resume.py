@@ -68,9 +68,10 @@ class Workspace:
                 lock.enter_context(locked(directory / LOCK_FILE, output))
             try:
                 with readable_disk_errors(directory):
-                    for path in directory.iterdir():
-                        if not resumes and path.name != LOCK_FILE:
-                            path.unlink()
+                    old = [] if resumes else [p for p in directory.iterdir() if p.name != LOCK_FILE]
+                    # The config last: as long as it is there, the other files are known as ours.
+                    for path in sorted(old, key=lambda path: path.name == CONFIG_FILE):
+                        path.unlink()
                     write_text(directory / INPUTS_FILE, json.dumps(inputs))
                     write_text(directory / CONFIG_FILE, config.to_json())  # last: now it is begun
                 yield cls(directory)
@@ -120,7 +121,8 @@ def _continues(
         return False
     if not resume:
         raise InputError(
-            f"an unfinished run lies in {directory}: continue it with --resume, or {START_OVER}"
+            f"an unfinished run lies in {directory}: continue it with `compress --resume`, or "
+            f"{START_OVER}"
         )
     options = _changed_options(directory, config)
     if options:

@@ -63,7 +63,7 @@ def _in_rounds(frozen: FrozenModel) -> dict[str, Tensor]:
 
 
 def _one_round(frozen: FrozenModel, mask: Tensor, number: int) -> dict[str, Tensor]:
-    """Scores, mask and refitted columns of a round, behind the mask of the one before.
+    """Scores, mask and refitted columns of a round, given the mask of the one before.
 
     Without learning, the last round refits no columns: the refit on more text comes next.
     """

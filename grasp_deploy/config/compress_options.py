@@ -103,7 +103,7 @@ class CompressOptions:
     sequence_length: Length = option("Tokens in a sequence.", 512, "Calibration")
 
     method: Literal["progressive", "grasp", "gumbel-topk", Criterion] = option(
-        "How units are chosen: grasp (gates learnt under the budget, behind pruning in rounds), "
+        "How units are chosen: grasp (gates learnt under the budget, after pruning in rounds), "
         f"progressive (rounds alone), gumbel-topk, or one-shot by a criterion: "
         f"{', '.join(CRITERIA)}.",
         "grasp",
@@ -134,7 +134,8 @@ class CompressOptions:
         "constant, or cosine decay to 0.", "cosine"
     )
     objective: Literal["text", "distillation"] = study(
-        "Loss that trains the gates: text (next token) or distillation (from the dense model).",
+        "Loss that trains the gates: text (next token) or distillation (from the model with open "
+        "gates).",
         "text",
     )
     gate_site: Literal["outputs", "keys-values"] = study(

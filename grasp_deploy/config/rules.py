@@ -93,7 +93,7 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
             yield learning, f"{first} with {no_scales} learns nothing; drop {no_scales}"
     if not config.cuts_in_rounds:
         yield ("rounds", "round_criterion"), f"{first} does not prune in rounds; drop {first}"
-    if config.first_scores in ("equal", "random", "magnitude"):
+    if config.first_scores in ("equal", "random", "magnitude") and config.allocation != "owl":
         yield ("criterion_sequences",), f"{first} reads no text; choose another criterion"
     if config.learns and config.targets == "ffn":
         yield ("gate_site", "swap_groups"), f"{targets} leaves KV groups alone; drop {targets}"

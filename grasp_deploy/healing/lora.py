@@ -111,7 +111,7 @@ class LoraDistiller:
         return min(self.seconds, limit), limit
 
     def _learn_step(self, share: float) -> float:
-        """Make one step behind a share of all; its distance from the dense model, nats per token.
+        """Make one step after a share of all; its distance from the dense model, nats per token.
 
         Where the distance is not finite, earlier steps were too long, and the adapters stay.
         """

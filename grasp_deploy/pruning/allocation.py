@@ -28,7 +28,7 @@ OWL_SPREAD = 0.08  # lambda: how far a layer's keep ratio may lie from the mean
 def per_cost(scores: Tensor, costs: Tensor) -> Tensor:
     """`(N,)` float32 scores per unit of cost; units that cost nothing, always kept, stay as is.
 
-    For scores that are sums over a unit's parts (`criteria.ADDITIVE`) and not negative.
+    For scores that are sums over a unit's parts (`criteria.criterion.ADDITIVE`) and not negative.
     """
     return (scores.double() / torch.where(costs > 0, costs, 1.0)).float()
 
@@ -53,7 +53,7 @@ def allocate(
         global      the scores themselves
         layerwise   every layer keeps the same share of its FFN channels, and of its KV groups
         owl         a layer with more outliers keeps more of both (Yin et al. 2024); needs the
-                    `(L,)` outlier ratios of `criteria.outliers`
+                    `(L,)` ratios of `moments.outlier_ratios`
 
     Within a layer and kind the order of the scores stays.
     """
@@ -88,7 +88,7 @@ def by_share(scores: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
     quotas = _quotas(ranks, budget, offsets.double().cpu().repeat_interleave(2), multiples)
     segment = budget.units.segment_of_unit
     multiples = multiples[segment]
-    # The mean over a chunk of a is the chunks of the quota that are left once it is kept.
+    # Their mean over a chunk: the chunks of the quota that are left once that chunk is kept.
     shares = (quotas[segment] - (ranks + 1) - (multiples - 1) / 2) / multiples
     return shares.to(scores.device)
 

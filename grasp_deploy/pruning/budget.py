@@ -84,10 +84,10 @@ def make_budget(
 ) -> Budget:
     """Make and check a budget; `seed` decides the order of units whose scores are equal.
 
-    Scores start equal, so that order makes the first masks. A permutation drawn on the CPU is the
-    same on every device and, unlike the order of a stable sort, favours no layer. Costs are rounded
-    to the fine grid of `exactly_summable`. Raises BudgetError if no mask fits: a limit under the
-    floor, or multiples no layer can meet.
+    Where all scores start equal, that order makes the first masks. A permutation drawn on the CPU
+    is the same on every device. Unlike the order of a stable sort it favours no layer. Costs are
+    rounded to the fine grid of `exactly_summable`. Raises BudgetError if no mask fits: a limit
+    under the floor, or multiples no layer can meet.
     """
     if not bool((costs > 0).any()):
         raise BudgetError("no unit costs anything under this cost model: there is nothing to prune")

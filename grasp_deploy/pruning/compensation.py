@@ -63,8 +63,8 @@ def compensate(
     """Solve the kept columns of every `o_proj` and `down_proj` of a frozen model, in place.
 
     `mask` is `(N,)`, `sequences` are `(n, T)` calibration ids, `ridge` is the pull towards the
-    weights as they are, as a share of an input's power. Layers are fitted in order, each behind
-    those that are fitted already. A fit is yielded as soon as its weights are in the model. Columns
+    weights as they are, as a share of an input's power. Layers are fitted in order, each after
+    those before it. A fit is yielded as soon as its weights are in the model. Columns
     of removed units stay as they are: the gates, or the cut, remove them. Raises LossError if
     hidden states are not finite.
     """
@@ -93,9 +93,9 @@ def _refit(
 ) -> tuple[float, float, float]:
     """Solve some columns of a weight; errors before and after, and the targets' energy.
 
-    `parts` are, batch by batch, `(B, T, d)` hidden states before the layer is added, its
-    `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. Rounded to the model's dtype,
-    a solution that gains next to nothing may lose: then all stays.
+    `parts` holds three tensors for each batch: `(B, T, d)` hidden states before the layer is added,
+    its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. Rounded to the model's
+    dtype, a solution that gains next to nothing may lose: then all stays.
     """
     sums = NormalEquations(linear.out_features, len(columns), linear.weight.device)
     for start, inputs, goal in parts:

@@ -12,7 +12,7 @@ OVERFLOW = "the model overflows in this dtype or its weights are damaged; try --
 
 
 class LossError(ValueError):
-    """The loss or a gradient of it is not finite, so no step can be made."""
+    """A loss, gradient, score or hidden state that is not finite, so that nothing can be learnt."""
 
 
 def language_loss(model: nn.Module, ids: Tensor) -> Tensor:

@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-HELDOUT_CHECKS = 16  # masks measured, at least, on the held-out text, evenly over a stage
+HELDOUT_CHECKS = 16  # masks measured on the held-out text, evenly over a stage of as many steps
 AVERAGED_SHARE = 1 / 4  # of a stage's steps, the last ones, where their values are averaged
 
 # The values that a stage ends with: those that did best on held-out sequences, those of the last
-# step, or the mean of those behind each of the last quarter of the steps.
+# step, or the mean of those after each of the last quarter of the steps.
 Select = Literal["best", "last", "average"]
 
 
@@ -44,7 +44,7 @@ class Schedule:
     seed: int
     select: Select
     cosine: bool = False  # let the learning rate fall to 0, or keep it as it is
-    distil: bool = False  # learn from the dense model's logits, or from the text
+    distil: bool = False  # learn from the logits of the model with open gates, or from the text
 
     @property
     def steps(self) -> int:
@@ -74,6 +74,6 @@ class Schedule:
         return step == self.steps or step % max(1, self.steps // HELDOUT_CHECKS) == 0
 
     def is_averaged(self, step: int) -> bool:
-        """True if the values behind `step` steps, one at least, belong to the average."""
+        """True if the values after `step` steps, one at least, belong to the average."""
         first = self.steps - math.ceil(AVERAGED_SHARE * self.steps)
         return self.select == "average" and step > first

@@ -50,8 +50,8 @@ def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
     """One tensor of a layer after the cut, by its name within the layer.
 
     The scales go into the columns of `down_proj` and `o_proj`, which the gates stand before. So
-    biases and q/k norms stay as they are. Folding multiplies in float32 and rounds
-    once to the tensor's dtype. Norms and the biases of the output projections pass through.
+    biases and q/k norms stay as they are. Folding multiplies in float32 and rounds once to the
+    tensor's dtype. Norms and the biases of the output projections pass through.
     """
     linear = _LINEARS.get(name)
     if linear is None:

@@ -117,9 +117,9 @@ def learn_scores(
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
-    With `noisy` each step ranks the scores with new Gumbel noise added to `score / temperature`
-    (the paper's Gumbel-TopK gating); masks are measured and chosen without it. `site` is where the
-    gates of KV groups stand. Raises LossError if the loss is not finite.
+    With `noisy` each step ranks the scores with new Gumbel noise added to `score / temperature`, as
+    in the paper's Gumbel-TopK gating. Masks are measured and chosen without noise. `site` is where
+    the gates of KV groups stand. Raises LossError if the loss is not finite.
     """
 
     def gates_at(step: int | None) -> tuple[Tensor, Tensor]:

@@ -146,6 +146,9 @@ def short(units, shape): return torch.ones(3)
 def negative(units, shape): return torch.ones(units.size).index_fill(0, torch.tensor([5]), -1)
 def undefined(units, shape): return torch.full((units.size,), float("nan"))
 def huge(units, shape): return [1e307] * units.size
+def far_apart(units, shape): return [1.0, 1e17] * (units.size // 2)
+def tiny(units, shape): return [1e-300] * units.size
+def moving(units, shape): import os; os.chdir("/"); return [1] * units.size
 def failing(units, shape): raise KeyError("depth")
 """
     (tmp_path / "my_costs.py").write_text(text)
@@ -161,16 +164,20 @@ def test_costs_of_ones_own(costs_module: None) -> None:
     first_layer = torch.tensor([1.0] * 96 + [10.0] * 2)
     assert costs("by_depth").tolist() == torch.cat([first_layer * d for d in (1, 2, 3)]).tolist()
     assert costs("as_list").tolist() == [1.0] * 294
-    assert str(Path.cwd()) not in sys.path
+    folder = str(Path.cwd())
+    costs("moving")
+    assert folder not in sys.path
 
 
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("my_costs:huge", r"returned 1e\+307 for unit 0: .*, 1e\+100 at most"),
+        ("my_costs:huge", r"returned 1e\+307 for unit 0: .* to 1e\+90"),
         ("my_costs:short", r"returned shape \(3,\): .* 294 units is needed, shape \(294,\)"),
-        ("my_costs:negative", "returned -1.0 for unit 5: costs are finite and not negative"),
+        ("my_costs:negative", "returned -1.0 for unit 5: costs are 0, or from 1e-09 "),
         ("my_costs:undefined", "returned nan for unit 0"),
+        ("my_costs:far_apart", r"returned 1.0 for unit 0: .* from 1e\+08"),
+        ("my_costs:tiny", "returned 1e-300 for unit 0: .* from 1e-90"),
         ("my_costs:failing", "failed with KeyError: 'depth'; give package.module:function"),
         ("my_costs:absent", "cannot be imported: AttributeError"),
         ("no_such_module:costs", "cannot be imported: ModuleNotFoundError"),

@@ -16,7 +16,7 @@ from torch import Tensor
 from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_hashes, check_layers, pruned_shape
-from grasp_deploy.checkpoint.read.source import file_hashes, resolve_model, weight_hash
+from grasp_deploy.checkpoint.read.source import file_hashes, path_of, resolve_model, weight_hash
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import read_tensor, write_shards
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config, write_sidecar_files
@@ -72,7 +72,7 @@ def export(
 
 def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
     """The folder of a plan's base model; from the hub at the plan's own revision by default."""
-    if not Path(model).is_dir():
+    if not path_of(model).is_dir():
         revision = revision or plan.provenance["revision"]
     return resolve_model(model, revision).directory
 
@@ -135,7 +135,7 @@ def write_checkpoint(
     """Write the checkpoint that a plan makes of a base model; returns its shape.
 
     `fitted` names the file of each fitted tensor. `check_base` compares the SHA-256 of the base
-    weights with the plan's beside the writing, for a caller that has not. `beside` maps names of
+    weights with the plan's while it writes, for a caller that has not. `beside` maps names of
     more text files to their contents. The output appears whole or not at all. Raises InputError if
     the base weights are not the plan's, or the output exists.
     """

@@ -1,4 +1,4 @@
-"""Calibration text in batches, read once by each criterion that needs text."""
+"""Calibration text in batches, for the criteria that need text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CalibrationText:
     on_batch: OnBatch = lambda done, total: None
 
     def batches(self, model: nn.Module) -> Iterator[Tensor]:
-        """`(B, T)` batches on a model's device; `on_batch(done, total)` is called behind each."""
+        """`(B, T)` batches on a model's device; `on_batch(done, total)` is called after each."""
         assert len(self.sequences), "a criterion that reads text was given none"
         done = 0
         for batch in self.sequences.split(self.batch_size):

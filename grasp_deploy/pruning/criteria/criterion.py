@@ -42,9 +42,10 @@ def criterion_scores(
 ) -> Tensor:
     """`(N,)` float32 scores of a frozen causal language model, higher for units to keep.
 
-    `name` is one of CRITERIA; `random` and `magnitude` do not read the text. `obs` alone removes no
-    unit outside the `(N,)` mask `removable`; None: all may go. Scores lie on the model's device.
-    The model is left as it was. Raises LossError if the loss or scores are not finite.
+    `name` is one of CRITERIA; `random` and `magnitude` do not read the text. Only `obs` uses the
+    `(N,)` mask `removable`, whose other units always stay; None: all may go. Scores lie on the
+    model's device. The model is left as it was. Raises LossError if the loss or scores are not
+    finite.
     """
     match name:
         case "random":

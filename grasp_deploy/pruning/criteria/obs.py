@@ -18,8 +18,8 @@ unexplained. Removing the unit is a step of block Cholesky with that block as th
 
     S_j = (P_jj)⁻¹,     P ← P - P_:j (P_jj)⁻¹ P_j:
 
-Pivots are gathered in panels, as in LAPACK: within a panel
-only the columns and diagonal blocks in use are brought up to date, the rest behind it.
+Pivots are gathered in panels, as in LAPACK. Within a panel only the columns and diagonal blocks in
+use are brought up to date, and the rest after it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def obs_scores(
     """`(N,)` float64 losses in nats per token.
 
     Units outside the `(N,)` mask `removable` always stay: a unit that one of them predicts is
-    cheap, and not the other way round. In a layer without removable units scores are 0. The
-    text's `on_batch` is called behind each batch, and then behind each segment that is scored.
+    cheap, and not the other way round. In a segment without removable units scores are 0.
+    The text's `on_batch` is called after each batch, and then after each segment that is scored.
 
     Raises LossError if the loss or hidden states are not finite.
     """
