@@ -33,6 +33,10 @@ class ErrorBoundary(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept `--verbose` after the verb too, but not among the flags after `--`."""
+        with error_boundary():
+            for argument in args:  # JSON, safetensors and cards are UTF-8, and hold such names
+                if argument != argument.encode(errors="replace").decode():
+                    raise InputError(f"{argument!r} is not UTF-8: choose another name")
         end = args.index("--") if "--" in args else len(args)
         if "--verbose" in args[:end]:
             own = [argument for argument in args[:end] if argument != "--verbose"]

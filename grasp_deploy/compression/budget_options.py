@@ -142,7 +142,8 @@ def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
         with redirect_stdout(sys.stderr):  # stdout is reserved for results
             function = getattr(importlib.import_module(module_name), function_name)
             failure = "failed with"
-            costs = torch.as_tensor(function(units, shape), dtype=torch.float64).detach().cpu()
+            costs = torch.as_tensor(function(units, shape), dtype=torch.float64).detach()
+            costs = costs.to_dense().cpu()
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise InputError(
             f"--cost {reference} {failure} {type(error).__name__}: {error}; give "

@@ -68,17 +68,15 @@ class Workspace:
                 lock.enter_context(locked(directory / LOCK_FILE, output))
             try:
                 with readable_disk_errors(directory):
-                    old = [] if resumes else [p for p in directory.iterdir() if p.name != LOCK_FILE]
-                    # The config last: as long as it is there, the other files are known as ours.
-                    for path in sorted(old, key=lambda path: path.name == CONFIG_FILE):
-                        path.unlink()
+                    if not resumes:
+                        _clear(directory)
                     write_text(directory / INPUTS_FILE, json.dumps(inputs))
                     write_text(directory / CONFIG_FILE, config.to_json())  # last: now it is begun
                 yield cls(directory)
-                shutil.rmtree(directory)
+                _remove(directory)
             except InputError:
                 if not any(directory.glob("*.safetensors")):
-                    shutil.rmtree(directory, ignore_errors=True)
+                    _remove(directory)
                 raise
 
     def has(self, stage: str) -> bool:
@@ -144,6 +142,18 @@ def _continues(
             f"back, or {START_OVER}"
         )
     return True
+
+
+def _clear(directory: Path) -> None:
+    """Remove all but the lock, the config last: while it is there, the rest is known as ours."""
+    old = [path for path in directory.iterdir() if path.name != LOCK_FILE]
+    for path in sorted(old, key=lambda path: path.name == CONFIG_FILE):
+        path.unlink()
+
+
+def _remove(directory: Path) -> None:
+    _clear(directory)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _holds_others(directory: Path, begun: bool) -> bool:

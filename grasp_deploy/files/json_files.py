@@ -21,7 +21,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         value = json.loads(read_text(path))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: {remedy}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{path} cannot be read ({reason}): {remedy}") from None
     if not isinstance(value, dict):

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import write_files
+from grasp_deploy.files.disk import kind_of, write_files
 
 RECORD_KEY = "grasp_deploy"  # of the file's metadata
 
@@ -27,11 +27,13 @@ def read_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and record (empty if absent) of a file; InputError with `remedy` if damaged."""
     try:
+        if kind_of(path) == "special":
+            raise ValueError("it is a pipe or a device")
         with safe_open(path, "pt") as file:
             record = json.loads((file.metadata() or {}).get(RECORD_KEY, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: {remedy}") from None
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
     return tensors, record if isinstance(record, dict) else {}

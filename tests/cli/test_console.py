@@ -117,3 +117,9 @@ def test_verbose_is_accepted_before_and_behind_the_verb(place: int) -> None:
     arguments.insert(place, "--verbose")
     assert_refused(grasp_deploy(*arguments), "no such folder")
     assert logging.getLogger("grasp_deploy").isEnabledFor(logging.INFO)
+
+
+@pytest.mark.parametrize("command", [("compress", "model", "-o"), ("bench", "kv")])
+def test_names_that_are_not_utf_8(command: tuple[str, ...], work: Path) -> None:
+    refused = grasp_deploy(*command, "na\udcffme", "--keep", "0.5")
+    assert_refused(refused, "'na\\udcffme' is not UTF-8")
