@@ -35,10 +35,10 @@ setup: $(DONE) ## install everything into .venv (minutes the first time, nothing
 demo: setup ## compress the embedded model, verify it, serve it, ask it something
 	@$(BIN)/grasp-deploy demo
 
-check: lint ## lint and the unit tests, without vLLM (3 minutes on two cores)
+check: lint ## lint and the unit tests, without vLLM (2 minutes on two cores)
 	@$(PYTEST) -m 'not vllm and not slow and not all'
 
-test: lint ## lint, unit tests, and every engine and kill test once (12 minutes)
+test: lint ## lint, unit tests, and every engine and kill test once (8 minutes)
 	@$(PYTEST) -m 'not all'
 
 test-all: setup ## what `make test` leaves out: every README command, all kills, long runs

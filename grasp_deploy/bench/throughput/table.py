@@ -16,7 +16,7 @@ from grasp_deploy.stats.wording import grouped
 HEADS = ("model", "tokens/s", "Δ", "TTFT, ms", "Δ", "TPOT, ms", "Δ")
 CAPTION = (
     "tokens/s of output: median ± half the range of the repetitions; Δ: mean change against the "
-    "first model, repetition by repetition; whether it is more than noise: report"
+    "first model, repetition by repetition; the verdicts say if it is more than noise"
 )
 SHORT_OUTCOMES = {NO_DIFFERENCE: "within noise", UNDECIDED: "undecided"}
 
