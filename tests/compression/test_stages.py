@@ -163,7 +163,7 @@ def test_stages_that_are_done_are_not_done_again(quick: CompressConfig, tmp_path
 
 
 def test_swaps_need_held_out_text(learnt: CompressConfig) -> None:
-    with pytest.raises(InputError, match="swap_groups=2 measures masks on held-out sequences"):
+    with pytest.raises(InputError, match="swap-groups=2 measures masks on held-out sequences"):
         prepare(replace(learnt, swap_groups=2, sequences=1))
 
 
