@@ -45,7 +45,7 @@ class FrozenModel:
         freeze(model, config.gradient_checkpointing)
         self.run, self.model, self.workspace = run, model, workspace
         self.on_progress = on_progress
-        stages = ("start", "gates", "scales")  # told of even where they did not run
+        stages = ("start", "gates", "scales")  # recorded even where they did not run
         self.records: dict[str, dict[str, Any]] = {stage: {"seconds": 0.0} for stage in stages}
         self.outputs = OutputProjections(model, run.budget.units, resettable=config.compensation)
 
@@ -152,8 +152,8 @@ class FrozenModel:
 
     def _metrics_row(self, step: StepRecord, seconds: float) -> dict[str, Any]:
         ffn_share, kv_share = self.run.budget.units.kept_shares(step.mask)
-        told = ("stage", "step", "steps", "loss", "heldout_loss")
-        row = {name: getattr(step, name) for name in told}
+        names = ("stage", "step", "steps", "loss", "heldout_loss")
+        row = {name: getattr(step, name) for name in names}
         return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}
 
 
