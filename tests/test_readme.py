@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.engine.child import start, stop
+from grasp_deploy.engine.child import running
 from grasp_deploy.engine.serve import free_port
 from tests.cli.command import grasp_deploy
 
@@ -130,16 +130,14 @@ def serve_and_stop(command: list[str], folder: Path) -> None:
     """Start the server that a command becomes, wait for its answer, and end it."""
     address = f"http://127.0.0.1:{command[command.index('--port') + 1]}/health"
     log = folder / "server.log"
-    process = start([str(BIN / "grasp-deploy"), *command], os.environ, log)
     deadline = time.monotonic() + 600
-    try:
+    command = [str(BIN / "grasp-deploy"), *command]
+    with running(command, os.environ, log, grace_seconds=60) as process:
         while True:
             assert process.poll() is None and time.monotonic() < deadline, log.read_text()
             with suppress(OSError), urllib.request.urlopen(address, timeout=5):
                 return
             time.sleep(0.5)
-    finally:
-        stop(process, grace_seconds=60)
 
 
 def test_all_shell_lines_are_known() -> None:

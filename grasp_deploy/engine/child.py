@@ -1,4 +1,4 @@
-"""Child processes: started and stopped, and modules that answer JSON requests in one.
+"""Child processes that end with this one, and modules that answer JSON requests in one.
 
 The memory of a child is freed with it. Requests go to its stdin, one per line. Answers come from a
 separate pipe, because vLLM prints to stdout.
@@ -17,49 +17,58 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from grasp_deploy.errors import ChildError, InputError
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 LOOK_SECONDS = 0.5
+# It waits for the end of a pipe whose other end only its parent holds, then kills its group.
+WATCHER = (sys.executable, "-I", "-S", "-c", "import os; os.read(0, 1); os.kill(0, 9)")
 logger = logging.getLogger(__name__)
 
 
-def start(
+@contextmanager
+def running(
     command: Sequence[str],
     environment: Mapping[str, str],
-    log: Path,
+    log: Path | None = None,
+    *,
+    stdin: int = subprocess.DEVNULL,
     pass_fds: Collection[int] = (),
-) -> subprocess.Popen[bytes]:
-    """Start a command in its own process group, with an open stdin and all output in a file."""
+    grace_seconds: float = 10.0,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command for the length of a `with` block, its output in a file if one is named.
+
+    Then it is terminated, and after `grace_seconds` all that is left of its process group is
+    killed. If this process is killed first, the group is killed at once.
+    """
     logger.info("starting: %s (log: %s)", shlex.join(command), log)
-    with log.open("wb") as output:
-        return subprocess.Popen(
+    with (
+        subprocess.Popen(WATCHER, stdin=subprocess.PIPE, process_group=0) as watcher,
+        log.open("wb") if log else nullcontext() as output,
+    ):
+        process = subprocess.Popen(
             command,
             env=environment,
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            stderr=subprocess.STDOUT if log else None,
+            process_group=watcher.pid,
             pass_fds=pass_fds,
         )
-
-
-def stop(process: subprocess.Popen[bytes], grace_seconds: float = 20.0) -> None:
-    """Terminate a started command, then kill the rest of its process group."""
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace_seconds)
-    with suppress(ProcessLookupError):  # the usual case: none is left
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        with suppress(BrokenPipeError):  # what it had not read of its input
-            process.stdin.close()
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(grace_seconds)
+            except subprocess.TimeoutExpired:
+                logger.warning("killed, since it had not ended %g s after SIGTERM", grace_seconds)
+            os.killpg(watcher.pid, signal.SIGKILL)
+            process.wait()
 
 
 def log_tail(log: Path, lines: int = 25) -> str:
@@ -85,8 +94,6 @@ def child(
         log = Path(folder) / "log"
         answers, writing = os.pipe()
         command = [sys.executable, "-P", "-m", module, str(writing)]
-        process = start(command, environment or os.environ, log, pass_fds=(writing,))
-        os.close(writing)
 
         def ask(request: dict[str, Any]) -> dict[str, Any]:
             _send(process, request)
@@ -98,11 +105,16 @@ def child(
             answer: dict[str, Any] = reply["answer"]
             return answer
 
-        try:
-            yield ask
-        finally:
-            os.close(answers)
-            stop(process)
+        with running(
+            command, environment or os.environ, log, stdin=subprocess.PIPE, pass_fds=(writing,)
+        ) as process:
+            os.close(writing)
+            try:
+                yield ask
+            finally:
+                os.close(answers)
+                with suppress(BrokenPipeError):  # what it had not read of its input
+                    _requests(process).close()
 
 
 def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -117,10 +129,14 @@ def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def _send(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
-    assert process.stdin is not None, "started with a pipe"
     with suppress(BrokenPipeError):  # it has ended: _receive reports that
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        process.stdin.flush()
+        _requests(process).write(json.dumps(request).encode() + b"\n")
+        _requests(process).flush()
+
+
+def _requests(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdin is not None, "started with a pipe"
+    return process.stdin
 
 
 def _receive(

@@ -28,6 +28,7 @@ class ServerFlags(argparse.Namespace):
     tensor_parallel_size: int
     pipeline_parallel_size: int
     max_model_len: int | None  # None too where it is not a plain number
+    shutdown_timeout: int | None
     tokenizer: str | None
     skip_tokenizer_init: bool
     sets_cache_size: bool
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
     parser.add_argument("--max-model-len", type=lambda t: int(t) if t.isdecimal() else None)
+    parser.add_argument("--shutdown-timeout", type=int)
     parser.add_argument("--dtype", choices=DTYPES)
     parser.add_argument("--skip-tokenizer-init", action="store_true")
     parser.add_argument(*CACHE_SIZE_FLAGS, dest="sets_cache_size", type=bool, default=False)

@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, build_opener
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.limits import Platform, check_head_size, check_tensor_parallel
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_stored_model
-from grasp_deploy.engine.child import log_tail, start, stop
+from grasp_deploy.engine.child import log_tail, running
 from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.vllm_process import engine_environment, installed_platform, server_module
 from grasp_deploy.errors import ChildError, InputError
@@ -26,17 +26,28 @@ from grasp_deploy.errors import ChildError, InputError
 HOST = "127.0.0.1"
 PORT = 8000  # vLLM's own default
 CPU_CACHE_BYTES = 4 * 2**30
+GUARD = "grasp_deploy.engine.guard"
+DRAIN_SECONDS = 20  # after SIGTERM; Kubernetes kills after 30
+EXIT_SECONDS = 5  # then, for vLLM's own end
 
 
 def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
-    """Check, then replace this process by vLLM's server. Raises InputError."""
+    """Check, then replace this process by a guard of vLLM's server. Raises InputError.
+
+    After SIGTERM requests may end for DRAIN_SECONDS, unless a flag says otherwise.
+    """
     check_before_serving(directory, vllm_arguments)
-    platform = installed_platform()
+    flags, platform = read_flags(vllm_arguments), installed_platform()
     command = serve_command(directory, vllm_arguments, platform)
-    environment = engine_environment(platform, read_flags(vllm_arguments).workers)
+    drain_seconds = flags.shutdown_timeout
+    if drain_seconds is None:
+        drain_seconds = DRAIN_SECONDS
+        command += ["--shutdown-timeout", str(drain_seconds)]
+    environment = engine_environment(platform, flags.workers)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
     print("starting", shlex.join([*added, *command]), file=sys.stderr, flush=True)
-    os.execve(command[0], command, environment)
+    grace = str(drain_seconds + EXIT_SECONDS)
+    os.execve(sys.executable, [sys.executable, "-P", "-m", GUARD, grace, *command], environment)
 
 
 def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None:
@@ -94,12 +105,9 @@ def running_server(
     flags, platform = read_flags(vllm_arguments), installed_platform()
     command = serve_command(directory, vllm_arguments, platform)
     url = f"http://{flags.host or HOST}:{flags.port}"
-    process = start(command, engine_environment(platform, flags.workers), log_path)
-    try:
+    with running(command, engine_environment(platform, flags.workers), log_path) as process:
         _wait_until_ready(url, process, timeout_seconds, log_path)
         yield url
-    finally:
-        stop(process)
 
 
 def _wait_until_ready(
