@@ -1,4 +1,4 @@
-"""Run vLLM's server as all that `serve` is: tell it to end, and cut what does not.
+"""Run vLLM's server as all that `serve` is: pass on the wish to end it, and cut what goes on.
 
 vLLM kills its engine when the time to drain is over. Then it waits, without a limit, for clients
 whose answers cannot go on. So it gets some seconds more, and is killed with all its processes.
@@ -15,20 +15,22 @@ from grasp_deploy.engine.child import running
 
 
 def guard(command: list[str], grace_seconds: float) -> int:
-    """Run a command until it ends or SIGTERM or SIGINT comes; returns a shell's exit status.
+    """Run a command until it ends, or until SIGTERM or SIGINT; returns its exit status for a shell.
 
-    A second signal kills it at once.
+    A second signal raises KeyboardInterrupt, and the command is killed at once.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    process = None
     with (
-        suppress(KeyboardInterrupt),
         running(command, os.environ, grace_seconds=grace_seconds) as process,
+        suppress(KeyboardInterrupt),
     ):
         process.wait()
-    status = process.wait() if process else -signal.SIGTERM
+    status: int = process.returncode
     return status if status >= 0 else 128 - status
 
 
 if __name__ == "__main__":
-    sys.exit(guard(sys.argv[2:], float(sys.argv[1])))
+    try:
+        sys.exit(guard(sys.argv[2:], float(sys.argv[1])))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGTERM)
