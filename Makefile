@@ -17,9 +17,12 @@ RUNNING := $(VENV)/.setup-running
 CPU_TORCH := torch==2.13.0+cpu
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 EXTRAS := dev,docs,plot
-# lm-eval with what it needs to be imported and to run multiple-choice tasks. The whole extra `eval`
-# brings scikit-learn, which every import of a transformers model then loads: two seconds a process.
-LM_EVAL := lm-eval==0.4.13 accelerate colorama lxml more-itertools portalocker sacrebleu tabulate
+# lm-eval with what it needs to be imported and to run multiple-choice tasks, and with what its own
+# command needs to list and print them. The whole extra `eval` brings scikit-learn, which every
+# import of a transformers model then loads: two seconds a process.
+LM_EVAL := lm-eval==0.4.13 accelerate colorama lxml more-itertools portalocker sacrebleu tabulate \
+    chardet DataProperty mbstrdecoder pathvalidate pytablewriter sqlitedict tabledata tcolorpy typepy \
+    word2number
 PEFT := peft==0.21.2 # of what it asks for, all is there by then
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 

@@ -28,7 +28,7 @@ PORT = 8000  # vLLM's own default
 CPU_CACHE_BYTES = 4 * 2**30
 GUARD = "grasp_deploy.engine.guard"
 DRAIN_SECONDS = 20  # after SIGTERM; Kubernetes kills after 30
-EXIT_SECONDS = 5  # then, for vLLM's own end
+EXIT_SECONDS = 4  # then, for vLLM's own end
 
 
 def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:

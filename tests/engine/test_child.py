@@ -3,15 +3,16 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grasp_deploy.engine.child import Ask, answer_requests, child, log_tail, start, stop
+from grasp_deploy.engine.child import Ask, answer_requests, child, log_tail, running
 from grasp_deploy.errors import ChildError, InputError
+from tests.engine.processes import DEAF_FAMILY, assert_gone, descendants, wait_until
 
 ROOT = Path(__file__).parents[2]
 asked: list[str] = []
@@ -71,36 +72,16 @@ def test_silence_is_told_too() -> None:
         ask({"do": "sleep"})
 
 
-def alive(pid: int) -> bool:
-    """True if a process runs; one that is dead and waits for its parent does not."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_stopping_takes_the_whole_group_even_those_that_ignore_it(tmp_path: Path) -> None:
-    ignore = "import signal, time; signal.signal(15, signal.SIG_IGN)"
-    code = (
-        f"import subprocess, sys; {ignore}\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {ignore!r} + '; time.sleep(600)'])\n"
-        "print(child.pid, flush=True); time.sleep(600)"
-    )
-    log = tmp_path / "log"
-    process = start([sys.executable, "-c", code], os.environ, log)
-    wait_until(lambda: bool(log_tail(log)))
-    pids = [process.pid, int(log_tail(log))]
-    assert all(map(alive, pids))
-    stop(process, grace_seconds=0.3)
-    wait_until(lambda: not any(map(alive, pids)))
-    stop(process)  # once more does no harm
+def test_the_end_of_the_block_ends_the_whole_group_even_those_that_ignore_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, before = tmp_path / "log", descendants(os.getpid()).keys()
+    with running([sys.executable, "-c", DEAF_FAMILY], os.environ, log, grace_seconds=0.3):
+        wait_until(lambda: log_tail(log) == "ready")
+        ours = descendants(os.getpid()).keys() - before
+        assert len(ours) == 3, "a watcher, a child, a grandchild"
+    assert_gone(ours)
+    assert "killed, since it had not ended 0.3 s after SIGTERM" in caplog.text
 
 
 if __name__ == "__main__":

@@ -141,17 +141,27 @@ def test_an_address_that_is_not_ours_is_refused() -> None:
             check_port(host, port)
 
 
-def test_serve_becomes_the_server(
-    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("given", "added", "grace"),
+    [([], ["--shutdown-timeout", "20"], "24"), (["--shutdown_timeout=3"], [], "7")],
+)
+def test_serve_becomes_a_guard_of_the_server(
+    given: list[str],
+    added: list[str],
+    grace: str,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    calls: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(os, "execve", lambda path, command, _: calls.append((path, command)))
-    arguments = with_port("--kv-cache-memory-bytes", "9")
+    calls: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda _, command, __: calls.append(command))
+    arguments = with_port("--kv-cache-memory-bytes", "9", *given)
     with pytest.raises(InputError, match="no such folder"):
         serve(model / "absent", arguments)
     assert not calls, "refused before anything starts"
     serve(model, arguments)
-    assert calls == [(sys.executable, serve_command(model, arguments, "cpu"))]
+    server = [*serve_command(model, arguments, "cpu"), *added]
+    assert calls == [[sys.executable, "-P", "-m", "grasp_deploy.engine.guard", grace, *server]]
     assert f"starting {sys.executable} -P -m vllm.entrypoints." in capsys.readouterr().err
 
 

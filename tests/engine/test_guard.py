@@ -1,0 +1,119 @@
+"""What a guard makes of signals, and what is left of a command whose own end nobody could see."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from signal import SIGINT, SIGKILL, SIGTERM
+
+import pytest
+
+from grasp_deploy.engine.child import log_tail
+from grasp_deploy.engine.serve import free_port
+from tests.cli.command import environment, needs_vllm
+from tests.engine.processes import DEAF_FAMILY, assert_gone, descendants, wait_until
+from tests.tiny import save_tiny
+
+POLITE_FAMILY = DEAF_FAMILY.replace('print("told", flush=True)', "sys.exit(7)")
+
+
+def begin(log: Path, *arguments: object) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", *map(str, arguments)]
+        return subprocess.Popen(command, env=environment(), stdout=output, stderr=output)
+
+
+@pytest.mark.parametrize(
+    ("program", "grace_seconds", "signals", "status"),
+    [
+        (POLITE_FAMILY, 60, [SIGTERM], 7),
+        (POLITE_FAMILY, 60, [SIGINT], 7),
+        (DEAF_FAMILY, 0.3, [SIGTERM], 128 + SIGKILL),
+        (DEAF_FAMILY, 60, [SIGTERM, SIGINT], 128 + SIGTERM),
+        (DEAF_FAMILY, 60, [SIGKILL], -SIGKILL),
+        (DEAF_FAMILY.replace("time.sleep(600)\n", "sys.exit(3)"), 60, [], 3),
+    ],
+)
+def test_whatever_ends_a_guard_ends_its_command(
+    program: str,
+    grace_seconds: float,
+    signals: Sequence[signal.Signals],
+    status: int,
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    guard = begin(log, "grasp_deploy.engine.guard", grace_seconds, sys.executable, "-c", program)
+    wait_until(lambda: "ready" in log_tail(log))
+    pids = descendants(guard.pid)
+    for number, words in zip(signals, ("ready", "told"), strict=False):
+        wait_until(lambda words=words: words in log_tail(log))  # type: ignore[misc]
+        guard.send_signal(number)
+    assert guard.wait(30) == status
+    assert_gone(pids)
+    assert "Traceback" not in log_tail(log)
+
+
+@pytest.mark.all
+@pytest.mark.vllm
+@needs_vllm
+def test_a_server_whose_requests_go_on_is_cut(tmp_path: Path) -> None:
+    log, model, port = tmp_path / "log", tmp_path / "model", free_port()
+    save_tiny("llama", model, max_position_embeddings=65536)
+    flags = ("--port", port, "--enforce-eager", "--shutdown-timeout", 1)
+    server = begin(log, "grasp_deploy", "serve", model, "--", *flags)
+    wait_until(lambda: "startup complete" in log_tail(log), seconds=300)
+    body = {"model": str(model), "prompt": "a", "max_tokens": 60000, "ignore_eos": True}
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    request = urllib.request.Request(url, json.dumps({**body, "stream": True}).encode())
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request) as answer:
+        answer.readline()
+        pids = descendants(server.pid)
+        assert any("EngineCore" in command for command in pids.values())
+        server.send_signal(SIGTERM)
+        assert server.wait(60) == 128 + SIGKILL
+    assert_gone(pids)
+
+
+SERVED = ("--requests", "100", "--new-tokens", "256", "--", "--enforce-eager")
+OFFLINE = ("--enforce-eager", "--repetitions", "50")
+
+
+@pytest.mark.all
+@pytest.mark.vllm
+@needs_vllm
+@pytest.mark.parametrize(
+    ("command", "awaited"),
+    [
+        (("serve", "{model}", "--", "--enforce-eager", "--port", "{port}"), "EngineCore"),
+        (("demo",), "EngineCore"),
+        (("bench", "serve", "{model}", *SERVED), "EngineCore"),
+        (("bench", "throughput", "{model}", *OFFLINE), "vllm_child"),
+        (("bench", "memory", "{model}"), "memory.child"),
+        (("bench", "kv", "{model}"), "engine.offline"),
+        (("verify", "{pruned}", "--engine", "vllm"), "engine.offline"),
+        (("evaluate", "tasks", "{model}", "--engine", "vllm"), "tasks.vllm"),
+    ],
+)
+def test_a_killed_command_leaves_no_engine_behind(
+    command: tuple[str, ...], awaited: str, tmp_path: Path, demo_model: Path, demo_checkpoint: Path
+) -> None:
+    names = {"model": demo_model, "pruned": demo_checkpoint, "port": free_port()}
+    log, words = tmp_path / "log", [word.format(**names) for word in command]
+    process = begin(log, "grasp_deploy", *words)
+    pids: dict[int, str] = {}
+
+    def started() -> bool:
+        pids.update(descendants(process.pid))
+        assert process.poll() is None, log_tail(log)
+        return any(awaited in command for command in pids.values())
+
+    wait_until(started, seconds=300)
+    process.kill()
+    process.wait()
+    assert_gone(pids)
