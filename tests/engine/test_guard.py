@@ -17,6 +17,7 @@ from grasp_deploy.engine.child import log_tail
 from grasp_deploy.engine.serve import free_port
 from tests.cli.command import environment, needs_vllm
 from tests.engine.processes import DEAF_FAMILY, assert_gone, descendants, wait_until
+from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 from tests.tiny import save_tiny
 
 POLITE_FAMILY = DEAF_FAMILY.replace('print("told", flush=True)', "sys.exit(7)")
@@ -80,31 +81,32 @@ def test_a_server_whose_requests_go_on_is_cut(tmp_path: Path) -> None:
     assert_gone(pids)
 
 
-SERVED = ("--requests", "100", "--new-tokens", "256", "--", "--enforce-eager")
-OFFLINE = ("--enforce-eager", "--repetitions", "50")
-
-
 @pytest.mark.all
 @pytest.mark.vllm
 @needs_vllm
 @pytest.mark.parametrize(
     ("command", "awaited"),
     [
-        (("serve", "{model}", "--", "--enforce-eager", "--port", "{port}"), "EngineCore"),
-        (("demo",), "EngineCore"),
-        (("bench", "serve", "{model}", *SERVED), "EngineCore"),
-        (("bench", "throughput", "{model}", *OFFLINE), "vllm_child"),
-        (("bench", "memory", "{model}"), "memory.child"),
-        (("bench", "kv", "{model}"), "engine.offline"),
-        (("verify", "{pruned}", "--engine", "vllm"), "engine.offline"),
-        (("evaluate", "tasks", "{model}", "--engine", "vllm"), "tasks.vllm"),
+        ("serve {model} -- --enforce-eager --port {port}", "EngineCore"),
+        ("demo", "EngineCore"),
+        ("bench serve {model} --prompt-tokens 64 --new-tokens 64 -- --enforce-eager", "EngineCore"),
+        ("bench throughput {model} --prompt-tokens 64 --new-tokens 64", "vllm_child"),
+        ("bench memory {model} --prompt-tokens 64", "memory.child"),
+        ("bench kv {model} --memory 64MiB", "engine.offline"),
+        ("verify {pruned} --engine vllm", "engine.offline"),
+        pytest.param(
+            "evaluate tasks {model} --engine vllm --task-file {items}",
+            "tasks.vllm",
+            marks=needs_lm_eval,
+        ),
     ],
 )
 def test_a_killed_command_leaves_no_engine_behind(
-    command: tuple[str, ...], awaited: str, tmp_path: Path, demo_model: Path, demo_checkpoint: Path
+    command: str, awaited: str, tmp_path: Path, demo_model: Path, demo_checkpoint: Path
 ) -> None:
-    names = {"model": demo_model, "pruned": demo_checkpoint, "port": free_port()}
-    log, words = tmp_path / "log", [word.format(**names) for word in command]
+    items = write_items(tmp_path)["query"]
+    names = {"model": demo_model, "pruned": demo_checkpoint, "port": free_port(), "items": items}
+    log, words = tmp_path / "log", command.format(**names).split()
     process = begin(log, "grasp_deploy", *words)
     pids: dict[int, str] = {}
 
