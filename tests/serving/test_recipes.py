@@ -56,7 +56,6 @@ def test_the_pruned_copy_drafts_for_its_dense_model(
     steps, accepted = (
         counter(metrics, f"spec_decode_num_{name}") for name in ("drafts", "accepted_tokens")
     )
-    print(f"tokens a step: {1 + accepted / steps:.2f}")
     assert accepted > steps
 
 
