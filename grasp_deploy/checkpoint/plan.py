@@ -27,6 +27,8 @@ from grasp_deploy.pruning.units import UnitTable
 PLAN_VERSION = 1
 Count = Annotated[int, Meta(ge=0)]
 Cost = Annotated[float, Meta(gt=0)]
+TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class TextPart(Struct):
@@ -43,6 +45,7 @@ class Text(Struct, kw_only=True):
     sequences: Count
     sequence_length: Count
     parts: list[TextPart] = []
+    frequent_tokens: dict[TokenId, Share] = {}  # absent in older plans
 
 
 class Calibration(Text, kw_only=True):
