@@ -1,4 +1,4 @@
-"""Write the documentation text inside Python's standard library, for studies on other kinds of text.
+"""Write the documentation text inside Python's standard library, a kind of text for studies.
 
     python -m benchmarks.python_docs python-docs.txt
 
