@@ -21,7 +21,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.card.update import intact_plan
 from grasp_deploy.checkpoint.format.shapes import read_config
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
+from grasp_deploy.checkpoint.plan import Plan, check_pruned
 from grasp_deploy.checkpoint.read.loading import (
     check_tokens,
     load_checked,
@@ -90,8 +90,7 @@ def heal(
     and NothingWon where the held-out loss did not fall.
     """
     refuse_existing(output, overwrite=overwrite)
-    if not (directory / PLAN_FILE).is_file():
-        raise InputError(f"{directory} is no pruned checkpoint: name a folder that compress made")
+    check_pruned(directory)
     shape = read_stored_model(directory).shape
     plan = intact_plan(directory)
     base = base_of(plan, model, "there is nothing to learn from")
