@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 
@@ -23,10 +24,28 @@ from tests.tiny import save_tiny
 POLITE_FAMILY = DEAF_FAMILY.replace('print("told", flush=True)', "sys.exit(7)")
 
 
-def begin(log: Path, *arguments: object) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        command = [sys.executable, "-m", *map(str, arguments)]
-        return subprocess.Popen(command, env=environment(), stdout=output, stderr=output)
+def restore_interrupt() -> None:
+    """Take SIGINT again: background jobs of a shell ignore it, and so does all below them."""
+    signal.signal(SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def begun(log: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A module that runs, or is killed at the end of the block."""
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [sys.executable, "-m", *map(str, arguments)],
+            env=environment(),
+            stdout=output,
+            stderr=output,
+            preexec_fn=restore_interrupt,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
@@ -48,13 +67,14 @@ def test_whatever_ends_a_guard_ends_its_command(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"
-    guard = begin(log, "grasp_deploy.engine.guard", grace_seconds, sys.executable, "-c", program)
-    wait_until(lambda: "ready" in log_tail(log))
-    pids = descendants(guard.pid)
-    for number, words in zip(signals, ("ready", "told"), strict=False):
-        wait_until(lambda words=words: words in log_tail(log))  # type: ignore[misc]
-        guard.send_signal(number)
-    assert guard.wait(30) == status
+    command = (sys.executable, "-c", program)
+    with begun(log, "grasp_deploy.engine.guard", grace_seconds, *command) as guard:
+        wait_until(lambda: "ready" in log_tail(log))
+        pids = descendants(guard.pid)
+        for number, words in zip(signals, ("ready", "told"), strict=False):
+            wait_until(lambda words=words: words in log_tail(log))  # type: ignore[misc]
+            guard.send_signal(number)
+        assert guard.wait(30) == status
     assert_gone(pids)
     assert "Traceback" not in log_tail(log)
 
@@ -66,18 +86,18 @@ def test_a_server_whose_requests_go_on_is_cut(tmp_path: Path) -> None:
     log, model, port = tmp_path / "log", tmp_path / "model", free_port()
     save_tiny("llama", model, max_position_embeddings=65536)
     flags = ("--port", port, "--enforce-eager", "--shutdown-timeout", 1)
-    server = begin(log, "grasp_deploy", "serve", model, "--", *flags)
-    wait_until(lambda: "startup complete" in log_tail(log), seconds=300)
     body = {"model": str(model), "prompt": "a", "max_tokens": 60000, "ignore_eos": True}
     url = f"http://127.0.0.1:{port}/v1/completions"
     request = urllib.request.Request(url, json.dumps({**body, "stream": True}).encode())
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request) as answer:
-        answer.readline()
-        pids = descendants(server.pid)
-        assert any("EngineCore" in command for command in pids.values())
-        server.send_signal(SIGTERM)
-        assert server.wait(60) == 128 + SIGKILL
+    with begun(log, "grasp_deploy", "serve", model, "--", *flags) as server:
+        wait_until(lambda: "startup complete" in log_tail(log), seconds=300)
+        with urllib.request.urlopen(request) as answer:
+            answer.readline()
+            pids = descendants(server.pid)
+            assert any("EngineCore" in command for command in pids.values())
+            server.send_signal(SIGTERM)
+            assert server.wait(60) == 128 + SIGKILL
     assert_gone(pids)
 
 
@@ -107,15 +127,13 @@ def test_a_killed_command_leaves_no_engine_behind(
     items = write_items(tmp_path)["query"]
     names = {"model": demo_model, "pruned": demo_checkpoint, "port": free_port(), "items": items}
     log, words = tmp_path / "log", command.format(**names).split()
-    process = begin(log, "grasp_deploy", *words)
     pids: dict[int, str] = {}
+    with begun(log, "grasp_deploy", *words) as process:
 
-    def started() -> bool:
-        pids.update(descendants(process.pid))
-        assert process.poll() is None, log_tail(log)
-        return any(awaited in command for command in pids.values())
+        def started() -> bool:
+            pids.update(descendants(process.pid))
+            assert process.poll() is None, log_tail(log)
+            return any(awaited in command for command in pids.values())
 
-    wait_until(started, seconds=300)
-    process.kill()
-    process.wait()
+        wait_until(started, seconds=300)
     assert_gone(pids)
