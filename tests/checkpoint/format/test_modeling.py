@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import json
 import pickle
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import pytest
@@ -206,6 +208,23 @@ def test_heads_that_cannot_share_evenly_are_refused() -> None:
     config.per_layer_config = {"1": {"num_attention_heads": 3, "num_key_value_heads": 2}}
     with pytest.raises(AssertionError, match="layer 1: 3 query heads cannot share 2 KV heads"):
         AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize("module", [configuration_grasp, modeling_grasp])
+def test_methods_need_no_class_around_their_source(module: ModuleType) -> None:
+    calls = [n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Call)]
+    supers = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "super"]
+    assert supers and all(len(call.args) == 2 for call in supers)
+
+
+def test_a_forward_that_is_compiled_again_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As llm-compressor does to calibrate GPTQ layer by layer."""
+    model = pruned_variant("llama")
+    before = logits(model)
+    names: dict[str, Any] = dict(vars(modeling_grasp))
+    exec(textwrap.dedent(inspect.getsource(modeling_grasp.NarrowLayersMixin.forward)), names)
+    monkeypatch.setattr(model.model, "forward", MethodType(names["forward"], model.model))
+    assert torch.equal(logits(model), before)
 
 
 @pytest.mark.parametrize("module", [configuration_grasp, modeling_grasp])
