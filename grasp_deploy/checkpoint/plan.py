@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, ValidationError, convert
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 from grasp_deploy.checkpoint.read.validate import StoredModel
+from grasp_deploy.config.option import HubId, describe
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.outputs import MANIFEST_FILE
@@ -101,6 +102,7 @@ class Options(Struct):
     compensation: bool
     swap_groups: Count
     scale_epochs: Count
+    base_model_id: HubId | None = None
 
 
 class Versions(Struct):
@@ -247,6 +249,17 @@ def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
             f"the plan was made for {plan.provenance['model']} with other weights than this "
             "model's (their SHA-256 differs): name the same model and revision"
         )
+
+
+def with_base_model_id(plan: Plan, name: str) -> Plan:
+    """The plan with its base model's id on the hub; InputError for a name that can be none."""
+    try:
+        config = {**plan.provenance["config"], "base_model_id": convert(name, HubId)}
+    except ValidationError:
+        raise InputError(
+            f"--base-model-id {name!r:.80} is not allowed: give {describe(HubId)}"
+        ) from None
+    return replace(plan, provenance={**plan.provenance, "config": config})
 
 
 def pruned_layers(shape: ModelShape, kept: list[tuple[int, int]]) -> tuple[LayerShape, ...]:

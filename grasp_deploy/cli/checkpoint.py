@@ -40,6 +40,9 @@ WithoutBase = Annotated[
     bool, typer.Option("--without-base", help="Skip checks against the base model's weights.")
 ]
 PlanBase = Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")]
+BaseModelId = Annotated[
+    str | None, typer.Option(help="Hub id of MODEL for the model card. Default: the plan's.")
+]
 DenseModel = Annotated[
     str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
 ]
@@ -149,6 +152,7 @@ def export_command(
     model: PlanBase,
     output: Output,
     revision: Revision = None,
+    base_model_id: BaseModelId = None,
     shard_size: ShardSize = "4GB",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -166,6 +170,7 @@ def export_command(
             model,
             output,
             revision=revision,
+            base_model_id=base_model_id,
             shard_bytes=shard_bytes,
             overwrite=overwrite,
             on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),

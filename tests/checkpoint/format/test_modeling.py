@@ -30,6 +30,7 @@ from tests.tiny import (
     slice_by_hand,
     tiny_config,
     tiny_model,
+    tiny_tokenizer,
 )
 
 IDS = torch.randint(1, 256, (2, 20), generator=torch.Generator().manual_seed(7))
@@ -119,11 +120,12 @@ def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: P
 WITHOUT_THE_PACKAGE = """
 import sys
 sys.modules["grasp_deploy"] = None
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 for folder in sys.argv[1:]:
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules."), type(model)
     assert isinstance(AutoModel.from_pretrained(folder, trust_remote_code=True), type(model.model))
+    assert len(AutoTokenizer.from_pretrained(folder)), "which runs no code"
     assert type(AutoConfig.from_pretrained(folder, trust_remote_code=True)) is type(model.config)
     model.save_pretrained(folder + "-again")
     try:
@@ -144,6 +146,7 @@ def test_checkpoints_load_and_save_without_the_package(
     models = {str(tmp_path / name): pruned_variant(name) for name in names}
     for folder, model in models.items():
         model.save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, *models]
     subprocess.run(command, cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
