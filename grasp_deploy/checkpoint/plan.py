@@ -31,6 +31,8 @@ PLAN_VERSION = 1
 FORMER_PLAN_FILE = "plan.safetensors"  # of states before the first release
 Count = Annotated[int, Meta(ge=0)]
 Cost = Annotated[float, Meta(gt=0)]
+TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class TextPart(Struct):
@@ -47,6 +49,7 @@ class Text(Struct, kw_only=True):
     sequences: Count
     sequence_length: Count
     parts: list[TextPart] = []
+    frequent_tokens: dict[TokenId, Share] = {}  # absent in older plans
 
 
 class Calibration(Text, kw_only=True):

@@ -31,6 +31,7 @@ from grasp_deploy.checkpoint.read.loading import (
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.export import base_of, write_checkpoint
 from grasp_deploy.data import Blocks, calibration_sources, read_blocks
+from grasp_deploy.data.kind import frequent_tokens
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
@@ -112,7 +113,8 @@ def heal(
         raise NothingWon(loss_before, loss_after, distiller.seconds, shape.dtype)
     loss_dense = mean_loss(teacher, blocks.heldout, config.batch_size)
     healed = Healed(output, distiller.step, distiller.seconds, loss_dense, loss_before, loss_after)
-    record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
+    of_text = {**text.as_dict(), "frequent_tokens": frequent_tokens(text.token_ids)}
+    record = {**asdict(config), **asdict(healed), "text": of_text}
     del record["output"]
     _write(weights, _healed_plan(plan, record, text, weights), base, output, overwrite)
     return healed
