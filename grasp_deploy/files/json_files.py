@@ -18,7 +18,7 @@ T = TypeVar("T")
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Parse a file of one JSON object; InputError with the path, the reason and `remedy`."""
     try:
-        value = json.loads(read_text(path))
+        value = parse_json(read_text(path))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -26,6 +26,13 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read ({reason}): {remedy}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path} is not a JSON object: {remedy}")
+    return value
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; ValueError too for half of a surrogate pair, which could not be written again."""
+    value = json.loads(text)
+    json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
