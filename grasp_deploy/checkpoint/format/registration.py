@@ -44,7 +44,8 @@ def register_with_transformers() -> None:
 def register_in(module: str) -> None:
     """Register what this module keeps: one of transformers' two Auto modules, or PEFT's."""
     if module == PEFT_MODULE:
-        return register_in_peft()
+        register_in_peft()
+        return
     from grasp_deploy.checkpoint.format import configuration_grasp
 
     configs = [getattr(configuration_grasp, f"Grasp{family.stem}Config") for family in FAMILIES]
