@@ -30,10 +30,15 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; ValueError too for half of a surrogate pair, which could not be written again."""
-    value = json.loads(text)
-    json.dumps(value, ensure_ascii=False).encode()
-    return value
+    """The value of a JSON text; ValueError for any other, such as one with NaN or half characters.
+
+    Raises RecursionError for a text that is nested too deep.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        json.loads(text)  # it names the line, but takes what is not JSON
+        raise
 
 
 def typed(value: Any, kind: type[T], source: str | Path, remedy: str) -> T:

@@ -110,5 +110,5 @@ def test_damaged_plans(
 
 
 def test_a_plan_of_half_a_character(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"plan.grasp cannot be read \(.*surrogates not allowed"):
+    with pytest.raises(InputError, match=r"plan.grasp cannot be read \("):
         loaded(tmp_path, changed(("config", "model"), "\ud800"))
