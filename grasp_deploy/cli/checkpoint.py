@@ -67,6 +67,8 @@ def inspect_command(
         stdout.print(footprint_table({"dense": record["dense"], "pruned": record}))
     else:
         stdout.print(footprint_table({"dense": record}))
+    if "quantization" in record:
+        print_line(f"quantised ({record['quantization']}): its files hold less than these weights")
     if tensor_parallel:
         stdout.print(record["tensor_parallel"]["detail"])
 

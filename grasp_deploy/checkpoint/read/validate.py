@@ -89,9 +89,9 @@ def read_folder(directory: Path) -> StoredModel:
         return _quantised(StoredModel(directory, config, shape, {}), tensors)
     expected = shape.tensor_shapes()
     _refuse_missing_and_surplus(directory, shape, tensors)
-    _check_tied_copy(shape, tensors)
     for name, size in expected.items():
         _check_size(tensors[name], name, size)
+    _check_tied_copy(shape, tensors)
     dtype = _common_dtype({name: tensors[name] for name in expected})
     if shape.pruned and dtype != shape.dtype:
         raise InputError(
@@ -132,21 +132,20 @@ def _check_tied_copy(shape: ModelShape, tensors: dict[str, StoredTensor]) -> Non
         return
     import torch  # seconds, which other folders need not wait
 
-    rows, step = shape.vocab_size, 4096  # to hold little of both in memory
-    with (
-        safe_open(tensors[EMBEDDINGS].path, "pt") as embeddings,
-        safe_open(tensors[HEAD].path, "pt") as head,
-    ):
-        pair = embeddings.get_slice(EMBEDDINGS), head.get_slice(HEAD)
-        same = tensors[EMBEDDINGS].shape == tensors[HEAD].shape and all(
-            torch.equal(*(part[start : start + step] for part in pair))
-            for start in range(0, rows, step)
+    pair, step = (tensors[EMBEDDINGS], tensors[HEAD]), 4096  # rows, to hold little in memory
+    same = pair[0].shape == pair[1].shape and pair[0].dtype == pair[1].dtype
+    with safe_open(pair[0].path, "pt") as embeddings, safe_open(pair[1].path, "pt") as head:
+        slices = embeddings.get_slice(EMBEDDINGS), head.get_slice(HEAD)
+        starts = range(0, shape.vocab_size, step) if same else ()
+        same = same and all(
+            torch.equal(*(part[start : min(start + step, shape.vocab_size)] for part in slices))
+            for start in starts
         )
     if not same:
         raise InputError(
             f"config.json says tie_word_embeddings, and {HEAD} differs from {EMBEDDINGS} in "
-            f"{tensors[HEAD].path.parent}: set it to false there if the head is the model's own, "
-            "or save the model again"
+            f"{tensors[HEAD].path.parent}: set tie_word_embeddings to false if the head is the "
+            "model's own, or save the model again"
         )
 
 
@@ -163,8 +162,9 @@ def _quantised(model: StoredModel, tensors: dict[str, StoredTensor]) -> StoredMo
             f"{model.directory} holds nothing for {listed(missing)}, which its config.json asks "
             f"for: {APART}"
         )
-    known = {*wanted, *(module.rpartition(".")[0] for module in wanted), HEAD.rpartition(".")[0]}
-    if surplus := sorted(name for name in tensors if name.rpartition(".")[0] not in known):
+    attention = {module.rpartition(".")[0] for module in wanted if module.endswith(".q_proj")}
+    known = tuple(f"{module}." for module in {*wanted, *attention, HEAD.removesuffix(".weight")})
+    if surplus := sorted(name for name in tensors if not name.startswith(known)):
         raise InputError(
             f"{model.directory} holds {listed(surplus)}, which its config.json does not know: "
             f"{APART}"
@@ -213,11 +213,6 @@ def _stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for path in files:
         for name, tensor in _header(path).items():
-            if name in tensors:
-                raise InputError(
-                    f"{name} lies in both {tensors[name].path} and {path.name}, and programs "
-                    "differ in which they take: fetch the model again"
-                )
             if weight_map and weight_map.get(name) != path.name:
                 raise InputError(
                     f"{name} lies in {path}, and {INDEX_FILE} puts it elsewhere or leaves it out: "

@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "index and one file": ("sharded", stray(WEIGHTS), "which transformers loads, and an index"),
     "index of other files": ("sharded", index_of(shuffle), "puts it elsewhere or leaves it out"),
     "index leaves out": ("sharded", index_of(lambda m: m.pop(NORM)), "or leaves it out: fetch"),
-    "tensor in two shards": ("sharded", in_two_shards, f"{NORM} lies in both"),
+    "tensor in two shards": ("sharded", in_two_shards, f"{NORM} lies in "),
     "second quantisation config": ("dense", write("hf_quant_config.json", {}), "which vLLM alone"),
     "config of another file": ("dense", config(configuration_files=["b"]), "configuration_files"),
     "weights of another file": ("dense", config(transformers_weights="b"), "transformers_weights"),
