@@ -15,7 +15,7 @@ TEXT = ("--data", "text.txt", "--device", "cpu")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "compress": ("compress", "model", "--calibration", "text.txt", "--keep", "0.6", "-o", "out"),
     "verify": ("verify", "pruned", *BASE),
-    "export": ("export", "pruned/plan.safetensors", *BASE, "-o", "out"),
+    "export": ("export", "pruned/plan.grasp", *BASE, "-o", "out"),
     "heal": ("heal", "pruned", *BASE, "-o", "out", "--calibration", "text.txt"),
     "serve": ("serve", "model"),
     "up": ("up", "model", "--calibration", "text.txt", "--keep", "0.6"),

@@ -22,7 +22,7 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 ADAPTER_FILE = "adapter_config.json"
 QUANTIZATION_FILE = "hf_quant_config.json"
-# Not weights of this model, and skipped by every reader where an index names those.
+# Skipped by every reader where an index names the weights: Mistral's copy, and older plans.
 BESIDE_AN_INDEX = ("consolidated*.safetensors", "plan.safetensors")
 PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
 REMEDY = "fetch the model again"
