@@ -64,6 +64,7 @@ def greedy_tokens(
 ) -> list[list[int]]:
     """Continue prompts (lists of token ids) by exactly `new_tokens` tokens each, in float32.
 
+    A quantised model computes in the dtype of its plain weights.
     Raises ChildError with the end of vLLM's log. Raises InputError if vLLM is not installed, or
     does not support the model's head size or this tensor-parallel size.
     """
@@ -87,6 +88,8 @@ def _ask(
         shape = model_shape(read_config(directory))
     else:
         shape = read_folder(directory).shape
+    if shape.quantization is not None:  # whose kernels give other tokens in float32
+        engine = {**engine, "dtype": shape.dtype}
     check_head_size(shape, installed_platform())
     check_tensor_parallel(shape, workers)
     request = {

@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "compress": ("compress", "model", "--calibration", "text.txt", "--keep", "0.6", "-o", "out"),
     "verify": ("verify", "pruned", *BASE),
     "export": ("export", "pruned/plan.grasp", *BASE, "-o", "out"),
-    "heal": ("heal", "pruned", *BASE, "-o", "out", "--calibration", "text.txt"),
+    "heal": ("heal", "pruned", *BASE, "-o", "out", "--data", "text.txt"),
     "serve": ("serve", "model"),
     "up": ("up", "model", "--calibration", "text.txt", "--keep", "0.6"),
     "perplexity": ("evaluate", "perplexity", "model", *TEXT),
