@@ -193,7 +193,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     """The shape in a parsed config.json; InputError for an unsupported or inconsistent one."""
     family, pruned = family_of(config)
     sizes = typed(config, Sizes, "config.json", REMEDY)
-    heads = sizes.num_attention_heads
+    heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = sizes.num_key_value_heads or family.default_key_value_heads or heads
     dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
     if sizes.per_layer_config and not pruned:
@@ -214,7 +214,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         o_bias=_flag(config, family.o_bias),
         mlp_bias=_flag(config, family.mlp_bias),
         dtype=_dtype(sizes),
-        quantization=sizes.quantization_config and sizes.quantization_config.quant_method,
+        quantization=quantization.quant_method if quantization else None,
     )
     _check_heads(shape)
     return shape
