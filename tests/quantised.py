@@ -28,6 +28,7 @@ QUANTIZATION = {
 def quantise(source: Path, folder: Path) -> None:
     """Copy a model of one weight file, with the matrices of its layers in int8."""
     shutil.copytree(source, folder)
+    (folder / "model.safetensors.index.json").unlink(missing_ok=True)
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(source / "model.safetensors").items():
         if not name.endswith("proj.weight"):

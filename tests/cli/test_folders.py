@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import assert_refused, edit_json, grasp_deploy, needs_vllm
+from tests.cli.command import assert_refused, document, edit_json, grasp_deploy, needs_vllm
+from tests.quantised import quantise
 
 BASE = ("--model", "model")
 TEXT = ("--data", "text.txt", "--device", "cpu")
@@ -44,3 +45,17 @@ def test_inspect_reads_a_config_that_others_would_hang_on(tiny_folder: Path, wor
     edit_json(model / "config.json", num_labels=10**9)
     for command in (("inspect", "model"), COMMANDS["perplexity"]):
         assert_refused(grasp_deploy(*command), "num_labels", "it is 1000000000")
+
+
+def test_a_checkpoint_that_was_quantised_afterwards(tiny_folder: Path, pruned: Path) -> None:
+    quantise(pruned, Path("int8"))
+    inspected = grasp_deploy("inspect", "int8")
+    assert inspected.code == 0 and "quantised (compressed-tensors)" in inspected.stdout
+    short = (*TEXT, "--sequence-length", "16", "--sequences", "8", "--json")
+    plain, found = (
+        document("evaluate", "perplexity", folder, *short)["perplexity"]
+        for folder in ("pruned", "int8")
+    )
+    assert found == pytest.approx(plain, rel=0.05)
+    output = ("-o", "out", "--data", "text.txt", "--model", tiny_folder)
+    assert_refused(grasp_deploy("heal", "int8", *output), "is quantised (compressed-tensors)")
