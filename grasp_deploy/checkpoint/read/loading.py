@@ -91,10 +91,10 @@ def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
         model = AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, attn_implementation="sdpa"
         )
+        tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
+        model.load_state_dict({**tied, **state})
     except Exception as error:  # as above
         raise _not_loadable(directory, error) from error
-    tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
-    model.load_state_dict({**tied, **state})
     return model.eval()
 
 
