@@ -21,11 +21,12 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.common.live_memory import LiveMemory
 from benchmarks.common.models import MODEL
@@ -49,18 +50,19 @@ from grasp_deploy.healing.lora import LoraDistiller
 from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.compensation import compensate
+from grasp_deploy.pruning.criteria import obs
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
 
 CARDS_GB = (24, 48, 80)
 USABLE_SHARE = 0.9
+STAGES = 6
 DEFAULTS = CompressConfig(model="", keep=1.0)
 
 
 class _EnoughError(Exception):
-    """Raised to end a stage after its first layer."""
+    """Raised to end a stage that only repeats itself from there on."""
 
 
 def gate_steps(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> None:
@@ -73,16 +75,22 @@ def gate_steps(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> N
 
 
 def score_first_layer(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> None:
-    """The gradients of all layers, then the scores of the units of the first by `obs`."""
-    sequences = blocks.train[: DEFAULTS.criterion_sequences]
+    """The gradients of all layers, then `obs` on the groups and some channels of the first.
 
-    def end_after_a_layer(done: int, _total: int) -> None:
-        if done == len(sequences) + 2:
-            raise _EnoughError
+    It ends where the second panel of channels would begin: each panel needs less than the first.
+    """
+    text = CalibrationText(blocks.train[: DEFAULTS.criterion_sequences], DEFAULTS.batch_size)
+    first_panels, whole = iter((obs._panel,)), obs._panel
 
-    text = CalibrationText(sequences, DEFAULTS.batch_size, end_after_a_layer)
-    with suppress(_EnoughError):
-        obs_scores(model, budget.units, text)
+    def panel(inverse: Tensor, moments: Tensor, stays: Tensor, pivots: int) -> Any:
+        if moments.shape[-1] > 1:
+            return whole(inverse, moments, stays, pivots)
+        for allowed in first_panels:
+            return allowed(inverse, moments, stays, pivots)
+        raise _EnoughError
+
+    with patch.object(obs, "_panel", panel), suppress(_EnoughError):
+        obs.obs_scores(model, budget.units, text)
 
 
 def refit_first_layer(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> None:
@@ -119,7 +127,7 @@ def stage_rows(options: argparse.Namespace, work: Path) -> Iterator[dict[str, An
 
     with LiveMemory("meta") as memory:
         model = random_model(options.config, "meta", options.dtype)
-        yield row("load", memory, model.eval)
+        yield row("the dense model", memory, model.eval)
         costs, tie_order = on_cpu.costs.to("meta"), on_cpu.tie_order.to("meta")
         budget = replace(on_cpu, costs=costs, tie_order=tie_order)
         for checkpointing in (False, True):
@@ -194,7 +202,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", type=Path, help="default: that of llama-2-7b")
     parser.add_argument("--keep", type=float, default=0.6)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--sequences", type=int, default=DEFAULTS.sequences)
+    parser.add_argument("--sequences", type=int, default=144, help="enough for the least squares")
     parser.add_argument("--sequence-length", type=int, default=DEFAULTS.sequence_length)
     add_output_options(parser, "the embedded model's shape and short text")
     options = parser.parse_args(arguments)
@@ -211,8 +219,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
     record = new_record("peak_memory", command_of("peak_memory", arguments), settings)
     record["allocator_ratio"] = allocator_ratios()
-    with working_folder("peak_memory") as (folder, _):
-        record["rows"] = list(stage_rows(options, folder))
+    record["rows"] = []
+    with working_folder("peak_memory") as (folder, on_progress):
+        for step, row in enumerate(stage_rows(options, folder), start=1):
+            record["rows"].append(row)
+            on_progress({"stage": "stages", "step": step, "steps": STAGES})
     console = Console()
     console.print(peak_table(record))
     for stage, ratio in record["allocator_ratio"].items():

@@ -68,6 +68,16 @@ class StandInTensor(Tensor):
         """As PyTorch's own, which refuses subclasses."""
         return self.cpu().tolist()
 
+    @property
+    def data(self) -> Any:
+        """As PyTorch's own; values that are assigned are held from then on."""
+        return Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, values: StandInTensor) -> None:
+        Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
+        self.held = values.held
+
     @classmethod
     def __torch_dispatch__(cls, op: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _is_composite(op):  # as it comes in inference mode
