@@ -61,6 +61,13 @@ STAGES = 6
 DEFAULTS = CompressConfig(model="", keep=1.0)
 
 
+class _TwoLosses(CalibrationText):
+    """A text of which two batches alone run backward: all others would need the same."""
+
+    def losses(self, model: nn.Module, criterion: str) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from islice(super().losses(model, criterion), 2)
+
+
 class _EnoughError(Exception):
     """Raised to end a stage that only repeats itself from there on."""
 
@@ -79,7 +86,7 @@ def score_first_layer(model: nn.Module, budget: Budget, blocks: CalibrationBlock
 
     It ends where the second panel of channels would begin: each panel needs less than the first.
     """
-    text = CalibrationText(blocks.train[: DEFAULTS.criterion_sequences], DEFAULTS.batch_size)
+    text = _TwoLosses(blocks.train[: DEFAULTS.criterion_sequences], DEFAULTS.batch_size)
     first_panels, whole = iter((obs._panel,)), obs._panel
 
     def panel(inverse: Tensor, moments: Tensor, stays: Tensor, pivots: int) -> Any:

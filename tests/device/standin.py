@@ -37,7 +37,7 @@ aten = torch.ops.aten
 COPIES = (aten.copy_, aten._to_copy)
 INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 NUMBERS = (aten._local_scalar_dense, aten.equal, aten._linalg_check_errors, aten.is_nonzero)
-SIZES = (aten.nonzero, aten.masked_select, aten._unique2, aten.repeat_interleave)
+SIZES = (aten.nonzero, aten.masked_select, aten._unique2)
 
 noted: Counter[str] = Counter()  # "what: function of the package that asked for it"
 
@@ -111,8 +111,9 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     if not on_device:
         return result
     written = kwargs.get("out", args[0]) if op._schema.is_mutable else None
-    if isinstance(written, Tensor) and written.shape == result.shape:
-        return written  # in place: the tensor that was given, unless its size has changed
+    if isinstance(written, Tensor):  # in place: the tensor that was given, not one of its values
+        assert written.shape == result.shape, f"{op} resizes a tensor, which no stand-in shows"
+        return written
     return _wrapped(result)
 
 
@@ -189,10 +190,13 @@ def install() -> str:
     _setup_privateuseone_for_python_backend(NAME, _Module())
     fallback = torch.library.Library("_", "IMPL", "PrivateUse1")
     fallback.fallback(_run)
-    # By name too: `torch.tensor` shuts Python's dispatch off, by which fallbacks are found, and a
-    # device without a kernel of its own for the second is given a formula that rounds otherwise.
+    # By name too: `torch.tensor` shuts Python's dispatch off, by which fallbacks are found; without
+    # a kernel of its own a device gets a formula for the second that rounds otherwise; and an
+    # `arange` that begins empty and grows.
     named = torch.library.Library("aten", "IMPL", "PrivateUse1")
-    for op in (aten._to_copy.default, aten.silu_backward.default):
+    arange = aten.arange
+    ranges = (arange.default, arange.start, arange.start_step)
+    for op in (aten._to_copy.default, aten.silu_backward.default, *ranges):
         named.impl(op.name(), partial(_run, op))
     _libraries.extend((fallback, named))
     return NAME
