@@ -35,7 +35,7 @@ from tests.device.standin import noted
 from tests.tiny import VARIANTS, save_tiny, tiny_model
 
 pytestmark = pytest.mark.slow  # every operation goes through Python: a second or more each
-SHORT = {"sequences": 6, "sequence_length": 32, "batch_size": 2}
+SHORT: dict[str, Any] = {"sequences": 6, "sequence_length": 32, "batch_size": 2}
 RUNS: dict[str, dict[str, Any]] = {
     "llama": {"rounds": 2, "epochs": 1, "scale_epochs": 1},
     "qwen3": {
@@ -92,7 +92,7 @@ def test_compress_and_verify(family: str, device: str, text: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_criteria(name: str, device: str) -> None:
-    model = tiny_model("qwen2", num_hidden_layers=2)  # with biases
+    model: nn.Module = tiny_model("qwen2", num_hidden_layers=2)  # with biases
     freeze(model)
     units, text = tiny_units(model), CalibrationText(IDS, 2)
     removable = torch.arange(units.size) % 5 > 0
@@ -108,7 +108,8 @@ def test_criteria(name: str, device: str) -> None:
     "variant", ["llama-3-rope", "llama-biases", "mistral-sliding", "qwen3-tied"]
 )
 def test_a_gate_step_waits_where_it_must(variant: str, standin: str) -> None:
-    model = tiny_model(**VARIANTS[variant], num_hidden_layers=2).to(standin)
+    model: nn.Module = tiny_model(**VARIANTS[variant], num_hidden_layers=2)
+    model.to(standin)
     freeze(model)
     units = tiny_units(model)
     budget = make_budget(units, torch.ones(units.size), 0.5 * units.size, device=standin)
@@ -137,16 +138,17 @@ def test_no_pivot_of_obs_waits(standin: str) -> None:
     inputs = torch.randn(40, 12, generator=generator, dtype=torch.float64)
     arguments = (inputs.T @ inputs).inverse(), torch.ones(6, 2, 2, dtype=torch.float64)
     stays = torch.zeros(6, dtype=torch.bool)
-    on_device = [tensor.to(standin) for tensor in (*arguments, stays)]
+    inverse, moments, stay = (tensor.to(standin) for tensor in (*arguments, stays))
     noted.clear()
-    removed, *_ = _panel(*on_device, 4)
+    removed, *_ = _panel(inverse, moments, stay, 4)
     assert not noted
     assert torch.equal(removed.cpu(), _panel(*arguments, stays, 4)[0])
 
 
 def test_healing(device: str) -> None:
     def healed(name: str) -> tuple[list[float], dict[str, torch.Tensor]]:
-        teacher, student = (tiny_model("llama", seed).to(name) for seed in (0, 1))
+        models: list[nn.Module] = [tiny_model("llama", seed) for seed in (0, 1)]
+        teacher, student = (model.to(name) for model in models)
         config = HealConfig("", steps=4, rank=2, learning_rate=0.01)
         distiller = LoraDistiller(config, CalibrationBlocks.split(IDS), teacher, student)
         return [row["distance"] for row in distiller.learn()], distiller.merge(torch.float32)
