@@ -16,7 +16,7 @@ from torch import nn
 from grasp_deploy.bench.memory.child import prefill, warm_up
 from grasp_deploy.bench.throughput.transformers_child import generate
 from grasp_deploy.checkpoint.read.loading import load, random_model
-from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.checkpoint.verify import WRONG, verify
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
@@ -87,7 +87,7 @@ def test_compress_and_verify(family: str, device: str, text: str, tmp_path: Path
         on_cpu, on_device = (load_file(folder / "model.safetensors") for folder in folders)
         assert [name for name in on_cpu if not torch.equal(on_cpu[name], on_device[name])] == []
     checks = list(verify(folders[1], device=torch.device(device)))
-    assert [check for check in checks if not check.ok] == []
+    assert [check for check in checks if check.outcome == WRONG] == []
 
 
 @pytest.mark.parametrize("name", CRITERIA)
