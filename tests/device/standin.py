@@ -191,12 +191,12 @@ def install() -> str:
     fallback = torch.library.Library("_", "IMPL", "PrivateUse1")
     fallback.fallback(_run)
     # By name too: `torch.tensor` shuts Python's dispatch off, by which fallbacks are found; without
-    # a kernel of its own a device gets a formula for the second that rounds otherwise; and an
-    # `arange` that begins empty and grows.
+    # a kernel of its own a device gets a formula for the second that rounds otherwise; and the rest
+    # begin empty and grow.
     named = torch.library.Library("aten", "IMPL", "PrivateUse1")
-    arange = aten.arange
-    ranges = (arange.default, arange.start, arange.start_step)
-    for op in (aten._to_copy.default, aten.silu_backward.default, *ranges):
+    ops = [aten._to_copy.default, aten.silu_backward.default, aten.eye.default, aten.eye.m]
+    ops += [aten.arange.default, aten.arange.start, aten.arange.start_step]
+    for op in ops:
         named.impl(op.name(), partial(_run, op))
     _libraries.extend((fallback, named))
     return NAME
