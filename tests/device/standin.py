@@ -46,22 +46,22 @@ class StandInTensor(Tensor):
     """A tensor that says it lies on the device, and holds its values on the CPU."""
 
     held: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, held: Tensor) -> StandInTensor:
-        tensor: StandInTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor: StandInTensor = Tensor._make_wrapper_subclass(
             cls,
             held.size(),
             strides=held.stride(),
             storage_offset=held.storage_offset(),
             dtype=held.dtype,
-            device=f"{NAME}:0",
+            device=torch.device(NAME, 0),
         )
         tensor.held = held
         return tensor
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"StandInTensor({self.held})"
 
     def tolist(self) -> Any:
@@ -74,12 +74,15 @@ class StandInTensor(Tensor):
         return Tensor.data.__get__(self)  # type: ignore[attr-defined]
 
     @data.setter
-    def data(self, values: StandInTensor) -> None:
+    def data(self, values: Tensor) -> None:
+        assert isinstance(values, StandInTensor), "the values of another device"
         Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
         self.held = values.held
 
     @classmethod
-    def __torch_dispatch__(cls, op: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, op: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if _is_composite(op):  # as it comes in inference mode
             return op.decompose(*args, **kwargs or {})
         return _run(op, *args, **kwargs or {})

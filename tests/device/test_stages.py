@@ -74,7 +74,7 @@ def tiny_units(model: nn.Module) -> UnitTable:
 @pytest.mark.parametrize("family", RUNS)
 def test_compress_and_verify(family: str, device: str, text: str, tmp_path: Path) -> None:
     """Rounds, gates, swaps, refit, scales, fold, export and the proof of the export."""
-    sliding = {"sliding_window": 8} if family == "mistral" else {}
+    sliding: dict[str, Any] = {"sliding_window": 8} if family == "mistral" else {}
     save_tiny(family, tmp_path / "dense", num_hidden_layers=2, **sliding)
     config = CompressConfig(
         model=str(tmp_path / "dense"), keep=0.6, calibration=(text,), **SHORT, **RUNS[family]
