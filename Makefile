@@ -27,7 +27,7 @@ PEFT := peft==0.21.2 # of what it asks for, all is there by then
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all lint docs clean
+.PHONY: help setup demo check test test-gpu test-all lint docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -43,6 +43,12 @@ check: lint ## lint and the unit tests, without vLLM (2 minutes on two cores)
 
 test: lint ## lint, unit tests, and every engine and kill test once (8 minutes)
 	@$(PYTEST) -m 'not all'
+
+test-gpu: ## the tests that need an NVIDIA GPU; where there is none it says so and fails
+	@nvidia-smi -L >/dev/null 2>&1 || { echo "make test-gpu: this machine has no NVIDIA GPU\
+	 (nvidia-smi names none): run it on one that has." >&2; exit 1; }
+	@$(MAKE) --no-print-directory setup
+	@$(PYTEST) -m gpu
 
 test-all: setup ## what `make test` leaves out: every README command, all kills, long runs
 	@$(PYTEST) -m all

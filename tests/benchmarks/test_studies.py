@@ -181,6 +181,17 @@ def test_pipeline(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "compensation" in capsys.readouterr().out
 
 
+def test_peak_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run("peak_memory", tmp_path / "record.json", "--smoke")
+    peaks = {row["stage"]: row["peak_bytes"] for row in record["rows"]}
+    plain, saved = (peaks[name] for name in peaks if name.startswith("a step of gates"))
+    assert 2**20 < peaks["the dense model"] < saved < plain
+    assert all(row["before_bytes"] <= row["peak_bytes"] for row in record["rows"])
+    # Beside the allocator itself: it also sees the memory inside kernels.
+    assert all(0.98 < ratio < 1.35 for ratio in record["allocator_ratio"].values())
+    assert "24 GB" in capsys.readouterr().out
+
+
 @pytest.mark.all
 @pytest.mark.vllm
 @pytest.mark.slow

@@ -1,0 +1,179 @@
+"""Every stage runs on a device that is not the CPU, and comes to what it comes to on the CPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from grasp_deploy.bench.memory.child import prefill, warm_up
+from grasp_deploy.bench.throughput.transformers_child import generate
+from grasp_deploy.checkpoint.read.loading import load, random_model
+from grasp_deploy.checkpoint.verify import WRONG, verify
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import Blocks, TextSource
+from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.healing.lora import LoraDistiller
+from grasp_deploy.healing.settings import HealConfig
+from grasp_deploy.pruning.budget import make_budget
+from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.criteria.criterion import CRITERIA, criterion_scores
+from grasp_deploy.pruning.criteria.moments import outlier_ratios
+from grasp_deploy.pruning.criteria.obs import _panel
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
+from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
+from grasp_deploy.pruning.units import UnitTable
+from tests.device.standin import noted
+from tests.tiny import VARIANTS, save_tiny, tiny_model
+
+pytestmark = pytest.mark.slow  # every operation goes through Python: a second or more each
+SHORT: dict[str, Any] = {"sequences": 6, "sequence_length": 32, "batch_size": 2}
+RUNS: dict[str, dict[str, Any]] = {
+    "llama": {"rounds": 2, "epochs": 1, "scale_epochs": 1},
+    "qwen3": {
+        "rounds": 2,
+        "method": "gumbel-topk",
+        "objective": "distillation",
+        "gate_site": "keys-values",
+        "select": "average",
+        "gradient_checkpointing": True,
+        "swap_groups": 1,
+    },
+    "mistral": {"method": "flap", "allocation": "owl", "ffn_multiple": 8, "dtype": "bfloat16"},
+    "qwen2": {
+        "method": "progressive",
+        "rounds": 2,
+        "round_criterion": "taylor-element",
+        "dtype": "float16",
+    },
+}
+IDS = torch.randint(256, (4, 32), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"Fox number {i} jumps over {i * i} lazy dogs.\n" for i in range(80)))
+    return str(path)
+
+
+def tiny_units(model: nn.Module) -> UnitTable:
+    config: Any = model.config
+    pair = config.intermediate_size, config.num_key_value_heads
+    return UnitTable.of_layers([pair] * config.num_hidden_layers)
+
+
+@pytest.mark.parametrize("family", RUNS)
+def test_compress_and_verify(family: str, device: str, text: str, tmp_path: Path) -> None:
+    """Rounds, gates, swaps, refit, scales, fold, export and the proof of the export."""
+    sliding: dict[str, Any] = {"sliding_window": 8} if family == "mistral" else {}
+    save_tiny(family, tmp_path / "dense", num_hidden_layers=2, **sliding)
+    config = CompressConfig(
+        model=str(tmp_path / "dense"), keep=0.6, calibration=(text,), **SHORT, **RUNS[family]
+    )
+    folders = [tmp_path / name for name in ("cpu", device)]
+    results = [compress(replace(config, device=f.name), f).plan for f in folders]
+    agreement = float((results[0].mask == results[1].mask).float().mean())
+    assert agreement == 1 or (device == "cuda" and agreement > 0.9)
+    if device != "cuda":  # bit for bit
+        on_cpu, on_device = (load_file(folder / "model.safetensors") for folder in folders)
+        assert [name for name in on_cpu if not torch.equal(on_cpu[name], on_device[name])] == []
+    checks = list(verify(folders[1], device=torch.device(device)))
+    assert [check for check in checks if check.outcome == WRONG] == []
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_criteria(name: str, device: str) -> None:
+    model: nn.Module = tiny_model("qwen2", num_hidden_layers=2)  # with biases
+    freeze(model)
+    units, text = tiny_units(model), CalibrationText(IDS, 2)
+    removable = torch.arange(units.size) % 5 > 0
+    score = partial(criterion_scores, name, units=units, text=text, seed=0)
+    expected = score(model=model, removable=removable)
+    scores = score(model=model.to(device), removable=removable.to(device))
+    assert scores.device.type == device
+    assert torch.allclose(scores.cpu(), expected, rtol=1e-4)
+    assert outlier_ratios(model, text).device.type == device
+
+
+@pytest.mark.parametrize(
+    "variant", ["llama-3-rope", "llama-biases", "mistral-sliding", "qwen3-tied"]
+)
+def test_a_gate_step_waits_where_it_must(variant: str, standin: str) -> None:
+    model: nn.Module = tiny_model(**VARIANTS[variant], num_hidden_layers=2)
+    model.to(standin)
+    freeze(model)
+    units = tiny_units(model)
+    budget = make_budget(units, torch.ones(units.size), 0.5 * units.size, device=standin)
+    schedule = Schedule(CalibrationBlocks(IDS, IDS[:0]), 1, 1, 0.01, 0, "last")
+    state = LearningState(torch.zeros(units.size, device=standin), 0.01)
+    steps = learn_scores(model, budget, schedule, state, temperature=1.0)
+    next(steps)
+    noted.clear()
+    next(steps)
+    transformers = noted.pop("number: language_loss", 0)  # does the batch hold packed sequences?
+    assert transformers <= 2
+    assert noted == Counter(
+        {
+            "copy to the device: project": 2,
+            "number: project": 1,
+            "copy to the device: rank_in_segment": 1,
+            "copy to the device: descend": 1,
+            "number: finite": 1,
+            "number: _backward": 1,
+        }
+    )
+
+
+def test_no_pivot_of_obs_waits(standin: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(40, 12, generator=generator, dtype=torch.float64)
+    arguments = (inputs.T @ inputs).inverse(), torch.ones(6, 2, 2, dtype=torch.float64)
+    stays = torch.zeros(6, dtype=torch.bool)
+    inverse, moments, stay = (tensor.to(standin) for tensor in (*arguments, stays))
+    noted.clear()
+    removed, *_ = _panel(inverse, moments, stay, 4)
+    assert not noted
+    assert torch.equal(removed.cpu(), _panel(*arguments, stays, 4)[0])
+
+
+def test_healing(device: str) -> None:
+    def healed(name: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+        models: list[nn.Module] = [tiny_model("llama", seed) for seed in (0, 1)]
+        teacher, student = (model.to(name) for model in models)
+        config = HealConfig("", steps=4, rank=2, learning_rate=0.01)
+        distiller = LoraDistiller(config, CalibrationBlocks.split(IDS), teacher, student)
+        return [row["distance"] for row in distiller.learn()], distiller.merge(torch.float32)
+
+    (expected, on_cpu), (distances, on_device) = healed("cpu"), healed(device)
+    assert distances == pytest.approx(expected, rel=1e-5)
+    for name, weight in on_cpu.items():
+        assert torch.allclose(weight, on_device[name], rtol=1e-3, atol=1e-4), name
+
+
+def test_perplexity(device: str, demo_checkpoint: Path) -> None:
+    blocks = Blocks(IDS % 64, TextSource("random tokens"), len(IDS))
+    losses = [
+        perplexity(
+            load(demo_checkpoint, device=name, dtype="float32"), blocks, 2, stride=16
+        ).loss_nats_per_token
+        for name in ("cpu", device)
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
+def test_benches_of_transformers(device: str, tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "dense")
+    model = random_model(tmp_path / "dense", device, "float32")
+    first, last = generate(model, IDS.tolist(), 3)
+    assert 0 < first[0] < last[0] and len(first) == len(IDS)
+    warm_up(model, IDS)
+    assert prefill(model, IDS).logits.device.type == device
