@@ -12,6 +12,14 @@ class ChildError(RuntimeError):
     """Failure of a child process, such as vLLM; the message ends with the end of its log."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if memory ran out: Python's, a GPU's, or that of torch on the CPU."""
+    names = {kind.__name__ for kind in type(error).__mro__}  # this module does not import torch
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or "can't allocate memory" in str(
+        error
+    )
+
+
 def first_line(error: object) -> str:
     """The first line of an error's text, with the next one after a colon; else the error's type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

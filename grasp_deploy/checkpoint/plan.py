@@ -26,7 +26,7 @@ from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 1
 Count = Annotated[int, Meta(ge=0)]
-Cost = Annotated[float, Meta(gt=0)]
+Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
 
 
 class TextPart(Struct):
@@ -65,7 +65,11 @@ class Budget(Struct):
 
     limit: Cost
     kept_cost: Cost
-    total_cost: Cost
+    total_cost: Annotated[float, Meta(gt=0)]
+
+    def __post_init__(self) -> None:
+        if self.kept_cost > self.limit:
+            raise ValueError("kept_cost is over the limit")
 
 
 class Losses(Struct):
