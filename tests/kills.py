@@ -37,7 +37,7 @@ from tests.cli.command import environment
 from tests.compression.test_kills import written_by
 from tests.tiny import save_tiny
 
-STATED = ("manifest.json", "plan.safetensors", "metrics.jsonl")  # with seconds, or hashes of those
+STATED = ("manifest.json", "plan.grasp", "metrics.jsonl")  # with seconds, or hashes of those
 STARTED = "started"  # the first row of every command
 # Each stage: the command, the stage's name in the rows of progress, and its share of the kills.
 STAGES = {
@@ -76,7 +76,7 @@ class Campaign:
             "swap-groups=1",
         )
         sets = [part for study in studies for part in ("--set", study)]
-        dense, plan = str(self.folder / "model"), str(self.folder / "compress/out/plan.safetensors")
+        dense, plan = str(self.folder / "model"), str(self.folder / "compress/out/plan.grasp")
         pruned, learning = str(self.folder / "compress/out"), ("--steps", "20", "--rank", "4")
         self.commands = {
             "compress": [
@@ -212,7 +212,7 @@ def contents(folder: Path) -> dict[str, object]:
     metrics = [json.loads(row) for row in rows.read_text().splitlines()] if rows.exists() else []
     return {
         **{path.name: path.read_bytes() for path in folder.iterdir() if path.name not in STATED},
-        "plan.safetensors": checksum(tensors, json.dumps(without_seconds(plan.provenance))),
+        "plan.grasp": checksum(tensors, json.dumps(without_seconds(plan.provenance))),
         "metrics.jsonl": without_seconds(metrics),
     }
 
