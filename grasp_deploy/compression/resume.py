@@ -145,7 +145,7 @@ def _continues(
     changed = [
         f"{name} under the same name (their SHA-256 differs)"
         if name in HASHED
-        else f"{name} ({before.get(name)} -> {value})"
+        else f"{name} ({before.get(name)!s:.80} -> {value})"
         for name, value in inputs.items()
         if before.get(name) != value
     ]
@@ -182,4 +182,4 @@ def _holds_others(directory: Path, begun: bool) -> bool:
 def _changed_options(directory: Path, config: CompressConfig) -> list[str]:
     before, now = read_json(directory / CONFIG_FILE, START_OVER), config.as_dict()
     changed = [name for name in now if before.get(name) != now[name]]
-    return [f"{flag(config, name)} {before.get(name)} -> {now[name]}" for name in changed]
+    return [f"{flag(config, name)} {before.get(name)!s:.80} -> {now[name]}" for name in changed]

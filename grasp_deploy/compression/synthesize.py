@@ -20,7 +20,7 @@ from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
-from grasp_deploy.files.outputs import refuse_existing, staged_directory
+from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.pruning.budget import Budget, BudgetError, make_budget
 from grasp_deploy.pruning.projection import project
 
@@ -32,7 +32,8 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
     matter. `kv_keep` is the share of all KV groups to keep, by count; FFN channels then take the
     rest of the budget. The folder `output` appears whole or not at all.
     """
-    refuse_existing(output, overwrite=False)
+    if output.exists():
+        raise InputError(f"the output {output} exists: name another folder")
     stated = read_config(resolve_config(config.model, config.revision))
     dense = model_shape(stated)
     budget = budget_for(config, dense, torch.device("cpu"))
