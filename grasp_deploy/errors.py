@@ -14,10 +14,9 @@ class ChildError(RuntimeError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """True if memory ran out: Python's, a GPU's, or that of torch on the CPU."""
-    names = {kind.__name__ for kind in type(error).__mro__}  # this module does not import torch
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or "can't allocate memory" in str(
-        error
-    )
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return True
+    return type(error).__name__ == "OutOfMemoryError"  # torch's, which is not imported here
 
 
 def first_line(error: object) -> str:

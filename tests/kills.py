@@ -77,7 +77,7 @@ class Campaign:
         )
         sets = [part for study in studies for part in ("--set", study)]
         dense, plan = str(self.folder / "model"), str(self.folder / "compress/out/plan.grasp")
-        pruned, learning = str(self.folder / "compress/out"), ("--steps", "20", "--rank", "4")
+        pruned, learning = str(self.folder / "compress/out"), ("--steps", "40", "--rank", "4")
         self.commands = {
             "compress": [
                 "compress",
@@ -124,7 +124,7 @@ class Campaign:
             return process.wait() == -signal.SIGKILL
         moments = self.rows[name, row_name]
         number = 1 if row_name == STARTED else self.random.randint(1, len(moments))
-        step_seconds = (moments[-1] - moments[0]) / (len(moments) - 1)
+        step_seconds = (moments[-1] - moments[0]) / max(1, len(moments) - 1)
         process_id, rows = start(arguments, self.log)
         for row in rows:
             number -= row.strip() == row_name

@@ -124,11 +124,10 @@ def prepare(config: CompressConfig) -> PreparedRun:
     )
     check_tokens(text.token_ids, base.config)
     run = PreparedRun(config, source, base, device, budget, text, file_hashes(source.directory))
+    most = len(run.blocks.train)
     for name in ("criterion_sequences", "compensation_sequences", "gate_sequences"):
-        asked, most = getattr(config, name), len(run.blocks.train)
-        if asked > most and asked != getattr(
-            CompressConfig, name
-        ):  # the default takes what is there
+        asked, default = getattr(config, name), getattr(CompressConfig, name)
+        if asked > most and asked != default:  # the default takes what is there
             raise InputError(
                 f"{assigned(config, name)} is more than the {most} sequences to learn from: give "
                 f"at most {most}, or more --sequences"
