@@ -148,10 +148,13 @@ class Campaign:
         """Run a killed command again; returns what is wrong with how it ends."""
         name, *_ = STAGES[stage]
         resume = ["--resume"] if name == "compress" else []
-        process, rows = start([*self.command(name, output), *resume], self.log)
-        rows.read()
-        if code := ended(process):
-            return f"exit code {code}"
+        if output.exists() and not resume:  # killed behind its end: its lock may be left
+            output.with_name(".out.lock").unlink(missing_ok=True)
+        else:
+            process, rows = start([*self.command(name, output), *resume], self.log)
+            rows.read()
+            if code := ended(process):
+                return f"exit code {code}"
         if name == "verify":
             return ""
         if left := sorted(path.name for path in output.parent.iterdir() if path != output):
