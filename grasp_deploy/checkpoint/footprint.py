@@ -21,6 +21,9 @@ from grasp_deploy.errors import InputError
 class Footprint(Struct, frozen=True, omit_defaults=True):
     """Sizes that follow from a model's shape; the last two only if a memory size is given.
 
+    `weight_bytes` of a quantised model are those of its files, or of plain weights where only its
+    config.json was read.
+
     `cached_tokens_that_fit` is what the memory holds beside the weights, before activations and
     the server's own needs.
     """
@@ -37,6 +40,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
     layers: list[LayerShape]
     distinct_shapes: int
     tensor_parallel_sizes: list[int]
+    quantization: str | None = None
     memory_bytes: int | None = None
     cached_tokens_that_fit: int | None = None
 
@@ -66,6 +70,7 @@ def footprint(
         layers=list(shape.layers),
         distinct_shapes=len(set(shape.layers)),
         tensor_parallel_sizes=tensor_parallel_sizes(shape),
+        quantization=shape.quantization,
         memory_bytes=memory_bytes,
         cached_tokens_that_fit=tokens,
     )
