@@ -31,7 +31,7 @@ from grasp_deploy.pruning.units import UnitTable
 PLAN_VERSION = 1
 FORMER_PLAN_FILE = "plan.safetensors"  # of states before the first release
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
-Cost = Annotated[float, Meta(gt=0)]
+Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
 TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -73,7 +73,11 @@ class Budget(Struct):
 
     limit: Cost
     kept_cost: Cost
-    total_cost: Cost
+    total_cost: Annotated[float, Meta(gt=0)]
+
+    def __post_init__(self) -> None:
+        if self.kept_cost > self.limit:
+            raise ValueError("kept_cost is over the limit")
 
 
 class Losses(Struct):

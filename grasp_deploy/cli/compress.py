@@ -38,7 +38,12 @@ from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-Resume = Annotated[bool, running_option("--resume", help="Continue an unfinished run.")]
+Resume = Annotated[
+    bool,
+    running_option(
+        "--resume", help="Continue an unfinished run. With --overwrite: one that replaces OUTPUT."
+    ),
+]
 OutputOrNamed = Annotated[
     Path | None, typer.Option("--output", "-o", help="Default: named after model and budget.")
 ]
@@ -93,8 +98,8 @@ def up_command(
         stderr.print(f"{output} is already the result of these options", soft_wrap=True)
     else:
         raise InputError(
-            f"{output} was made with other options, files or release: name another --output, "
-            "or replace it with --overwrite"
+            f"{output} is damaged, or was made with other options, files or release: name another "
+            "--output, or replace it with --overwrite"
         )
     check_before_serving(output, flags)
     checks = run_verify(output, config.model, "transformers", config.device)
@@ -163,15 +168,10 @@ def default_output(config: CompressConfig) -> Path:
 
 def is_done(config: CompressConfig, output: Path) -> bool:
     """True if the output is what this config would make: same files, options, seed and release."""
-    from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
     from grasp_deploy.compression.prepare import prepare
-    from grasp_deploy.compression.result import is_result_of
+    from grasp_deploy.compression.result import finished_plan
 
-    try:
-        plan = load_plan(output / PLAN_FILE)
-    except InputError:  # damaged, or of another release
-        return False
-    return is_result_of(plan, prepare(config))
+    return finished_plan(output, prepare(config)) is not None
 
 
 def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
@@ -203,6 +203,8 @@ def _compress(
 
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     shard_bytes = parse_bytes(shard_size, "--shard-size")
+    if resume and overwrite and Workspace.begun_with(output, config):
+        stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
         with stage_bars(stderr) as show:
             made = compress(config, output, shard_bytes=shard_bytes, on_progress=show, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, m
 from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
 from grasp_deploy.pruning.units import UnitTable
 
-LARGEST_COST = 1e90  # a factor on the costs of KV groups leaves them below 1e100
+LARGEST_COST = 1e18  # so that float32 holds a score per cost
 LARGEST_RANGE = 1e9  # between the largest and the smallest cost
 
 
@@ -144,14 +144,17 @@ def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
             failure = "failed with"
             costs = torch.as_tensor(function(units, shape), dtype=torch.float64).detach()
             costs = costs.to_dense().cpu()
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's code raises
         raise InputError(
             f"--cost {reference} {failure} {type(error).__name__}: {error}; give "
             "package.module:function, importable from here, which is called as "
             "function(units, shape) and returns one number per unit"
         ) from None
     finally:
-        sys.path.remove(folder)
+        with suppress(ValueError):  # the user's code may have removed it
+            sys.path.remove(folder)
     if tuple(costs.shape) != (units.size,):
         raise InputError(
             f"--cost {reference} returned shape {tuple(costs.shape)}: one number for each of the "

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
 from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
 from grasp_deploy.compression.mask import candidate_masks, fold_scales, learn_scales, refit_best
 from grasp_deploy.compression.prepare import PreparedRun, prepare
-from grasp_deploy.compression.result import Compressed, peak_memory_bytes, provenance_of
+from grasp_deploy.compression.result import (
+    Compressed,
+    finished_plan,
+    peak_memory_bytes,
+    provenance_of,
+)
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace
 from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data.overlap import fingerprint
-from grasp_deploy.files.outputs import refuse_existing
+from grasp_deploy.files.outputs import refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 
 
@@ -34,32 +39,36 @@ def compress(
     InputError for any input that cannot be used.
     """
     output = Path(output)
-    refuse_existing(output, overwrite=overwrite)
+    refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)
     with Workspace.open(
         output, config, run.identity, resume=resume, overwrite=overwrite
     ) as workspace:
-        plan, fitted = learn_plan(run, workspace, on_progress)
-        pruned = write_checkpoint(
-            plan,
-            run.base,
-            output,
-            fitted=fitted,
-            shard_bytes=shard_bytes,
-            overwrite=overwrite,
-            beside={METRICS_FILE: workspace.metrics()},
-            on_progress=lambda done, total: on_progress(
-                {"stage": "export", "step": done, "steps": total}
-            ),
-        )
-    return Compressed(output, plan, run.base.shape, pruned, peak_memory_bytes(run.device))
+        plan = finished_plan(output, run) if resume else None
+        if plan is None:  # else the run was killed behind its end
+            size_bytes = run.predicted_bytes
+            with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
+                plan, fitted = learn_plan(run, workspace, on_progress)
+                write_checkpoint(
+                    plan,
+                    run.base,
+                    staging,
+                    fitted=fitted,
+                    shard_bytes=shard_bytes,
+                    beside={METRICS_FILE: workspace.metrics()},
+                    on_progress=lambda done, total: on_progress(
+                        {"stage": "export", "step": done, "steps": total}
+                    ),
+                )
+    dense, peak_bytes = run.base.shape, peak_memory_bytes(run.device)
+    return Compressed(output, plan, dense, pruned_shape(plan, dense), peak_bytes)
 
 
 def learn_plan(
     run: PreparedRun, workspace: Workspace, on_progress: OnProgress
 ) -> tuple[Plan, dict[str, Path]]:
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
-    with explained_failures(run.device):
+    with explained_failures(run):
         frozen = FrozenModel(run, workspace, on_progress)
         losses = {"heldout_dense": frozen.heldout_loss()}
         initial, reached = initial_scores(frozen)  # iterative pruning in rounds, by default

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
-from grasp_deploy.compression.resume import START_OVER, StageResult, Workspace
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.compression.resume import StageResult, Workspace
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated
@@ -77,14 +77,18 @@ class FrozenModel:
             return None
         with self.gated(gates):
             loss = mean_loss(self.model, heldout, self.run.config.batch_size)
-        if gates is None and not math.isfinite(loss):
-            raise LossError(f"the dense model's loss on held-out sequences is {loss}: {OVERFLOW}")
+        if not math.isfinite(loss):
+            which = "dense" if gates is None else "pruned"
+            raise LossError(f"the {which} model's loss on held-out sequences is {loss}: {OVERFLOW}")
         return loss
 
     def mask_loss(self, mask: Tensor) -> float:
-        """Held-out loss of a `(N,)` mask; infinite where it is unknown or not a number."""
-        loss = self.heldout_loss(mask.float())
-        return math.inf if loss is None or math.isnan(loss) else loss
+        """Held-out loss of a `(N,)` mask; infinite where it is unknown or not finite."""
+        try:
+            loss = self.heldout_loss(mask.float())
+        except LossError:
+            loss = None
+        return math.inf if loss is None else loss
 
     def refit(self, mask: Tensor, sequences: Tensor) -> Iterator[Fit]:
         """Solve the output columns that a `(N,)` mask keeps, starting from the dense weights."""
@@ -111,13 +115,7 @@ class FrozenModel:
         record: dict[str, Any] = {"seconds": 0.0, "metrics": []}
         if self.workspace.has(stage):
             tensors, record = self.workspace.load(stage)
-            try:
-                state.restore(tensors)
-            except (KeyError, RuntimeError):  # a tensor is missing, or of another shape
-                raise InputError(
-                    f"the saved stage {stage!r} of {self.workspace.directory} is damaged: "
-                    f"{START_OVER}"
-                ) from None
+            state.restore(tensors)
         saved_at = time.monotonic()
         for step in steps(state):
             record["seconds"] += step.seconds
@@ -158,19 +156,28 @@ class FrozenModel:
 
 
 @contextmanager
-def explained_failures(device: torch.device) -> Iterator[None]:
-    """Turn a loss that overflows, a full device or an unsolvable fit into one clear line."""
+def explained_failures(run: PreparedRun) -> Iterator[None]:
+    """Turn an overflow, a full device, an unsolvable fit or a missing kernel into one line."""
     try:
         yield
     except LossError as error:
         raise InputError(str(error)) from None
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"{device} is out of memory ({first_line(error)}): try --gradient-checkpointing, a "
-            "shorter --sequence-length, --set compensation-sequences=64, or --dtype bfloat16"
-        ) from None
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(
             f"the least squares of a layer cannot be solved ({first_line(error)}): use more text "
             "(--sequences), other text, or --method taylor-element --set compensation=no"
+        ) from None
+    except (MemoryError, RuntimeError) as error:
+        attention = run.config.attention
+        if is_out_of_memory(error):
+            raise InputError(
+                f"{run.device} is out of memory ({first_line(error)}): try a shorter "
+                "--sequence-length, --gradient-checkpointing, --set compensation-sequences=64, or "
+                "--dtype bfloat16"
+            ) from None
+        if attention == "sdpa":
+            raise
+        raise InputError(
+            f"--set attention={attention} does not work on {run.device} ({first_line(error)}): "
+            "drop it"
         ) from None

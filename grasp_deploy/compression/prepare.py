@@ -10,16 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import assigned
 from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.criterion import ADDITIVE
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 
@@ -50,6 +53,13 @@ class PreparedRun:
         releases = versions()
         software = {name: releases[name] for name in ("grasp_deploy", "torch", "transformers")}
         return {**self.inputs, "device": self.device.type, **software}
+
+    @property
+    def predicted_bytes(self) -> int:
+        """Weight bytes of a checkpoint under the budget, of units in the order of ties."""
+        mask = project(torch.zeros_like(self.budget.costs), self.budget)
+        kept = self.budget.units.kept_per_layer(mask)
+        return replace(self.base.shape, layers=pruned_layers(self.base.shape, kept)).weight_bytes
 
     @cached_property
     def blocks(self) -> CalibrationBlocks:
@@ -114,6 +124,14 @@ def prepare(config: CompressConfig) -> PreparedRun:
     )
     check_tokens(text.token_ids, base.config)
     run = PreparedRun(config, source, base, device, budget, text, file_hashes(source.directory))
+    most = len(run.blocks.train)
+    for name in ("criterion_sequences", "compensation_sequences", "gate_sequences"):
+        asked, default = getattr(config, name), getattr(CompressConfig, name)
+        if asked > most and asked != default:  # the default takes what is there
+            raise InputError(
+                f"{assigned(config, name)} is more than the {most} sequences to learn from: give "
+                f"at most {most}, or more --sequences"
+            )
     if config.swap_groups and not len(run.blocks.heldout):
         raise InputError(
             f"--set swap-groups={config.swap_groups} measures masks on held-out sequences, and one "

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.card.update import intact_plan
 from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.data.kind import frequent_tokens
+from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.units import UnitTable
@@ -109,11 +111,19 @@ def budget_record(budget: Budget, mask: Tensor) -> dict[str, Any]:
     return {"limit": budget.limit, "kept_cost": kept, "total_cost": budget.total_cost}
 
 
-def is_result_of(plan: Plan, run: PreparedRun) -> bool:
-    """True if this run would make the plan: same options, seed, files and release."""
+def finished_plan(output: Path, run: PreparedRun) -> Plan | None:
+    """The plan of an output that is whole and what this run would make, else None.
+
+    The same are options, seed, files and release.
+    """
+    try:
+        plan = intact_plan(output)
+    except InputError:  # absent, damaged, or of another release
+        return None
     made = plan.provenance
-    return (
+    same = (
         made["versions"].get("grasp_deploy") == __version__
         and made["config"] == run.config.as_dict()
         and made.get("inputs") == run.inputs
     )
+    return plan if same else None

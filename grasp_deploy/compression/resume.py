@@ -18,25 +18,29 @@ from torch import Tensor
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import flag
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import readable_disk_errors, write_text
+from grasp_deploy.files.disk import kind_of, readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import locked
-from grasp_deploy.files.tensors import read_tensors, write_tensors
+from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
 HASHED = ("weights", "calibration tokens", "costs")
-START_OVER = "start over with --overwrite"
+START_OVER = "start over with --overwrite and without --resume"
 
 # Tensors by name, and plain values: `(N,)` vectors, and columns refitted for the vector `mask`.
 StageResult = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Workspace:
-    """The folder of one compression, with what its stages came to so far."""
+    """The folder of one compression, with what its stages came to so far.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    Each file of a stage holds a checksum, bound to the stage's name and to `run`, the text that
+    identifies the run. What `load` returns is what `save` was given.
+    """
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self.directory, self._run = directory, run
 
     @classmethod
     def begun_with(cls, output: Path, config: CompressConfig) -> bool:
@@ -72,7 +76,7 @@ class Workspace:
                         _clear(directory)
                     write_text(directory / INPUTS_FILE, json.dumps(inputs))
                     write_text(directory / CONFIG_FILE, config.to_json())  # last: now it is begun
-                yield cls(directory)
+                yield cls(directory, json.dumps(inputs) + config.to_json())
                 _remove(directory)
             except InputError:
                 if not any(directory.glob("*.safetensors")):
@@ -85,17 +89,26 @@ class Workspace:
 
     def load(self, stage: str) -> StageResult:
         """Tensors and record that a stage has saved; InputError if the file is damaged."""
-        return read_tensors(self._path(stage), START_OVER)
+        tensors, record = read_tensors(self._path(stage), START_OVER)
+        if record.pop("sha256", None) != self._checksum(stage, tensors, record):
+            raise InputError(
+                f"the saved stage {stage!r} of {self.directory} is damaged: {START_OVER}"
+            )
+        return tensors, record
 
     def save(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> Path:
         """Save a stage's tensors and record; returns the file."""
-        write_tensors(self._path(stage), tensors, record)
+        sealed = {**record, "sha256": self._checksum(stage, tensors, record)}
+        write_tensors(self._path(stage), tensors, sealed)
         return self._path(stage)
 
     def metrics(self) -> str:
         """Metrics of each step of gates and scales, as JSON lines."""
         records = [self.load(stage)[1] for stage in ("gates", "scales") if self.has(stage)]
         return "".join(json.dumps(row) + "\n" for record in records for row in record["metrics"])
+
+    def _checksum(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> str:
+        return checksum(tensors, f"{self._run}{stage}{json.dumps(record)}")
 
     def _path(self, stage: str) -> Path:
         return self.directory / f"{stage}.safetensors"
@@ -132,7 +145,7 @@ def _continues(
     changed = [
         f"{name} under the same name (their SHA-256 differs)"
         if name in HASHED
-        else f"{name} ({before.get(name)} -> {value})"
+        else f"{name} ({before.get(name)!s:.80} -> {value})"
         for name, value in inputs.items()
         if before.get(name) != value
     ]
@@ -161,11 +174,12 @@ def _holds_others(directory: Path, begun: bool) -> bool:
     if begun:
         ours += [CONFIG_FILE, "*.safetensors"]
     return any(
-        path.is_dir() or not any(path.match(name) for name in ours) for path in directory.iterdir()
+        kind_of(path) != "file" or not any(path.match(name) for name in ours)
+        for path in directory.iterdir()
     )
 
 
 def _changed_options(directory: Path, config: CompressConfig) -> list[str]:
     before, now = read_json(directory / CONFIG_FILE, START_OVER), config.as_dict()
     changed = [name for name in now if before.get(name) != now[name]]
-    return [f"{flag(config, name)} {before.get(name)} -> {now[name]}" for name in changed]
+    return [f"{flag(config, name)} {before.get(name)!s:.80} -> {now[name]}" for name in changed]

@@ -23,28 +23,43 @@ PLAN_FILE = "plan.grasp"  # beside it; tools that look for weights take every *.
 
 
 @contextmanager
-def staged_directory(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def staged_directory(
+    output: Path, *, overwrite: bool = False, size_bytes: int = 0
+) -> Iterator[Path]:
     """A temporary sibling of `output` that takes its name when the block ends well.
 
     Everything in it is flushed to the disk first. If the block fails, nothing is left behind; the
     next run clears what a killed one left. With `overwrite` the old folder goes after the new one
-    is complete. Raises InputError if the output exists, or another process is writing it.
+    is complete. Open it before long work: what stands in the way is found when it opens. Raises
+    InputError if the output exists, another process is writing it, something else has the name of
+    the sibling or of the lock, or the disk has less room than `size_bytes`.
     """
     refuse_existing(output, overwrite=overwrite)
+    check_room(output, size_bytes)
     staging = output.with_name(f".{output.name}.incomplete")
     with readable_disk_errors(output), locked(lock_of(output), output):
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
+        _clear(staging)
         try:
             yield staging
             for path in staging.iterdir():
                 sync(path)
             sync(staging)
+            _refuse(output, overwrite)  # again: somebody may have made it meanwhile
             _replace(staging, output)
             logger.info("wrote %s", output)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
+
+
+def _clear(staging: Path) -> None:
+    """Make an empty folder of what a killed run left; InputError for what no run left."""
+    kind = "link" if staging.is_symlink() else kind_of(staging)
+    if kind not in (None, "folder") or (kind and any(p.is_dir() for p in staging.iterdir())):
+        raise InputError(f"{staging} is in the way: move it, or name another output")
+    if kind:
+        shutil.rmtree(staging)
+    staging.mkdir(parents=True)
 
 
 def check_writable(output: Path) -> None:
@@ -119,12 +134,17 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
     if output.name in ("", ".."):
         raise InputError(f"the output {output} has no name of its own: name a folder to make")
     with readable_disk_errors(output):
-        _refuse_inside_checkpoint(output)
-        if output.is_symlink():
-            raise InputError(f"the output {output} is a link: name the folder itself, or another")
         if _replaced(output).exists():  # a stopped run has moved it, or one at work
             with locked(lock_of(output), output):
                 _put_back(output)
+        _refuse(output, overwrite)
+
+
+def _refuse(output: Path, overwrite: bool) -> None:
+    with readable_disk_errors(output):
+        _refuse_inside_checkpoint(output)
+        if output.is_symlink():
+            raise InputError(f"the output {output} is a link: name the folder itself, or another")
         if not output.exists():
             return
         if not output.is_dir():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -21,6 +23,16 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]
     """Replace a file of tensors and a JSON record in one move; equal input gives equal bytes."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_files({path: save(contiguous, {RECORD_KEY: json.dumps(record)})})
+
+
+def checksum(tensors: dict[str, Tensor], text: str) -> str:
+    """SHA-256 of a text and of the tensors' names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        data = tensor.detach().cpu().contiguous().flatten()
+        digest.update(data.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_tensors(

@@ -34,7 +34,7 @@ from grasp_deploy.data import Blocks, calibration_sources, read_blocks
 from grasp_deploy.data.kind import frequent_tokens
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
+from grasp_deploy.files.outputs import check_room, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.healing.lora import LoraDistiller
 from grasp_deploy.healing.settings import HealConfig
@@ -96,27 +96,27 @@ def heal(
     base = base_of(plan, model, "there is nothing to learn from")
     device = resolve_device(config.device)
     text, blocks = _read_text(directory, config)
-    check_writable(output)  # better before learning than after it
-    check_room(output, shape.weight_bytes)
-    teacher, student = (
-        load_checked(folder, device, config.dtype, "sdpa") for folder in (base.directory, directory)
-    )
-    distiller = LoraDistiller(config, blocks, teacher, student)
-    loss_before = distiller.best_loss
-    if not math.isfinite(loss_before):
-        raise InputError(f"the held-out loss is {loss_before}: {OVERFLOW}")
-    for row in distiller.learn():
-        on_progress(row)
-    weights = distiller.merge(getattr(torch, shape.dtype))
-    loss_after = distiller.heldout_loss()
-    if not loss_after < loss_before:
-        raise NothingWon(loss_before, loss_after, distiller.seconds, shape.dtype)
-    loss_dense = mean_loss(teacher, blocks.heldout, config.batch_size)
-    healed = Healed(output, distiller.step, distiller.seconds, loss_dense, loss_before, loss_after)
-    of_text = {**text.as_dict(), "frequent_tokens": frequent_tokens(text.token_ids)}
-    record = {**asdict(config), **asdict(healed), "text": of_text}
-    del record["output"]
-    _write(weights, _healed_plan(plan, record, text, weights), base, output, overwrite)
+    with staged_directory(output, overwrite=overwrite, size_bytes=shape.weight_bytes) as staging:
+        teacher, student = (
+            load_checked(d, device, config.dtype, "sdpa") for d in (base.directory, directory)
+        )
+        distiller = LoraDistiller(config, blocks, teacher, student)
+        loss_before = distiller.best_loss
+        if not math.isfinite(loss_before):
+            raise InputError(f"the held-out loss is {loss_before}: {OVERFLOW}")
+        for row in distiller.learn():
+            on_progress(row)
+        weights = distiller.merge(getattr(torch, shape.dtype))
+        loss_after = distiller.heldout_loss()
+        if not loss_after < loss_before:
+            raise NothingWon(loss_before, loss_after, distiller.seconds, shape.dtype)
+        loss_dense = mean_loss(teacher, blocks.heldout, config.batch_size)
+        losses = loss_dense, loss_before, loss_after
+        healed = Healed(output, distiller.step, distiller.seconds, *losses)
+        of_text = {**text.as_dict(), "frequent_tokens": frequent_tokens(text.token_ids)}
+        record = {**asdict(config), **asdict(healed), "text": of_text}
+        del record["output"]
+        _write(weights, _healed_plan(plan, record, text, weights), base, staging)
     return healed
 
 
@@ -140,13 +140,10 @@ def _healed_plan(plan: Plan, record: dict[str, Any], text: Blocks, fitted: Itera
     return replace(plan, calibrated=calibrated, provenance=provenance)
 
 
-def _write(
-    weights: dict[str, Tensor], plan: Plan, base: StoredModel, output: Path, overwrite: bool
-) -> None:
+def _write(weights: dict[str, Tensor], plan: Plan, base: StoredModel, staging: Path) -> None:
     """Write the checkpoint: healed linear layers, and the plan's cut of all other tensors."""
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
         path = Path(folder) / "weights.safetensors"
         check_room(path, sum(tensor.nbytes for tensor in weights.values()))
         save_file(weights, path)
-        fitted = dict.fromkeys(weights, path)
-        write_checkpoint(plan, base, output, fitted=fitted, overwrite=overwrite)
+        write_checkpoint(plan, base, staging, fitted=dict.fromkeys(weights, path))

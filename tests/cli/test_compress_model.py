@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,32 @@ def test_a_config_that_asks_for_plain_tuples(model: Path, work: Path) -> None:
     edit_json(model / "config.json", return_dict=False)
     assert compress(model, "--set", "scale-epochs=1").code == 0
     assert grasp_deploy("verify", work / "out").code == 0
+
+
+def test_a_budget_that_free_units_meet(
+    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kept unit costs nothing, and the plan says so."""
+    lines = (
+        "import torch",
+        "def free(u, shape): return (torch.arange(u.size) % 98 % 4 == 1) * 1.0",
+    )
+    (work / "free_costs.py").write_text("\n".join(lines))
+    monkeypatch.delitem(sys.modules, "free_costs", raising=False)
+    options = ("--cost", "free_costs:free", "--keep", "0.001", "--json")
+    record = json.loads(compress(tiny_folder, *options).stdout)
+    assert record["kept_cost"] == 0.0
+    assert grasp_deploy("verify", work / "out").code == 0
+
+
+@pytest.mark.parametrize("name", ["criterion", "compensation", "gate"])
+def test_sequences_beyond_the_text(tiny_folder: Path, work: Path, name: str) -> None:
+    asked = f"--set={name}-sequences=4"
+    words = (
+        f"{asked.replace('=', ' ', 1)} is more than the 3 sequences to learn from",
+        "at most 3",
+    )
+    assert_leaves_nothing(tiny_folder, *words, options=(asked,))
 
 
 def test_code_in_a_model_folder_is_never_run(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,12 @@ import json
 import resource
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from grasp_deploy.compression.compress import learn_plan
 from tests.cli import conftest
 from tests.cli.command import assert_refused, compress, edit_json, tree
 
@@ -126,6 +129,33 @@ def test_an_unfinished_run_in_the_way(tiny_folder: Path, work: Path, unfinished:
     assert names(work) == ["out", "text.txt"]
 
 
+def test_a_run_that_was_killed_behind_its_end(
+    tiny_folder: Path, work: Path, unfinished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its output is whole, and what it saved still lies there."""
+    shutil.copytree(unfinished, work / "copy")
+    assert compress(tiny_folder, "--resume").code == 0
+    (work / "copy").rename(unfinished)
+    made = tree(work / "out")
+    monkeypatch.delattr("grasp_deploy.compression.compress.learn_plan")
+    for _ in range(2):  # also where nothing is left to clear away
+        assert compress(tiny_folder, "--resume").code == 0
+        assert names(work) == ["out", "text.txt"] and tree(work / "out") == made
+    other = ("--resume", "--seed", "1")
+    assert_nothing_changes(tiny_folder, "output out exists", options=other)
+
+
+def test_resume_with_overwrite_goes_on_and_says_so(
+    pruned: Path, tiny_folder: Path, work: Path, unfinished: Path
+) -> None:
+    pruned.rename(work / "out")
+    before = tree(work / "out")
+    ended = compress(tiny_folder, "--resume", "--overwrite")
+    assert ended.code == 0
+    assert "going on with the unfinished run; --overwrite alone would start" in ended.stderr
+    assert names(work) == ["out", "text.txt"] and tree(work / "out") != before
+
+
 def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinished: Path) -> None:
     (work / "text.txt").write_text("A slow red hen walks around the busy cat. " * 100)
     words = ("began with other calibration tokens", "put the old ones back", "--overwrite")
@@ -157,14 +187,43 @@ def test_foreign_files_beside_the_output_stay(
     shutil.copytree(pruned, work / "copy.partial")
     (work / ".file.lock").write_text("three years of work")
     (work / ".link.lock").symlink_to(work / "text.txt")
+    (work / ".begun.incomplete").write_text("three years of work")
+    (work / ".folder.incomplete/thesis").mkdir(parents=True)
     for output in ("out", "mine", "copy"):
         for option in ("--overwrite", "--resume"):
             words = (f"{output}.partial already exists", "move it")
             assert_nothing_changes(tiny_folder, *words, options=("-o", output, option))
-    for output in ("file", "link"):
-        before = tree(work)
-        refused = compress(tiny_folder, "-o", output)
-        assert refused.code == 2
-        assert f".{output}.lock is in the way" in refused.stderr.splitlines()[-1]
-        shutil.rmtree(work / f"{output}.partial", ignore_errors=True)
-        assert tree(work) == before
+    for name in (".file.lock", ".link.lock", ".begun.incomplete", ".folder.incomplete"):
+        output = name.split(".")[1]
+        assert_nothing_changes(tiny_folder, f"{name} is in the way", options=("-o", output))
+
+
+def test_what_stands_in_the_way_of_the_export_is_found_before_the_work(
+    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("grasp_deploy.compression.compress.learn_plan")
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100_000))
+        assert_nothing_changes(tiny_folder, "disk of out has 97.66 KiB left", "free some space")
+    with (work / ".out.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert_nothing_changes(tiny_folder, "another run is at work on out")
+
+
+def test_a_base_that_changes_while_the_run_learns(
+    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Path(shutil.copytree(tiny_folder, work / "model"))
+
+    def learn_and_change(*arguments: Any) -> Any:
+        learnt = learn_plan(*arguments)
+        with (model / "model.safetensors").open("r+b") as weights:
+            weights.seek(-1, 2)
+            weights.write(b"\x01")
+        return learnt
+
+    monkeypatch.setattr("grasp_deploy.compression.compress.learn_plan", learn_and_change)
+    refused = compress(model)
+    assert refused.code == 2
+    assert "with other weights than this model's" in refused.stderr.splitlines()[-1]
+    assert names(work) == ["model", "out.partial", "text.txt"]

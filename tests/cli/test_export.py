@@ -8,12 +8,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
 
+from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import INSPECTED, Ended, assert_refused, grasp_deploy, tree
 from tests.tiny import save_tiny
+
+WEIGHTS = "model.safetensors"
 
 
 def export(plan: Path, model: Path, *options: str) -> Ended:
@@ -29,11 +34,30 @@ def test_export_repeats_the_weights(pruned: Path, tiny_folder: Path, work: Path)
         assert (work / "out" / name).read_bytes() == (pruned / name).read_bytes(), name
 
 
+def test_numbers_that_are_not_finite_are_not_written(
+    pruned: Path, tiny_folder: Path, work: Path
+) -> None:
+    """The damaged weights are those of the plan, by their SHA-256."""
+    model = Path(shutil.copytree(tiny_folder, work / "model"))
+    with safe_open(model / WEIGHTS, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors["model.norm.weight"][0] = float("inf")
+    save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
+    plan, record = read_tensors(pruned / "plan.grasp")
+    write_tensors(work / "p.safetensors", plan, {**record, "weight_hashes": file_hashes(model)})
+    before = tree(work)
+    refused = export(work / "p.safetensors", model)
+    assert_refused(refused, "model.norm.weight would hold numbers that are not finite", "again")
+    assert tree(work) == before
+
+
 def test_plans_that_it_refuses(pruned: Path, tiny_folder: Path, work: Path) -> None:
     plan = pruned / "plan.grasp"
     tensors, record = read_tensors(plan)
     write_tensors(work / "short.safetensors", {**tensors, "mask": tensors["mask"][1:]}, record)
     write_tensors(work / "new.safetensors", tensors, {**record, "version": 99})
+    over = {**record, "budget": {**record["budget"], "limit": 1.0}}
+    write_tensors(work / "over.safetensors", tensors, over)
     save_tiny("llama", work / "same-shape", seed=1)
     save_tiny("llama", work / "other-shape", num_hidden_layers=2)
     before = tree(work)
@@ -42,6 +66,7 @@ def test_plans_that_it_refuses(pruned: Path, tiny_folder: Path, work: Path) -> N
         "text.txt": ("cannot be read", "plan.grasp"),
         "short.safetensors": ("is damaged", "fetch it again"),
         "new.safetensors": ("version 99", "or compress again"),
+        "over.safetensors": ("budget: kept_cost is over the limit", "or compress again"),
     }.items():
         assert_refused(export(work / name, tiny_folder), name, *words)
     weights = tiny_folder / "model.safetensors"

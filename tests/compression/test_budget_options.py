@@ -150,6 +150,8 @@ def far_apart(units, shape): return [1.0, 1e17] * (units.size // 2)
 def tiny(units, shape): return [1e-300] * units.size
 def moving(units, shape): import os; os.chdir("/"); return [1] * units.size
 def failing(units, shape): raise KeyError("depth")
+class Stop(BaseException): pass
+def stopping(units, shape): import os, sys; sys.path.remove(os.getcwd()); raise Stop("here")
 """
     (tmp_path / "my_costs.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -172,13 +174,14 @@ def test_costs_of_ones_own(costs_module: None) -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("my_costs:huge", r"returned 1e\+307 for unit 0: .* to 1e\+90"),
+        ("my_costs:huge", r"returned 1e\+307 for unit 0: .* to 1e\+18"),
         ("my_costs:short", r"returned shape \(3,\): .* 294 units is needed, shape \(294,\)"),
         ("my_costs:negative", "returned -1.0 for unit 5: costs are 0, or from 1e-09 "),
         ("my_costs:undefined", "returned nan for unit 0"),
         ("my_costs:far_apart", r"returned 1.0 for unit 0: .* from 1e\+08"),
-        ("my_costs:tiny", "returned 1e-300 for unit 0: .* from 1e-90"),
+        ("my_costs:tiny", "returned 1e-300 for unit 0: .* from 1e-18"),
         ("my_costs:failing", "failed with KeyError: 'depth'; give package.module:function"),
+        ("my_costs:stopping", "failed with Stop: here; give package.module:function"),
         ("my_costs:absent", "cannot be imported: AttributeError"),
         ("no_such_module:costs", "cannot be imported: ModuleNotFoundError"),
     ],

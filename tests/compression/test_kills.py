@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.config.compress_config import CompressConfig
+from tests.cli.command import run_process
 from tests.crash_runner import Forker, forker
 from tests.tiny import save_tiny
 
@@ -158,3 +159,12 @@ def test_a_killed_export_leaves_the_old_or_the_new_or_nothing(
     assert not warm.run("export", tmp_path, **new, overwrite=True).killed
     assert siblings(output) == ["out"]
     assert [check.ok for check in verify(output)] == [True] * 6
+
+
+@pytest.mark.slow
+@pytest.mark.all
+def test_commands_killed_in_every_stage_go_on() -> None:
+    """One kill in each stage; `python -m tests.kills` makes 60."""
+    pytest.importorskip("peft", reason="healing needs the extra 'heal'")
+    ended = run_process("-m", "tests.kills", "--share", "0")
+    assert ended.code == 0, ended.stdout + ended.stderr

@@ -88,3 +88,18 @@ def test_a_folder_and_its_files_are_flushed_before_it_is_renamed(
     move = events.index("move .out.incomplete")
     assert {"flush weights", "flush .out.incomplete"} <= set(events[:move])
     assert events[-1] == f"flush {tmp_path.name}"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path, overwrite: bool) -> None:
+    output = tmp_path / "out"
+    with (
+        pytest.raises(InputError, match=r"the output .*/out (exists|holds something else)"),
+        staged_directory(output, overwrite=overwrite),
+    ):
+        output.mkdir()
+        (output / "thesis.txt").write_text("three years of work")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == [
+        "out",
+        "out/thesis.txt",
+    ]

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.read.loading import load_checked, random_model
 from grasp_deploy.engine.child import answer_requests
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 
 RESET_PEAK = "5"  # to /proc/self/clear_refs, see proc(5)
 
@@ -56,7 +56,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             else:
                 sample = measure_on_cpu(model, token_ids)
             samples.append(sample)
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise InputError(
             f"{request['device']} is too small for {request['batch']} prompts of "
             f"{request['prompt_tokens']} tokens ({first_line(error)}): ask for fewer"

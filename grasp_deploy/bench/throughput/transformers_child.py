@@ -21,7 +21,7 @@ from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, t
 from grasp_deploy.checkpoint.read.loading import load as load_weights
 from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
 from grasp_deploy.engine.child import answer_requests
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 
 # Freed memory that a child keeps from the others, as a share of the GPU's. Keeping some makes small
 # batches fast; large ones are slow enough for the few milliseconds that getting memory takes.
@@ -36,7 +36,9 @@ def load(model: str, dtype: str, device: str, random_weights: bool, seed: int) -
             loaded = random_model(Path(model), where, dtype, seed=seed)
         else:
             loaded = load_weights(model, device=device, dtype=dtype)
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise InputError(
             f"{device} has no room for {model} beside what is loaded ({first_line(error)}): "
             "compare fewer models at a time"
@@ -53,9 +55,8 @@ def generate(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timin
     timing: Timing | None = None
     try:
         timing = _prefill_and_decode(model, prompts, new_tokens)
-    except RuntimeError as error:
-        out_of_memory = isinstance(error, torch.OutOfMemoryError)
-        if not out_of_memory and "can't allocate memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
     _give_back_memory(model.device)  # out of the handler: the error's frames hold the cache
     if timing is None:

@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from grasp_deploy.checkpoint.format.shapes import DTYPES, limits_of, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -71,9 +71,9 @@ def load_checked(
                 local_files_only=True,
                 trust_remote_code=False,  # and never asked for on stdin
             )
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # whatever transformers makes of an odd config.json
+        if is_out_of_memory(error):
+            raise
         other = "" if attention == "sdpa" else f", or drop --set attention={attention}"
         raise _not_loadable(directory, error, other) from error
     model.config.return_dict = True  # outputs are read by name, whatever the file asks for
@@ -94,6 +94,8 @@ def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
         tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
         model.load_state_dict({**tied, **state})
     except Exception as error:  # as above
+        if is_out_of_memory(error):
+            raise
         raise _not_loadable(directory, error) from error
     return model.eval()
 
@@ -147,7 +149,9 @@ def random_model(
                 dtype=getattr(torch, shape.dtype if dtype == "auto" else dtype),
                 attn_implementation=attention,
             )
-    except torch.OutOfMemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise InputError(
             f"{device} is too small for the {format_bytes(shape.weight_bytes)} of {path}: "
             "take a smaller model or a larger device"

@@ -6,7 +6,8 @@ Fitted tensors come ready-made instead. The same plan and weights give the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from grasp_deploy.checkpoint.plan import (
     Plan,
     check_hashes,
     check_layers,
+    load_plan,
     pruned_shape,
     with_base_model_id,
 )
+from grasp_deploy.checkpoint.read.folder import weight_files
 from grasp_deploy.checkpoint.read.source import file_hashes, path_of, resolve_model, weight_hash
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import read_tensor, write_shards
@@ -70,16 +73,13 @@ def export(
         plan = with_base_model_id(plan, base_model_id)
     base = read_stored_model(resolve_base(plan, str(model), revision))
     check_layers(plan, base)
-    return write_checkpoint(
-        plan,
-        base,
-        output,
-        fitted=_fitted_beside(plan),
-        check_base=True,
-        shard_bytes=shard_bytes,
-        overwrite=overwrite,
-        on_progress=on_progress,
-    )
+    pruned = pruned_shape(plan, base.shape)
+    fitted = _fitted_beside(plan, pruned)
+    size_bytes = pruned.weight_bytes
+    with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
+        return write_checkpoint(
+            plan, base, staging, fitted=fitted, shard_bytes=shard_bytes, on_progress=on_progress
+        )
 
 
 def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
@@ -110,17 +110,20 @@ def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Store
     return base
 
 
-def _fitted_beside(plan: Plan) -> dict[str, Path]:
+def _fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
     """The file of each fitted tensor of a loaded plan, in the checkpoint that it belongs to.
 
-    Raises InputError if there are any, and the plan's file lies in no whole checkpoint.
+    Raises InputError if there are any, and the plan's file lies in no whole checkpoint of the shape
+    that the plan makes.
     """
     if not plan.fitted:
         return {}
     folder = (plan.path or Path(PLAN_FILE)).parent
     try:
-        stored, stated = read_stored_model(folder).files, manifest_of(folder)
-        fitted = {name: stored[name] for name in plan.fitted}
+        stored, stated = read_stored_model(folder), manifest_of(folder)
+        if stored.shape.layers != pruned.layers:
+            raise InputError("its layers have other sizes than the plan's")
+        fitted = {name: stored.files[name] for name in plan.fitted}
         for path in sorted(set(fitted.values())):
             if sha256(path) != stated.get(path.name):
                 raise InputError(f"{path.name} has another SHA-256 than {MANIFEST_FILE} states")
@@ -135,46 +138,52 @@ def _fitted_beside(plan: Plan) -> dict[str, Path]:
 def write_checkpoint(
     plan: Plan,
     base: StoredModel,
-    output: Path,
+    staging: Path,
     *,
     fitted: Mapping[str, Path],
-    check_base: bool = False,
     shard_bytes: int = SHARD_BYTES,
-    overwrite: bool = False,
     beside: Mapping[str, str] | None = None,
     on_progress: OnCount = lambda done, total: None,
 ) -> ModelShape:
-    """Write the checkpoint that a plan makes of a base model; returns its shape.
+    """Write the checkpoint that a plan makes of a base model into a folder; returns its shape.
 
-    `fitted` names the file of each fitted tensor. `check_base` compares the SHA-256 of the base
-    weights with the plan's while it writes, for a caller that has not. `beside` maps names of
-    more text files to their contents. The output appears whole or not at all. Raises InputError if
-    the base weights are not the plan's, or the output exists.
+    `fitted` names the file of each fitted tensor, `beside` maps names of more text files to their
+    contents. What was written is read back as its users will read it. Raises InputError if the base
+    weights are not the plan's, a number is not finite, or the result cannot be read.
     """
     assert sorted(fitted) == sorted(plan.fitted), "the plan names other fitted tensors"
-    if output.exists() and output.resolve() == base.directory.resolve():
-        raise InputError(f"the output {output} is the base model's folder: name another one")
     pruned = pruned_shape(plan, base.shape)
-    with staged_directory(output, overwrite=overwrite) as staging:
-        thread = ThreadPoolExecutor(1)
-        weights = sorted(base.directory.glob("*.safetensors")) if check_base else []
-        base_hashes = {path.name: thread.submit(weight_hash, path) for path in weights}
-        try:
-            tensors = cut_tensors(plan, base, fitted)
-            hashes = write_shards(staging, pruned, tensors, shard_bytes, on_progress)
-            if check_base:
-                check_hashes(plan, {name: taken.result() for name, taken in base_hashes.items()})
-        finally:
-            thread.shutdown(cancel_futures=True)
-        write_sidecar_files(staging, base.directory, plan, pruned_config(base.config, pruned))
-        plan.save(staging / PLAN_FILE)
-        for name, text in (beside or {}).items():
-            (staging / name).write_text(text, encoding="utf-8")
-        stated = card_metadata(base.directory)
-        card = model_card(plan, base.shape, pruned, from_base=stated)
-        (staging / "README.md").write_text(card, encoding="utf-8")
-        _write_manifest(staging, hashes)
+    thread = ThreadPoolExecutor(1)
+    weights, *_ = weight_files(base.directory)
+    base_hashes = {path.name: thread.submit(weight_hash, path) for path in weights}
+    try:
+        tensors = _all_finite(cut_tensors(plan, base, fitted))
+        hashes = write_shards(staging, pruned, tensors, shard_bytes, on_progress)
+        check_hashes(plan, {name: taken.result() for name, taken in base_hashes.items()})
+    finally:
+        thread.shutdown(cancel_futures=True)
+    write_sidecar_files(staging, base.directory, plan, pruned_config(base.config, pruned))
+    plan.save(staging / PLAN_FILE)
+    for name, text in (beside or {}).items():
+        (staging / name).write_text(text, encoding="utf-8")
+    stated = card_metadata(base.directory)
+    card = model_card(plan, base.shape, pruned, from_base=stated)
+    (staging / "README.md").write_text(card, encoding="utf-8")
+    _write_manifest(staging, hashes)
+    assert read_stored_model(staging).shape == pruned, "what was written has another shape"
+    assert torch.equal(load_plan(staging / PLAN_FILE).mask, plan.mask), "its plan has another mask"
     return pruned
+
+
+def _all_finite(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Pass tensors on; InputError for one with a number that is not finite."""
+    for name, tensor in tensors:
+        if not all(map(math.isfinite, tensor.aminmax())):  # which NaN passes through; no copies
+            raise InputError(
+                f"{name} would hold numbers that are not finite in {tensor.dtype}: fetch the base "
+                "model again, or take it in bfloat16 or float32"
+            )
+        yield name, tensor
 
 
 def cut_tensors(

@@ -56,9 +56,10 @@ def criterion_scores(
             scores = obs_scores(model, units, text, removable)
         case _:
             scores = _READING_TEXT[name](model, units, text)
+    scores = scores.to(device_of(model)).float()
     if not bool(scores.isfinite().all()):
         raise LossError(f"the {name} scores are not finite: {OVERFLOW}")
-    return scores.to(device_of(model)).float()
+    return scores
 
 
 def random_scores(units: UnitTable, seed: int) -> Tensor:

@@ -1,0 +1,87 @@
+"""What a run saved is what it reads again, or it is refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grasp_deploy.compression.frozen_model import explained_failures
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.tensors import read_tensors, write_tensors
+
+Damage = Callable[[dict[str, Tensor], dict[str, Any]], object]
+DAMAGES: dict[str, Damage] = {
+    "a NaN": lambda tensors, _: tensors["scores"][1].fill_(torch.nan),
+    "another dtype": lambda tensors, _: tensors.update(scores=tensors["scores"].double()),
+    "another shape": lambda tensors, _: tensors.update(scores=tensors["scores"][None]),
+    "a lost tensor": lambda tensors, _: tensors.pop("step"),
+    "a lost key": lambda _, record: record.pop("round"),
+    "an odd value": lambda _, record: record.update(round="two"),
+    "no checksum": lambda _, record: record.pop("sha256"),
+}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Workspace:
+    workspace = Workspace(tmp_path, "run")
+    tensors = {
+        "scores": torch.rand(3).bfloat16(),
+        "step": torch.tensor(4),
+        "mask": torch.ones(2) > 0,
+    }
+    workspace.save("start", tensors, {"round": 2, "loss": float("inf"), "fits": [{"layer": 0}]})
+    return workspace
+
+
+def test_a_stage_comes_back_as_it_was(saved: Workspace) -> None:
+    tensors, record = saved.load("start")
+    assert record == {"round": 2, "loss": float("inf"), "fits": [{"layer": 0}]}
+    assert tensors["scores"].dtype == torch.bfloat16 and tensors["step"] == 4
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_stage_is_refused(saved: Workspace, damage: Damage) -> None:
+    path = saved.directory / "start.safetensors"
+    tensors, record = read_tensors(path)
+    damage(tensors, record)
+    write_tensors(path, tensors, record)
+    with pytest.raises(InputError, match=r"saved stage 'start' of .* is damaged: start over with"):
+        saved.load("start")
+
+
+def test_a_stage_of_another_name_or_run_or_cut_short_is_refused(saved: Workspace) -> None:
+    path = saved.directory / "start.safetensors"
+    path.with_name("gates.safetensors").write_bytes(path.read_bytes())
+    for workspace, stage in ((saved, "gates"), (Workspace(saved.directory, "other"), "start")):
+        with pytest.raises(InputError, match=f"saved stage '{stage}' of .* is damaged"):
+            workspace.load(stage)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"start.safetensors cannot be read .*: start over with"):
+        saved.load("start")
+
+
+@pytest.mark.parametrize(
+    ("error", "attention", "message"),
+    [
+        (MemoryError(), "sdpa", r"cpu is out of memory \(MemoryError\): try a shorter"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "eager", "is out of memory"),
+        (NotImplementedError("no backward"), "flex_attention", "=flex_attention does not work on"),
+    ],
+)
+def test_failures_that_are_no_bugs(error: Exception, attention: str, message: str) -> None:
+    run: Any = SimpleNamespace(
+        device=torch.device("cpu"), config=SimpleNamespace(attention=attention)
+    )
+    with pytest.raises(InputError, match=message), explained_failures(run):
+        raise error
+    bug = RuntimeError("a bug")
+    run.config.attention = "sdpa"
+    with pytest.raises(RuntimeError, match="a bug"), explained_failures(run):
+        raise bug
