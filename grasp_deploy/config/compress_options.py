@@ -47,7 +47,9 @@ class CompressOptions:
 
     model: str
     revision: str | None = option("Branch, tag or commit of a hub model.", None, "Model")
-    base_model_id: HubId | None = option(BASE_MODEL_ID_HELP, None, "Model", metavar="ORG/NAME")
+    base_model_id: HubId | None = option(
+        BASE_MODEL_ID_HELP, None, "Model", metavar="ORG/NAME", shown="help-all"
+    )
 
     keep: Share | None = option(
         "Share of the prunable cost to keep, such as 0.6. One budget is required.", None, "Budget"

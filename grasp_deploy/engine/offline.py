@@ -9,7 +9,6 @@ from typing import Any
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.limits import check_head_size, check_tensor_parallel
-from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import installed_platform, vllm_child_environment
@@ -82,6 +81,8 @@ def greedy_tokens(
 def _ask(
     directory: Path, engine: dict[str, Any], prompts: Sequence[list[int]] = (), new_tokens: int = 1
 ) -> dict[str, Any]:
+    from grasp_deploy.checkpoint.read.validate import read_folder  # help must not load safetensors
+
     workers = engine.get("tensor_parallel_size", 1)
     environment = vllm_child_environment(workers)
     if engine.get("load_format") == "dummy":

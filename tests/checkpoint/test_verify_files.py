@@ -83,7 +83,7 @@ def test_what_an_export_writes_verifies(made: Path, base: Path) -> None:
         ("added_tokens.json", "{}", "added_tokens.json is there and the base model has no such"),
         ("modeling_grasp.py", "import os", "modeling_grasp.py is not this release's"),
         ("compress_config.json", "{}", "compress_config.json is not what an export"),
-        (INDEX_FILE, "{}", f"{INDEX_FILE} does not describe the tensors"),
+        (INDEX_FILE, "{}", f".*{INDEX_FILE} does not fit"),
         (INDEX_FILE, None, f"there is no file .*{INDEX_FILE}"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_file_that_was_changed(
     ("change", "key"),
     [
         (lambda config: config["auto_map"].update(AutoModel="their/code--x.Y"), "auto_map"),
-        (lambda config: config.update(eos_token_id=True), "eos_token_id"),
+        (lambda config: config.update(eos_token_id=3), "eos_token_id"),
         (lambda config: config.pop("max_position_embeddings"), "max_position_embeddings"),
     ],
 )
@@ -128,7 +128,6 @@ def test_without_the_base_model_what_comes_from_it_is_not_proven(folder: Path) -
     ("key", "value"),
     [
         ("auto_map", {"AutoModel": "their/code--x.Y"}),
-        ("architectures", ["GraspLlamaForCausalLM", "Other"]),
         ("intermediate_size", 4096),
         ("num_key_value_heads", 1),
         ("torch_dtype", "float16"),
@@ -145,7 +144,7 @@ def test_what_plan_and_family_decide_is_checked_without_the_base_model(
 def test_a_layer_has_its_three_sizes_and_no_more(folder: Path) -> None:
     path = folder / "config.json"
     edit(path, lambda config: config["per_layer_config"]["0"].update(rms_norm_eps=1.0))
-    with pytest.raises(Difference, match="per_layer_config"):
+    with pytest.raises(InputError, match="per_layer_config.*unknown field `rms_norm_eps`"):
         sidecar_files(folder, None)
 
 

@@ -77,8 +77,8 @@ class Sizes(Limits, kw_only=True):
     dtype: str | None = None
     torch_dtype: str | None = None
     num_labels: Annotated[int, Meta(ge=0, le=100_000)] | None = None  # as many rows are built
-    id2label: dict[str, Any] | None = None
-    label2id: dict[str, Any] | None = None
+    id2label: dict[Any, Any] | None = None
+    label2id: dict[Any, Any] | None = None
     bos_token_id: int | list[int] | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None

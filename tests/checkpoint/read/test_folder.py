@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.loading import class_config, load, with_weights
@@ -199,7 +200,7 @@ def test_the_file_chooses_no_attention(saved: Path, tmp_path: Path) -> None:
     config(attn_implementation=KERNEL)(folder)
     state = load_file(folder / WEIGHTS)
     for model in (load(folder), with_weights(folder, state)):
-        assert model.config._attn_implementation == "sdpa"
+        assert isinstance(model, PreTrainedModel) and model.config._attn_implementation == "sdpa"
     assert (
         "transformers_weights"
         not in class_config({**read_config(folder), "transformers_weights": "x"}).to_dict()
