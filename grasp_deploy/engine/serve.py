@@ -21,7 +21,7 @@ from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_stored_m
 from grasp_deploy.engine.child import log_tail, start, stop
 from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.vllm_process import engine_environment, installed_platform, server_module
-from grasp_deploy.errors import ChildError, InputError
+from grasp_deploy.errors import ChildError, InputError, printable
 
 HOST = "127.0.0.1"
 PORT = 8000  # vLLM's own default
@@ -35,7 +35,7 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
     command = serve_command(directory, vllm_arguments, platform)
     environment = engine_environment(platform, read_flags(vllm_arguments).workers)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
-    print("starting", shlex.join([*added, *command]), file=sys.stderr, flush=True)
+    print("starting", printable(shlex.join([*added, *command])), file=sys.stderr, flush=True)
     os.execve(command[0], command, environment)
 
 

@@ -85,7 +85,7 @@ def _rows(table: Table) -> dict[str, Any]:
 
 
 def _plain(content: Any) -> str:
-    return content.plain if isinstance(content, Text) else Text.from_markup(str(content)).plain
+    return content.plain if isinstance(content, Text) else str(content)
 
 
 def _is_bold(cell: Any) -> bool:

@@ -75,7 +75,7 @@ def footprint_table(
 def check_table(checks: list[dict[str, Any]]) -> Table:
     """The links of a verification."""
     table = Table("check", "", "detail", title="Verification", title_justify="left")
-    marks = {True: "[green]ok[/]", False: "[red]differs[/]"}
+    marks = {True: Text("ok", "green"), False: Text("differs", "red")}
     for check in checks:
         table.add_row(check["name"], marks[check["ok"]], check["detail"])
     return table

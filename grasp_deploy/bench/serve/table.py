@@ -49,5 +49,5 @@ def _figures(cell: Cell, dense: Cell | None) -> list[str]:
         with_spread(cell.rates),
         paired_change(cell.rates, dense.rates if dense else []),
         *latencies,
-        f"[red]{cell.failed:,} of {asked:,}[/]" if cell.failed else "none",
+        Text(f"{cell.failed:,} of {asked:,}", "red") if cell.failed else "none",
     ]
