@@ -41,8 +41,14 @@ class ServerFlags(argparse.Namespace):
 def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
     """Read flags in every spelling that vLLM accepts, its `--config` file included.
 
-    Raises InputError for a value that cannot be read. Unknown flags are left to vLLM.
+    Raises InputError for a value that cannot be read, and a word before the first flag. Unknown
+    flags are left to vLLM.
     """
+    if vllm_arguments and not vllm_arguments[0].startswith("-"):
+        raise InputError(
+            f"{vllm_arguments[0]!r:.60} is one word too many: name one model, and behind it flags "
+            "for vLLM, such as -- --port 8001"
+        )
     arguments = [_dashed(argument) for argument in vllm_arguments]
     try:
         config = _parser().parse_known_args(arguments)[0].config

@@ -43,7 +43,7 @@ READS_PLAN = ("verify", "verify-alone", "card", "heal", "export")
 READS_TEXT = ("compress", "perplexity", "documents", "card", "heal")
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 TEMPLATES = (
-    *("{{ 9**9**9 }}", "{{ 'x' * 10**10 }}", "{{ messages[9].x.y }}", "{% macro f() %}{{ f() }}"),
+    *("{{ 9**(9**9) }}", "{{ 'x' * 10**10 }}", "{{ messages[9].x.y }}", "{% macro f() %}{{ f() }}"),
     *("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ raise_exception('\x1b[31mred') }}"),
     *("{% include 'x' %}", LOOPS, "{{ ''.__class__.__mro__ }}", "{% for", "", RED, "{{ 1/0 }}"),
     *(
