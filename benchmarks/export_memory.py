@@ -96,7 +96,7 @@ def export_once(work: Path, shard_bytes: int) -> dict[str, Any]:
     """Export in a fresh process, over what the last one wrote."""
     shutil.rmtree(work / "output", ignore_errors=True)
     os.sync()
-    paths = [str(work / name) for name in ("plan.safetensors", "base", "output")]
+    paths = [str(work / name) for name in ("plan.grasp", "base", "output")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", EXPORT, *paths, str(shard_bytes)]
     done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE)
@@ -127,7 +127,7 @@ def measure(
     shape = model_shape(read_config(base))
     budget = budget_for(CompressConfig(model=base.name, keep=KEEP), shape, torch.device("cpu"))
     mask = random_mask(budget, seed=0)
-    plan_of(base, budget, mask, random_scales(mask, seed=0)).save(work / "plan.safetensors")
+    plan_of(base, budget, mask, random_scales(mask, seed=0)).save(work / "plan.grasp")
     exports, copies = [], {"input": [], "output": []}  # type: ignore[var-annotated]
     for _ in range(repeats):
         exports.append(export_once(work, shard_bytes))

@@ -16,7 +16,7 @@ from grasp_deploy.demo.run import write_text
 from grasp_deploy.evaluate.perplexity import perplexity
 
 directory, output = Path(sys.argv[1]), Path(sys.argv[2])
-plan = load_plan(directory / "plan.safetensors")
+plan = load_plan(directory / "plan.grasp")
 base = plan.provenance["model"]
 export(plan, base, output)
 same = (directory / "model.safetensors").read_bytes() == (output / "model.safetensors").read_bytes()

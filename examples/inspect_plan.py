@@ -11,7 +11,7 @@ from pathlib import Path
 from grasp_deploy import load_plan
 from grasp_deploy.pruning.units import UnitTable
 
-plan = load_plan(Path(sys.argv[1]) / "plan.safetensors")
+plan = load_plan(Path(sys.argv[1]) / "plan.grasp")
 budget, losses = plan.provenance["budget"], plan.provenance["losses"]
 print(f"base model: {plan.provenance['model']}")
 print(f"cost: {budget['kept_cost']:,.0f} of at most {budget['limit']:,.0f}")

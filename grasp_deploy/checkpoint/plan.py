@@ -1,8 +1,9 @@
 """The plan: everything that a compression decided, without any weight of the model.
 
-A plan is a safetensors file of tensors on the flat axis of units with a JSON record of provenance:
-`scores` `(N,)` float32, `mask` `(N,)` bool and `scales` `(N,)` float32. It may hold `calibrated`
-`(w,)` int64 too, a fingerprint of the text of calibration and of healing (`data.overlap`).
+A plan is a safetensors file, whatever its name: tensors on the flat axis of units, with a JSON
+record of provenance. `scores` `(N,)` are float32, `mask` `(N,)` bool and `scales` `(N,)` float32.
+It may hold `calibrated` `(w,)` int64 too, a fingerprint of the text of calibration and of healing
+(`data.overlap`).
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
+from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 1
+FORMER_PLAN_FILE = "plan.safetensors"  # of states before the first release
 Count = Annotated[int, Meta(ge=0)]
 Cost = Annotated[float, Meta(gt=0)]
+TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class TextPart(Struct):
@@ -43,6 +48,7 @@ class Text(Struct, kw_only=True):
     sequences: Count
     sequence_length: Count
     parts: list[TextPart] = []
+    frequent_tokens: dict[TokenId, Share] = {}  # absent in older plans
 
 
 class Calibration(Text, kw_only=True):
@@ -184,6 +190,19 @@ def load_plan(path: str | Path) -> Plan:
     if not _is_whole(plan):
         raise InputError(f"{path} is damaged: its tensors do not fit its layers; fetch it again")
     return plan
+
+
+def check_pruned(directory: Path) -> None:
+    """Raise InputError if a folder is no pruned checkpoint, or one that was made too long ago."""
+    if any((directory / name).is_file() for name in (PLAN_FILE, MANIFEST_FILE)):
+        former = directory / FORMER_PLAN_FILE
+        if former.is_file() and not (directory / PLAN_FILE).is_file():
+            raise InputError(
+                f"{directory} was made by an earlier release, which named the plan "
+                f"{FORMER_PLAN_FILE}: make it again from that with grasp-deploy export {former}"
+            )
+        return
+    raise InputError(f"{directory} holds no pruned checkpoint: name a folder that compress made")
 
 
 def calibrated_beside(directory: Path) -> Tensor | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.checkpoint.read.loading import load_checked, with_weights
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.verify_files import (
@@ -67,10 +67,7 @@ def verify(
     server; without it that link is left out. Raises InputError if `directory` holds no pruned
     checkpoint, or the base model is out of reach or not the one that the plan was made for.
     """
-    if not any((directory / name).is_file() for name in (PLAN_FILE, MANIFEST_FILE)):
-        raise InputError(
-            f"{directory} holds no pruned checkpoint: name a folder that compress made"
-        )
+    check_pruned(directory)
     intact = yield from _run(
         ("files", lambda: check_files(directory)), ("shapes", lambda: check_shapes(directory))
     )

@@ -122,7 +122,7 @@ def run_verify(
 
 
 def export_command(
-    plan: Annotated[Path, typer.Argument(help="plan.safetensors of a compression.")],
+    plan: Annotated[Path, typer.Argument(help="plan.grasp of a compression.")],
     *,
     model: PlanBase,
     output: Output,

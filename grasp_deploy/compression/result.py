@@ -16,6 +16,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.data.kind import frequent_tokens
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.units import UnitTable
@@ -86,7 +87,11 @@ def provenance_of(
         "cost_model": run.config.cost_model,
         "budget": budget_record(run.budget, mask),
         "config": run.config.as_dict(),
-        "calibration": run.text.as_dict() | {"heldout_sequences": len(run.blocks.heldout)},
+        "calibration": {
+            **run.text.as_dict(),
+            "heldout_sequences": len(run.blocks.heldout),
+            "frequent_tokens": frequent_tokens(run.text.token_ids),
+        },
         "inputs": run.inputs,
         "versions": versions(),
         "losses": losses,

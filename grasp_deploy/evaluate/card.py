@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokeni
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
+from grasp_deploy.data.kind import is_other_kind
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
@@ -53,6 +54,7 @@ def evaluate_card(
     record = {
         "schema_version": SCHEMA_VERSION,
         "verdict": quality_verdict(corpora, tasks, bool(healed)),
+        "warning": one_kind_warning(corpora),
         "base_model": model_name(plan.provenance),
         "calibrated_on": [display_name(name) for name in all_sources(plan.provenance)],
         "healed_on": healed,
@@ -124,6 +126,21 @@ def all_sources(provenance: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(sources))
 
 
+def _texts_learnt_from(plan: Plan) -> list[Mapping[str, Any]]:
+    healings = plan.provenance.get("healing", [])
+    return [plan.provenance["calibration"], *(healing["text"] for healing in healings)]
+
+
+def one_kind_warning(corpora: Sequence[Mapping[str, Any]]) -> str | None:
+    """The sentence for a card whose every text is like what was learnt from; None otherwise."""
+    if any(row["other_kind"] is not False for row in corpora):  # None: an older plan does not tell
+        return None
+    return (
+        "All text measured is of the kind that the model was calibrated or healed on: it may lose "
+        "more on text of other kinds (name some with --data)."
+    )
+
+
 def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
     """The texts that a checkpoint was healed on; none if it was not healed."""
     texts = [healing["text"] for healing in provenance.get("healing", [])]
@@ -182,6 +199,7 @@ def _row(
     if plan.calibrated is not None:
         share = calibrated_share(blocks.running_texts, plan.calibrated)
     named = was_seen(corpus, all_sources(plan.provenance))
+    kinds = [of["frequent_tokens"] for of in _texts_learnt_from(plan) if "frequent_tokens" in of]
     of_text, figures = blocks.as_dict(), ("perplexity", "loss_nats_per_token", "standard_error")
     return {
         "name": corpus.label,
@@ -189,6 +207,7 @@ def _row(
         "split": corpus.split,
         "calibrated_on": named or (share is not None and share >= NOTEWORTHY_SHARE),
         "calibrated_on_share": share,
+        "other_kind": all(is_other_kind(blocks.token_ids, k) for k in kinds) if kinds else None,
         **{key: of_text[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
         **{key: getattr(dense, key) for key in ("tokens", "tokens_counted", "dtype")},
         "dense": {key: getattr(dense, key) for key in figures},

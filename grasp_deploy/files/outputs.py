@@ -19,7 +19,7 @@ from grasp_deploy.files.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"  # in every pruned checkpoint
-PLAN_FILE = "plan.safetensors"  # in every pruned checkpoint
+PLAN_FILE = "plan.grasp"  # beside it; tools that look for weights take every *.safetensors
 
 
 @contextmanager

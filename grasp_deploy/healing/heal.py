@@ -21,7 +21,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.card.update import intact_plan
 from grasp_deploy.checkpoint.format.shapes import read_config
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
+from grasp_deploy.checkpoint.plan import Plan, check_pruned
 from grasp_deploy.checkpoint.read.loading import (
     check_tokens,
     load_checked,
@@ -31,6 +31,7 @@ from grasp_deploy.checkpoint.read.loading import (
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.export import base_of, write_checkpoint
 from grasp_deploy.data import Blocks, calibration_sources, read_blocks
+from grasp_deploy.data.kind import frequent_tokens
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, check_writable, refuse_existing
@@ -89,8 +90,7 @@ def heal(
     and NothingWon where the held-out loss did not fall.
     """
     refuse_existing(output, overwrite=overwrite)
-    if not (directory / PLAN_FILE).is_file():
-        raise InputError(f"{directory} is no pruned checkpoint: name a folder that compress made")
+    check_pruned(directory)
     shape = read_stored_model(directory).shape
     plan = intact_plan(directory)
     base = base_of(plan, model, "there is nothing to learn from")
@@ -113,7 +113,8 @@ def heal(
         raise NothingWon(loss_before, loss_after, distiller.seconds, shape.dtype)
     loss_dense = mean_loss(teacher, blocks.heldout, config.batch_size)
     healed = Healed(output, distiller.step, distiller.seconds, loss_dense, loss_before, loss_after)
-    record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
+    of_text = {**text.as_dict(), "frequent_tokens": frequent_tokens(text.token_ids)}
+    record = {**asdict(config), **asdict(healed), "text": of_text}
     del record["output"]
     _write(weights, _healed_plan(plan, record, text, weights), base, output, overwrite)
     return healed

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import prefill_memory
+from benchmarks import prefill_memory, python_docs
 from benchmarks.common.output import FOLDER
 from benchmarks.mask_stability import stability_of, stability_table
 from benchmarks.study.record import read_study
@@ -22,7 +22,7 @@ from tests.benchmarks.commands import EVERY_RECORD, refused, run
 
 pytestmark = pytest.mark.slow  # each runs a study
 
-NO_STUDIES = {"__init__", "report", "train_demo_model"}
+NO_STUDIES = {"__init__", "python_docs", "report", "train_demo_model"}
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 
 
@@ -43,6 +43,12 @@ def test_gate_step(
     assert 0 < record["projection_share"] < 1 and record["peak_memory_bytes"] > 2**20
     assert record["extrapolated_schedule_seconds"] == 2048 * record["seconds_per_step"]["median"]
     assert "gate-learning step" in capsys.readouterr().out
+
+
+def test_python_docs(tmp_path: Path) -> None:
+    python_docs.main([str(tmp_path / "text.txt")])
+    text = (tmp_path / "text.txt").read_text()
+    assert len(text) > 300_000 and 'The "assert" statement' in text
 
 
 def test_export_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

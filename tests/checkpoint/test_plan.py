@@ -43,8 +43,8 @@ def provenance() -> dict[str, Any]:
 
 def loaded(folder: Path, record: dict[str, Any]) -> Plan:
     ones = torch.ones(20)
-    Plan(ones, ones.bool(), ones.clone(), record).save(folder / "plan.safetensors")
-    return load_plan(folder / "plan.safetensors")
+    Plan(ones, ones.bool(), ones.clone(), record).save(folder / "plan.grasp")
+    return load_plan(folder / "plan.grasp")
 
 
 def changed(place: tuple[str | int, ...], value: Any) -> dict[str, Any]:
@@ -102,5 +102,5 @@ def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
 def test_damaged_plans(
     tmp_path: Path, place: tuple[str | int, ...], value: Any, reason: str
 ) -> None:
-    with pytest.raises(InputError, match=rf"plan.safetensors does not fit \(.*{reason}.*again"):
+    with pytest.raises(InputError, match=rf"plan.grasp does not fit \(.*{reason}.*again"):
         loaded(tmp_path, changed(place, value))

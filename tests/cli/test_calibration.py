@@ -61,7 +61,7 @@ def job(model: Path, **options: Any) -> PreparedRun:
 
 
 def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
-    calibration = load_plan(mixed / "plan.safetensors").provenance["calibration"]
+    calibration = load_plan(mixed / "plan.grasp").provenance["calibration"]
     assert calibration["source"] == "upper.txt=3, lower.txt=1"
     assert calibration["heldout_sequences"] == 2  # one of each source
     assert calibration["parts"] == [
@@ -70,7 +70,7 @@ def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
     ]
     card = " ".join((mixed / "README.md").read_text().split())
     assert "`upper.txt` (6)" in card and "`lower.txt` (2)" in card
-    plan, model = mixed / "plan.safetensors", ("--model", tiny_folder)
+    plan, model = mixed / "plan.grasp", ("--model", tiny_folder)
     assert grasp_deploy("export", plan, *model, "-o", "again").code == 0
     assert Path("again", plan.name).read_bytes() == plan.read_bytes()
 
@@ -124,7 +124,7 @@ def test_evaluating_on_the_calibration_text_warns(mixed: Path, tiny_folder: Path
     assert record["calibrated_on_share"] == 0 and "calibrated" not in ended.stderr
     record, ended = evaluated(tiny_folder, "upper.txt")
     assert record["calibrated_on_share"] is None and "calibrated" not in ended.stderr
-    plan = mixed / "plan.safetensors"
+    plan = mixed / "plan.grasp"
     tensors, provenance = read_tensors(plan)
     tensors.pop("calibrated")  # as older releases wrote it
     write_tensors(plan, tensors, provenance)

@@ -21,7 +21,7 @@ def export(plan: Path, model: Path, *options: str) -> Ended:
 
 
 def test_export_repeats_the_weights(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    ended = export(pruned / "plan.safetensors", tiny_folder, "--json")
+    ended = export(pruned / "plan.grasp", tiny_folder, "--json")
     assert json.loads(ended.stdout).keys() >= INSPECTED
     names = {path.name for path in pruned.iterdir()} - {"metrics.jsonl", "manifest.json"}
     assert names == {path.name for path in (work / "out").iterdir()} - {"manifest.json"}
@@ -30,7 +30,7 @@ def test_export_repeats_the_weights(pruned: Path, tiny_folder: Path, work: Path)
 
 
 def test_plans_that_it_refuses(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    plan = pruned / "plan.safetensors"
+    plan = pruned / "plan.grasp"
     tensors, record = read_tensors(plan)
     write_tensors(work / "short.safetensors", {**tensors, "mask": tensors["mask"][1:]}, record)
     write_tensors(work / "new.safetensors", tensors, {**record, "version": 99})
@@ -38,14 +38,14 @@ def test_plans_that_it_refuses(pruned: Path, tiny_folder: Path, work: Path) -> N
     save_tiny("llama", work / "other-shape", num_hidden_layers=2)
     before = tree(work)
     for name, words in {
-        "nowhere.safetensors": ("no file", "plan.safetensors"),
-        "text.txt": ("cannot be read", "plan.safetensors"),
+        "nowhere.safetensors": ("no file", "plan.grasp"),
+        "text.txt": ("cannot be read", "plan.grasp"),
         "short.safetensors": ("is damaged", "fetch it again"),
         "new.safetensors": ("version 99", "or compress again"),
     }.items():
         assert_refused(export(work / name, tiny_folder), name, *words)
     weights = tiny_folder / "model.safetensors"
-    assert_refused(export(weights, tiny_folder), "is not a plan", "plan.safetensors that compress")
+    assert_refused(export(weights, tiny_folder), "is not a plan", "plan.grasp that compress")
     made_for = ("the plan was made for", str(tiny_folder))
     shape = ("other sizes", "name the model that it was made for")
     assert_refused(export(plan, work / "other-shape"), *made_for, *shape)
@@ -66,7 +66,7 @@ def test_overwrite_knows_a_checkpoint_when_it_sees_one(
     before = tree(work)
     for output, word in {"web": "manifest.json", "pruned": "notes.txt", "model": "model"}.items():
         onto = ("-o", output, "--overwrite")
-        refused = export(pruned / "plan.safetensors", model, *onto)
+        refused = export(pruned / "plan.grasp", model, *onto)
         assert_refused(refused, "something else than a pruned checkpoint", word)
     assert tree(work) == before
 
@@ -74,9 +74,9 @@ def test_overwrite_knows_a_checkpoint_when_it_sees_one(
 def test_an_export_that_is_at_work_there(pruned: Path, tiny_folder: Path, work: Path) -> None:
     with (work / ".out.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        refused = export(pruned / "plan.safetensors", tiny_folder)
+        refused = export(pruned / "plan.grasp", tiny_folder)
         assert_refused(refused, "another run is at work on out", "wait for it")
-    assert export(pruned / "plan.safetensors", tiny_folder).code == 0
+    assert export(pruned / "plan.grasp", tiny_folder).code == 0
     assert not list(work.glob(".out*"))
 
 

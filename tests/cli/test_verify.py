@@ -16,7 +16,7 @@ from tests.cli.command import assert_refused, compress, document, edit_json, gra
 from tests.tiny import save_tiny
 
 LINKS = ["files", "shapes", "weights", "gated", "reloaded", "companions"]
-WEIGHTS, PLAN, CONFIG = "model.safetensors", "plan.safetensors", "config.json"
+WEIGHTS, PLAN, CONFIG = "model.safetensors", "plan.grasp", "config.json"
 Tamper = Callable[[Path], object]
 
 
@@ -105,7 +105,7 @@ def change_scale(mask: Any, scales: Any) -> None:
         (with_plan(change_scale), PLAN, "weights", "layers.0.mlp.down_proj.weight is not"),
         (
             lambda folder: (folder / PLAN).write_bytes((folder / PLAN).read_bytes()[:-1]),
-            *(PLAN, "shapes", "plan.safetensors cannot be read"),
+            *(PLAN, "shapes", "plan.grasp cannot be read"),
         ),
     ],
 )
@@ -148,3 +148,13 @@ def test_what_it_refuses(tiny_folder: Path) -> None:
         assert_refused(refused, "no pruned checkpoint", "that compress made")
     refused = grasp_deploy("verify", tiny_folder, "--engine", "onnx")
     assert_refused(refused, "--engine onnx", "transformers or vllm")
+
+
+def test_a_checkpoint_of_before_the_plan_had_its_name(pruned: Path, tiny_folder: Path) -> None:
+    (pruned / PLAN).rename(pruned / "plan.safetensors")
+    for command in (("verify",), ("evaluate", "card"), ("heal", "--data", "text.txt", "-o", "new")):
+        refused = grasp_deploy(*command, pruned)
+        assert_refused(refused, "an earlier release", f"export {pruned}/plan.safetensors")
+    again = ("export", pruned / "plan.safetensors", "--model", tiny_folder, "-o", "again")
+    assert grasp_deploy(*again).code == 0
+    assert grasp_deploy("verify", "again").code == 0

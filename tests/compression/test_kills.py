@@ -71,7 +71,7 @@ def uninterrupted(
     """The checkpoint that a run makes which nobody kills, and its file operations."""
     folder = tmp_path_factory.mktemp("whole")
     ended = warm.run("compress", folder, config=asdict(config), output=str(folder / "out"))
-    assert load_plan(folder / "out" / "plan.safetensors").fitted, "columns were solved for"
+    assert load_plan(folder / "out" / "plan.grasp").fitted, "columns were solved for"
     return folder / "out", ended.operations
 
 
@@ -85,7 +85,7 @@ def metrics(folder: Path) -> list[dict[str, object]]:
 
 
 def assert_same_result(made: Path, expected: Path) -> None:
-    plans = [load_plan(folder / "plan.safetensors") for folder in (made, expected)]
+    plans = [load_plan(folder / "plan.grasp") for folder in (made, expected)]
     for name in ("scores", "mask", "scales"):
         assert torch.equal(*(getattr(plan, name) for plan in plans)), name
     assert metrics(made) == metrics(expected)
@@ -142,7 +142,7 @@ def test_a_killed_export_leaves_the_old_or_the_new_or_nothing(
     """Killed every so many operations, and at each of the last, where the folder gets its name."""
     output = tmp_path / "out"
     folders: dict[str, Any] = {"model": str(deep / "model"), "output": str(output)}
-    paths = [deep / name / "plan.safetensors" for name in "ab"]
+    paths = [deep / name / "plan.grasp" for name in "ab"]
     old, new = ({**folders, "plan": str(path), "shard_bytes": 100_000} for path in paths)
     plans = {path.read_bytes() for path in paths}
     assert len(plans) == 2
@@ -153,7 +153,7 @@ def test_a_killed_export_leaves_the_old_or_the_new_or_nothing(
         warm.run("export", tmp_path, place, **old, overwrite=True)
         if output.exists():
             assert next(verify(output)).ok is True, "its files are whole"
-            assert (output / "plan.safetensors").read_bytes() in plans
+            assert (output / "plan.grasp").read_bytes() in plans
         old, new = new, old
     assert not warm.run("export", tmp_path, **new, overwrite=True).killed
     assert siblings(output) == ["out"]

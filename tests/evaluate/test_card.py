@@ -8,7 +8,13 @@ import pytest
 
 from grasp_deploy.data import TextSource, evaluation_source
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.card import all_sources, healing_sources, heldout_corpora, was_seen
+from grasp_deploy.evaluate.card import (
+    all_sources,
+    healing_sources,
+    heldout_corpora,
+    one_kind_warning,
+    was_seen,
+)
 
 
 def test_the_default_is_what_was_not_calibrated_on() -> None:
@@ -35,3 +41,12 @@ def test_what_was_calibrated_or_healed_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert was_seen(evaluation_source("c4@train"), sources)
     assert was_seen(evaluation_source("c4=local.jsonl"), sources)
     assert not was_seen(evaluation_source("wikitext2"), sources)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "warned"),
+    [([False], True), ([False, False], True), ([False, True], False), ([None], False)],
+)
+def test_a_card_warns_if_no_text_is_of_another_kind(kinds: list[bool | None], warned: bool) -> None:
+    warning = one_kind_warning([{"other_kind": kind} for kind in kinds])
+    assert (warning is not None) == warned

@@ -9,7 +9,7 @@ from typing import Any
 
 from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors, sha256, sync, write_files
 from grasp_deploy.files.json_files import as_json
@@ -24,10 +24,12 @@ def intact_plan(directory: Path) -> Plan:
     The files that `renew_card` rewrites are left out. Raises InputError if `directory` is not a
     pruned checkpoint, or a file is missing or changed.
     """
+    check_pruned(directory)
     stated = manifest_of(directory)
     if PLAN_FILE not in stated:
         raise InputError(
-            f"{directory} holds no pruned checkpoint: name a folder that compress made"
+            f"{directory} holds no whole checkpoint, since {MANIFEST_FILE} names no {PLAN_FILE}: "
+            "export it again"
         )
     for name in (QUALITY_FILE, CARD_FILE):
         if (directory / name).is_dir():

@@ -10,6 +10,7 @@ from pathlib import Path
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.disk import kind_of, sha256
+from grasp_deploy.files.outputs import MANIFEST_FILE, PLAN_FILE
 
 CARRIED_OVER = (  # what a checkpoint has as it is in its base model
     "tokenizer*",
@@ -28,7 +29,8 @@ WANTED = (
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
-    "manifest.json",
+    MANIFEST_FILE,
+    PLAN_FILE,
     *CARRIED_OVER,
 )
 UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy

@@ -75,8 +75,8 @@ def write_shards(
                     on_progress(done, len(sizes))
                 hashed.result()
             hashes[file_name] = digest.hexdigest()
-    # Also for a single shard: without an index vLLM would load every .safetensors file beside it,
-    # the plan included.
+    # Also for a single shard: without an index vLLM would load every .safetensors file that comes
+    # to lie beside it.
     files = {name: file for file, names in shards.items() for name in names}
     index = (json.dumps(index_of(files, shape), indent=2) + "\n").encode()
     (directory / INDEX_FILE).write_bytes(index)

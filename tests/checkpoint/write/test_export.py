@@ -25,7 +25,7 @@ def test_export_from_the_plan_gives_the_same_bytes(
     demo_checkpoint: Path, demo_model: Path, tmp_path: Path
 ) -> None:
     again = tmp_path / "again"
-    export(load_plan(demo_checkpoint / "plan.safetensors"), demo_model, again)
+    export(load_plan(demo_checkpoint / "plan.grasp"), demo_model, again)
     hashes = [
         json.loads((folder / "manifest.json").read_text())["sha256"]
         for folder in (demo_checkpoint, again)
@@ -38,7 +38,7 @@ def test_many_shards_hold_the_same_model(
     demo_checkpoint: Path, demo_model: Path, tmp_path: Path
 ) -> None:
     sharded = tmp_path / "sharded"
-    plan = load_plan(demo_checkpoint / "plan.safetensors")
+    plan = load_plan(demo_checkpoint / "plan.grasp")
     export(plan, demo_model, sharded, shard_bytes=1_000_000)
     files = sorted(path.name for path in sharded.glob("*.safetensors") if "model" in path.name)
     assert len(files) >= 4
