@@ -85,7 +85,7 @@ CASES = {
     "names": Case(("model/*.safetensors", "pruned/model*.safetensors"), rename_tensor, PRUNED),
     "pruned header": Case(("pruned/model*.safetensors",), change_file, PRUNED),
     "index": Case(("*/model.safetensors.index.json",), change_file, (*DENSE, *PRUNED)),
-    "plan": Case(("pruned/plan.safetensors",), change_file, READS_PLAN),
+    "plan": Case(("pruned/plan.grasp",), change_file, READS_PLAN),
     "manifest": Case(("pruned/manifest.json",), change_file, PRUNED),
     "record": Case(RECORDS, change_file, ("report", "page", "report", "card-record", "report")),
     "state": Case(("half.partial/*",), change_file, ("resume",)),

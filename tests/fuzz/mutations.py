@@ -112,7 +112,7 @@ def change_file(path: Path, draw: Random) -> None:
     if path.suffix == ".json" and draw.random() < 0.8:
         changed = change_json(json.loads(path.read_text()), draw)
         path.write_text(json.dumps(changed))
-    elif path.suffix == ".safetensors" and draw.random() < 0.9:
+    elif path.suffix in (".safetensors", ".grasp") and draw.random() < 0.9:
         path.write_bytes(change_tensors(path, draw))
     else:
         path.write_bytes(change_bytes(path.read_bytes(), draw))

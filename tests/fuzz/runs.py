@@ -120,9 +120,9 @@ def fuzz_once(name: str, number: int, world: Path) -> Ended:
 def _checked_run(arguments: list[str]) -> int:
     """The command, and, if it says that it wrote a checkpoint, a look at that; in the fork."""
     code, out = run_command(arguments), Path("out")
-    if code == 0 and (out / "plan.safetensors").exists():
+    if code == 0 and (out / "plan.grasp").exists():
         try:
-            load_plan(out / "plan.safetensors")
+            load_plan(out / "plan.grasp")
             files = set(read_stored_model(out).files.values())
             weights = [tensor for file in files for tensor in load_file(file).values()]
             assert all(torch.isfinite(weight).all() for weight in weights), "weights are not finite"

@@ -42,7 +42,7 @@ COMMANDS = {
         "inspect-pruned": "inspect pruned",
         "verify": "verify pruned --device cpu",
         "verify-alone": "verify pruned --without-base",
-        "export": "export pruned/plan.safetensors --model model -o out",
+        "export": "export pruned/plan.grasp --model model -o out",
         "heal": "heal pruned -o out --data {text} --steps 2 --rank 2",
         "perplexity": "evaluate perplexity model --data {text}",
         "perplexity-pruned": "evaluate perplexity pruned --data {text}",
@@ -95,7 +95,7 @@ def make_world(folder: Path) -> None:
     run_command([*start[:3], "pruned", *start[4:]])
     with patch("grasp_deploy.compression.compress.write_checkpoint", side_effect=KeyboardInterrupt):
         run_command(start)
-    assert (folder / "pruned/plan.safetensors").exists() and (folder / "half.partial").exists()
+    assert (folder / "pruned/plan.grasp").exists() and (folder / "half.partial").exists()
 
 
 def run_command(arguments: list[str]) -> int:
