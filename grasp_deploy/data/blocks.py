@@ -14,7 +14,7 @@ from torch import Tensor
 from grasp_deploy.data.corpora import find_corpus, remote_documents
 from grasp_deploy.data.files import local_documents
 from grasp_deploy.data.source import TextSource
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -217,5 +217,11 @@ def _documents_within(documents: Sequence[str], characters: int) -> int:
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    try:
+        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    except Exception as error:  # whatever transformers makes of odd tokenizer files
+        raise InputError(
+            f"the model's tokenizer cannot read this text ({type(error).__name__}: "
+            f"{first_line(error)}): put the tokenizer files that belong to the model in its folder"
+        ) from None
     return ids

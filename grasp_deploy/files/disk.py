@@ -30,14 +30,14 @@ WRITE_ERRORS = {
 def kind_of(path: str | Path) -> Literal["file", "folder", "special", None]:
     """The kind of a path's target, links followed; "special" is a pipe or a device.
 
-    None where nothing exists, which includes names that no file can have.
+    None where nothing exists, which includes names that no file can have and links in a circle.
     """
     try:
         mode = Path(path).stat().st_mode
     except ValueError:  # a NUL in the name
         return None
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
             return None
         raise
     if stat.S_ISREG(mode):
