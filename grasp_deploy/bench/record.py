@@ -105,8 +105,11 @@ def record_models(models: Sequence[BenchModel]) -> list[RecordModel]:
 
 
 def relative_error(measured: float, predicted: float) -> float:
-    """Measured over predicted, less 1; negative if the measured size is smaller."""
-    return measured / predicted - 1
+    """Measured over predicted, less 1; negative if the measured size is smaller.
+
+    A prediction of nothing, which only an edited record has, counts as one.
+    """
+    return measured / max(predicted, 1) - 1
 
 
 def prediction_outcome(error: float) -> str:

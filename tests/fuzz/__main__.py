@@ -93,9 +93,9 @@ def _print_figures(
     for name, counts in figures.items():
         print(f"{name:14} {counts.total():5}  ", end="")
         print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
-    for fault, agains in sorted(seen.items(), key=lambda item: -len(item[1])):
+    for fault, commands in sorted(seen.items(), key=lambda item: -len(item[1])):
         if fault:
-            print(f"{len(agains):5} x {fault!a}  ({agains[0]})")
+            print(f"{len(commands):5} x {fault!a}  ({commands[0]})")
 
 
 if __name__ == "__main__":

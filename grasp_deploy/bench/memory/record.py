@@ -39,8 +39,8 @@ class Sample(Struct, frozen=True, omit_defaults=True):
     `reserved_bytes` is what PyTorch's allocator holds, `device_bytes` what the whole process does.
     """
 
-    weight_bytes: PositiveCount
-    kv_bytes: PositiveCount
+    weight_bytes: Count
+    kv_bytes: Count
     peak_bytes: PositiveCount  # weights and KV cache included
     reserved_bytes: Count | None = None
     device_bytes: Count | None = None

@@ -74,10 +74,6 @@ class Sample(Struct, frozen=True):
     tpot_seconds: Amount | None  # None: there was but one new token
     joules: Amount | None = None  # None: no GPU counts them
 
-    def __post_init__(self) -> None:
-        if self.ttft_seconds > self.seconds:
-            raise ValueError("the first token came after the last: ttft_seconds exceeds seconds")
-
 
 class Cell(BenchCell, kw_only=True, omit_defaults=True):
     """One model at one batch size; `refused` is the reason for a lack of samples."""
