@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import read_text
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 # Each of these sets the size of the KV cache.
@@ -92,7 +93,7 @@ def _flags_of_file(path: str | None) -> list[str]:
     if path is None:
         return []
     try:
-        rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        rows = yaml.safe_load(read_text(Path(path)))
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"vLLM's --config {path} cannot be read ({reason}): mend it") from None

@@ -153,6 +153,14 @@ def test_no_text_acts_on_the_terminal_and_brackets_are_brackets() -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", own)
 
 
+def test_warnings_of_libraries_stay_out_of_sight() -> None:
+    warn = "warnings.warn('a'); logging.get_logger('transformers.b').warning('b')"
+    program = f"import warnings; from transformers.utils import logging; {warn}"
+    silent = f"from grasp_deploy.cli.console import *; silence_libraries(); {program}"
+    assert run_process("-c", silent).stderr == ""
+    assert len(run_process("-c", program).stderr.splitlines()) > 1
+
+
 @pytest.fixture
 def quiet_afterwards() -> Iterator[None]:
     yield

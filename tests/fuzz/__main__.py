@@ -18,7 +18,7 @@ from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # as the command line sets it before the import
 
 import torch

@@ -13,32 +13,11 @@ from typer.main import get_command
 
 from grasp_deploy.cli.app import app
 from grasp_deploy.files.disk import sha256
-from tests.fuzz.mutations import (
-    RED,
-    change_bytes,
-    change_file,
-    change_kind,
-    copy_beside,
-    rename_tensor,
-)
+from tests.fuzz.mutations import RED, WORDS, change_bytes, change_file, change_kind, copy_beside
 from tests.fuzz.world import COMMANDS, RECORDS, TEXTS, command_line
 
 Damage = Callable[[Path, Random], None]
-DENSE = (
-    "compress",
-    "grasp",
-    "inspect",
-    "perplexity",
-    "synthesize",
-    "serve",
-    "kv",
-    "export",
-    "card",
-)
-PRUNED = (
-    *("inspect-pruned", "verify", "verify-alone", "perplexity-pruned", "serve-pruned", "kv"),
-    *("card", "heal", "export", "config", "replace", "documents"),
-)
+DENSE, PRUNED = WORDS["dense"], WORDS["pruned"]
 READS_PLAN = ("verify", "verify-alone", "card", "heal", "export")
 READS_TEXT = ("compress", "perplexity", "documents", "card", "heal")
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -46,18 +25,9 @@ TEMPLATES = (
     *("{{ 9**(9**9) }}", "{{ 'x' * 10**10 }}", "{{ messages[9].x.y }}", "{% macro f() %}{{ f() }}"),
     *("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ raise_exception('\x1b[31mred') }}"),
     *("{% include 'x' %}", LOOPS, "{{ ''.__class__.__mro__ }}", "{% for", "", RED, "{{ 1/0 }}"),
-    *(
-        "{{ messages | tojson * 99999 }}",
-        "{{ '%9999999999d' % 1 }}",
-        "{{ messages|batch(0)|list }}",
-    ),
+    *("{{ messages | tojson * 99999 }}", "{{ '%9999999999d' % 1 }}", "{{ messages|batch(0) }}"),
 )
-ODD_WORDS = (
-    *("0", "-1", "1", "2", "0.5", "nan", "inf", "1e400", "9" * 400, "", "x", RED, "1,2", "1,,2"),
-    *("none", "null", "true", "./none", "model", "pruned", "text.txt", "/dev/zero", "/dev/null"),
-    *("1GiB", "1KiB", "-1GB", "auto", "cpu", "cuda:0", "meta", "float16", "bfloat16", "train[:2]"),
-    *("[1:0]", "text.txt@train[:1]", "a=text.txt", "=0.5", "hf:", "hf:x", "os:system", "é", "../x"),
-)
+ODD_WORDS = (*WORDS["values"], RED, "9" * 400, "")
 
 
 @dataclass(frozen=True)
@@ -82,7 +52,6 @@ CASES = {
     "config": Case(("model/config.json",), change_file, DENSE),
     "pruned config": Case(("pruned/config.json",), change_file, PRUNED),
     "header": Case(("model/*.safetensors",), change_file, DENSE),
-    "names": Case(("model/*.safetensors", "pruned/model*.safetensors"), rename_tensor, PRUNED),
     "pruned header": Case(("pruned/model*.safetensors",), change_file, PRUNED),
     "index": Case(("*/model.safetensors.index.json",), change_file, (*DENSE, *PRUNED)),
     "plan": Case(("pruned/plan.grasp",), change_file, READS_PLAN),
@@ -92,11 +61,8 @@ CASES = {
     "text": Case(("text.txt", "rows.*", "chats.jsonl"), _text, READS_TEXT),
     "tokenizer": Case(("*/tokenizer*",), change_file, (*READS_TEXT, "verify")),
     "template": Case(("*/chat_template.jinja",), _template, ("compress", "perplexity", "card")),
-    "beside": Case(
-        ("pruned/*.json", "pruned/*.py", "pruned/README.md", "pruned/metrics.jsonl", "model/gen*"),
-        change_file,
-        (*PRUNED, "compress", "perplexity"),
-    ),
+    "beside": Case(("pruned/[!mpc]*", "pruned/*.py"), change_file, PRUNED),
+    "dense beside": Case(("model/[!m]*",), change_file, DENSE),
     "stray": Case(("model/*",), copy_beside, DENSE),
     "pruned stray": Case(("pruned/*",), copy_beside, PRUNED),
     "kinds": Case(("model/*",), change_kind, DENSE),

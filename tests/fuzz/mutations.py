@@ -11,8 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from safetensors import safe_open
-
 LENGTH_BYTES = 8  # of the number in front of a safetensors header
 RED = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m\u202e[bold]\x9b31m\x7f"
 ODD_VALUES: tuple[Any, ...] = (
@@ -21,22 +19,13 @@ ODD_VALUES: tuple[Any, ...] = (
     *("\0", RED, "[/red]", "[link=x]", "\ud800", "\n\nTraceback", "x" * 5000, "é中", "../../x"),
     *([], {}, [[]], [None], {"": None}, {"a": {"b": [1, RED]}}, [1, "x", None], [0] * 9),
 )
-# Keys that some reader of a folder acts upon.
-KEYS = (
-    *("rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings", "head_dim"),
-    *("attn_implementation", "_attn_implementation", "auto_map", "quantization_config", "dtype"),
-    *("num_labels", "id2label", "label2id", "layer_types", "sliding_window", "architectures"),
-    *("per_layer_config", "model_type", "torch_dtype", "tie_word_embeddings", "pad_token_id"),
-    *("vision_config", "text_config", "hidden_act", "rms_norm_eps", "vocab_size", "eos_token_id"),
-    *("initializer_range", "pretraining_tp", "use_cache", "return_dict", "chat_template", RED),
-    *(
-        "tokenizer_class",
-        "added_tokens_decoder",
-        "normalizer",
-        "post_processor",
-        "model",
-        "healing",
-    ),
+WORDS = {  # by what they are for
+    line.partition(": ")[0]: line.split()[1:]
+    for line in Path(__file__).with_name("words.txt").read_text().splitlines()
+}
+ODD_BYTES = (
+    *(b"", b"\xff\xfe\0", b"[" * 100_000, b"9" * 5000, b"\r\r", b'"', b"{}", b"\xed\xa0\x80"),
+    *(b"\xc0\x7f", "\u2028\u0301".encode(), b"<|im_end|>", b"NaN", RED.encode()),
 )
 
 
@@ -56,22 +45,26 @@ def _change_once(value: Any, draw: Random) -> Any:
         return odd
     holder, key = draw.choice(places)
     way = draw.random()
-    if way < 0.15 and isinstance(holder, dict):
-        holder[draw.choice(KEYS)] = odd
-    elif way < 0.25:
+    if way < 0.1:
         del holder[key]
-    elif way < 0.4 and type(holder[key]) in (int, float):
-        holder[key] = draw.choice((0, *(holder[key] * x for x in (-1, 2, 1 / 3, 1e300))))
-    elif way < 0.5 and isinstance(holder[key], str):
-        holder[key] += draw.choice((RED, "x", "/", "[red]"))
-    elif way < 0.55:
-        holder[key] = [holder[key]] * draw.choice((1, 2, 100))
-    elif way < 0.58:
-        for _ in range(draw.choice((5, 300))):  # json.dumps has a limit of its own
-            holder[key] = [holder[key]]
+    elif way < 0.3 and isinstance(holder, dict):
+        holder[draw.choice((*WORDS["keys"], *holder, RED, ""))] = draw.choice((odd, holder[key]))
+    elif way < 0.6:
+        holder[key] = _changed_alike(holder[key], draw)
     else:
         holder[key] = odd
     return value
+
+
+def _changed_alike(value: Any, draw: Random) -> Any:
+    """Another value of the same type, or the value in lists."""
+    if isinstance(value, int | float) and draw.random() < 0.8:
+        return draw.choice((0, *(value * factor for factor in (-1, 2, 1 / 3, 1e300))))
+    if isinstance(value, str) and draw.random() < 0.8:
+        return value + draw.choice((RED, "x", "/", "[red]"))
+    for _ in range(draw.choice((0, 1, 5, 300))):  # json.dumps has a limit of its own
+        value = [value]
+    return [value] * draw.choice((1, 2, 100))
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -88,21 +81,8 @@ def change_bytes(content: bytes, draw: Random) -> bytes:
     for _ in range(draw.choice((1, 1, 2, 5))):
         start = draw.randrange(len(content) + 1)
         end = min(len(content), start + draw.choice((0, 1, 1, 4, 100, 10**6)))
-        new = draw.choice(
-            (
-                *(b"", draw.randbytes(end - start or 1), content[start:end] * 2, RED.encode()),
-                *(
-                    b"\xff\xfe\0",
-                    b"[" * 100_000,
-                    b"9" * 5000,
-                    b"\r\r",
-                    b'"',
-                    b"{}",
-                    b"\xed\xa0\x80",
-                ),
-                *(b"\xc0\x7f", "\u2028\u0301".encode(), b"<|im_end|>", b"NaN"),
-            )
-        )
+        ways = (draw.choice(ODD_BYTES), draw.randbytes(end - start or 1), content[start:end] * 2)
+        new = draw.choice(ways)
         content = content[:start] + new + content[end:]
     return content
 
@@ -135,18 +115,6 @@ def change_tensors(path: Path, draw: Random) -> bytes:
         body = body[:start] + odd + body[start + len(odd) :]
     text = json.dumps(header).encode()
     return len(text).to_bytes(LENGTH_BYTES, "little") + text + body
-
-
-def rename_tensor(path: Path, draw: Random) -> None:
-    """Give a tensor the name of another, or one that paints."""
-    with safe_open(path, "np") as file:
-        names = list(file.keys())
-    new = draw.choice((RED, draw.choice(names), "model.layers.9.mlp.up_proj.weight", ""))
-    old = json.dumps(draw.choice(names)).encode()
-    content = path.read_bytes()
-    end = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
-    header = content[LENGTH_BYTES:end].replace(old, json.dumps(new).encode(), 1)
-    path.write_bytes(len(header).to_bytes(LENGTH_BYTES, "little") + header + content[end:])
 
 
 def change_kind(path: Path, draw: Random) -> None:
