@@ -164,4 +164,4 @@ def log_to_stderr() -> None:
 
 def print_json(record: dict[str, Any]) -> None:
     """Print the one document of `--json` on stdout."""
-    print(printable(json.dumps(record, indent=2)))
+    print(json.dumps(record, indent=2).replace("\x7f", "\\u007f"))  # all else is escaped

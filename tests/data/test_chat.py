@@ -23,7 +23,7 @@ CONVERSATION: list[object] = [{"role": "user", "content": "hello"}]
         ("{{ 'x' * 10 ** 11 }}", "MemoryError"),
         (LOOP + "{{ 'x' * 99 }}{% endfor %}", "it writes 9,899,901 characters"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
-        ("{{ ''.__class__ }}", "unsafe"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
     ],
 )
 def test_templates_that_are_refused(
@@ -33,7 +33,7 @@ def test_templates_that_are_refused(
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     with (
-        pytest.raises(InputError, match=rf"^row 7 is refused by the chat template .*\({words}"),
+        pytest.raises(InputError, match=rf"^row 7 is refused by the chat template .*\(.*{words}"),
         chat_writer(tokenizer) as write,
     ):
         write(CONVERSATION, "row 7")
