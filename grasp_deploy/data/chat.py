@@ -11,8 +11,9 @@ import multiprocessing
 import resource
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase) -> Iterator[Write]:
     """
     fork = multiprocessing.get_context("fork")  # a new process would import all again
     near, far = fork.Pipe()
-    child = fork.Process(target=_answer, args=(far, tokenizer), daemon=True)
+    child = fork.Process(target=_answer, args=(near, far, tokenizer), daemon=True)
 
     def write(conversation: list[object], where: str) -> str:
         if tokenizer.chat_template is None:
@@ -52,7 +53,7 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase) -> Iterator[Write]:
         if child.pid is None:
             child.start()
             far.close()  # so that the end of the child is the end of the pipe
-        reply = _asked(near, messages)
+        reply = _asked(near, child, messages)
         if "text" in reply:
             return str(reply["text"])
         raise InputError(
@@ -69,33 +70,42 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase) -> Iterator[Write]:
             child.join()
 
 
-def _asked(near: Connection, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def _asked(near: Connection, child: BaseProcess, messages: list[dict[str, Any]]) -> dict[str, Any]:
     try:
         near.send_bytes(json.dumps(messages).encode())
-        if not near.poll(PATIENCE_SECONDS):
-            return {"refusal": f"it did not end within {PATIENCE_SECONDS:g} s"}
         reply: dict[str, Any] = json.loads(near.recv_bytes())
     except (EOFError, OSError):
+        child.join()
+        if child.exitcode == -signal.SIGALRM:
+            return {"refusal": f"it did not end within {PATIENCE_SECONDS:g} s"}
         return {"refusal": "it ended the process that it ran in"}
     return reply
 
 
-def _answer(far: Connection, tokenizer: PreTrainedTokenizerBase) -> None:
-    """The child: write each conversation that comes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends both
+def _answer(near: Connection, far: Connection, tokenizer: PreTrainedTokenizerBase) -> None:
+    """The child: write each conversation that comes, until the parent ends."""
+    near.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, whatever it is at
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    while True:
-        sent = far.recv_bytes()
-        try:
-            text = str(tokenizer.apply_chat_template(json.loads(sent), tokenize=False))
-            if len(text) > LONGEST_TEXT + 8 * len(sent):
-                raise ValueError(f"it writes {len(text):,} characters")
-            reply = {"text": text}
-        except Exception as error:  # templates are programs: each raises errors of its own
-            reply = {"refusal": first_line(error)}
-        far.send_bytes(json.dumps(reply).encode())
+    with suppress(EOFError):
+        while True:
+            sent = far.recv_bytes()
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
+            far.send_bytes(json.dumps(_written(sent, tokenizer)).encode())
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _written(sent: bytes, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    try:
+        text = str(tokenizer.apply_chat_template(json.loads(sent), tokenize=False))
+    except Exception as error:  # templates are programs: each raises errors of its own
+        return {"refusal": first_line(error)}
+    if len(text) > LONGEST_TEXT + 8 * len(sent):
+        return {"refusal": f"it writes {len(text):,} characters"}
+    return {"text": text}
 
 
 def _message(value: object, where: str) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="number of the first run")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds of a run")
     parser.add_argument("--only", choices=CASES, help="one class of damage")
     parser.add_argument("--show", action="store_true", help="print each run and its output")
     options = parser.parse_args()
@@ -64,7 +65,7 @@ def main() -> int:
             if time.monotonic() - began > 60 * options.minutes:
                 break
             name, number = names[index % len(names)], options.seed + index // len(names)
-            ended = fuzz_once(name, number, world)
+            ended = fuzz_once(name, number, world, options.limit)
             figures[name][ended.fault.split(":")[0] or f"exit {ended.code}"] += 1
             if ended.fault or options.show:
                 faults += bool(ended.fault)

@@ -27,7 +27,7 @@ from tests.cli.command import tree
 from tests.fuzz.cases import damaged_world
 from tests.fuzz.world import make_world, run_command
 
-LIMIT_SECONDS, MEMORY_BYTES, FILE_BYTES = 20.0, 6 * 2**30, 2**28
+MEMORY_BYTES, FILE_BYTES = 6 * 2**30, 2**28
 PROGRESS = re.compile(r"\S.{0,60} \d+/\d+  in \d+ s.*|warning: .*|wrote .*|verifying.*|drawing")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 VERIFY_CODES = (1, 3)  # differs, not proven
@@ -98,7 +98,7 @@ def make_world_once(folder: Path) -> Path:
     return world
 
 
-def fuzz_once(name: str, number: int, world: Path) -> Ended:
+def fuzz_once(name: str, number: int, world: Path, limit_seconds: float) -> Ended:
     """Run number `number` of a class of damage: the same number gives the same run."""
     draw = Random(f"{name} {number}")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
@@ -106,7 +106,7 @@ def fuzz_once(name: str, number: int, world: Path) -> Ended:
         shutil.copytree(world, place, symlinks=True)
         arguments = damaged_world(name, place, draw)
         before, began = tree(place), time.monotonic()
-        code = in_fork(lambda: _checked_run(arguments), place, LIMIT_SECONDS)
+        code = in_fork(lambda: _checked_run(arguments), place, limit_seconds)
         seconds = time.monotonic() - began
         stdout, stderr = (
             Path(folder, stream).read_text(encoding="utf-8", errors="surrogateescape")

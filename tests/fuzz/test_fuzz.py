@@ -13,7 +13,7 @@ from tests.fuzz.cases import CASES
 
 @pytest.mark.slow
 def test_a_few_runs_of_each_class_end_well() -> None:
-    command = [sys.executable, "-m", "tests.fuzz", "--runs", str(2 * len(CASES))]
+    command = [sys.executable, "-m", "tests.fuzz", "--limit", "300", "--runs", str(2 * len(CASES))]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=600, check=False
     )
