@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 from pyarrow import Table, parquet
@@ -16,7 +17,7 @@ from tests.evaluate.tasks.task_records import task_record
 from tests.evaluate.tasks.tiny_tasks import write_items
 from tests.tiny import save_tiny
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
     "head_dim": 32,  # the least that vLLM takes on a CPU

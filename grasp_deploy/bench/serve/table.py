@@ -39,7 +39,7 @@ def serve_table(record: ServeRecord) -> Table:
     return table
 
 
-def _figures(cell: Cell, dense: Cell | None) -> list[str]:
+def _figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
     latencies = (
         "/".join(milliseconds(cell.latency(name, percentile)) for percentile in ("p50", "p99"))
         for name in ("ttft", "tpot", "e2e")
