@@ -28,6 +28,13 @@ def printable(text: str) -> str:
     return text.translate(PICTURES)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if memory ran out: Python's, a GPU's, or that of torch on the CPU."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return True
+    return type(error).__name__ == "OutOfMemoryError"  # torch's, which is not imported here
+
+
 def first_line(error: object) -> str:
     """The first line of an error's text, with the next one after a colon; else the error's type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

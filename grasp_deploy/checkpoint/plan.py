@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, ValidationError, convert
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 from grasp_deploy.checkpoint.read.validate import StoredModel
+from grasp_deploy.config.option import CountOrZero as Count
+from grasp_deploy.config.option import HubId, describe
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.outputs import MANIFEST_FILE
@@ -28,7 +30,7 @@ from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 1
 FORMER_PLAN_FILE = "plan.safetensors"  # of states before the first release
-Count = Annotated[int, Meta(ge=0)]
+Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
 Cost = Annotated[float, Meta(gt=0)]
 TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -37,14 +39,14 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class TextPart(Struct):
     """One source of a mixture."""
 
-    source: str
+    source: Name
     sequences: Count
 
 
 class Text(Struct, kw_only=True):
     """Text that was learnt from; of calibration, some sequences were held out."""
 
-    source: str
+    source: Name
     sequences: Count
     sequence_length: Count
     parts: list[TextPart] = []
@@ -93,7 +95,7 @@ class Seconds(Struct):
 class Options(Struct):
     """The options of a compression that an export and a model card read."""
 
-    model: str
+    model: Name
     method: str
     start: str
     rounds: Count
@@ -104,6 +106,7 @@ class Options(Struct):
     compensation: bool
     swap_groups: Count
     scale_epochs: Count
+    base_model_id: HubId | None = None
 
 
 class Versions(Struct):
@@ -113,7 +116,7 @@ class Versions(Struct):
 class Provenance(Struct, kw_only=True):
     """The origin of a plan. Checked where a plan is loaded, except for keys that are never read."""
 
-    model: str
+    model: Name
     revision: str | None
     weight_hashes: dict[str, str]  # SHA-256 by file name
     dense_layers: list[tuple[Count, Count]]  # FFN channels, KV groups
@@ -250,6 +253,17 @@ def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
             f"the plan was made for {plan.provenance['model']} with other weights than this "
             "model's (their SHA-256 differs): name the same model and revision"
         )
+
+
+def with_base_model_id(plan: Plan, name: str) -> Plan:
+    """The plan with its base model's id on the hub; InputError for a name that can be none."""
+    try:
+        config = {**plan.provenance["config"], "base_model_id": convert(name, HubId)}
+    except ValidationError:
+        raise InputError(
+            f"--base-model-id {name!r:.80} is not allowed: give {describe(HubId)}"
+        ) from None
+    return replace(plan, provenance={**plan.provenance, "config": config})
 
 
 def pruned_layers(shape: ModelShape, kept: list[tuple[int, int]]) -> tuple[LayerShape, ...]:

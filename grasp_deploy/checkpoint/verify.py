@@ -7,13 +7,18 @@ gated      the gated dense model and the cut one give the same logits in float32
 reloaded   `from_pretrained` gives the cut model's logits and greedy tokens
 companions tokenizer, configs, remote code and index are what the export writes beside these weights
 served     vLLM gives the reloaded model's greedy tokens
+
+A link is proven, wrong, or not proven: nobody here can vouch for it, without the base model or for
+what another release wrote. The manifest alone vouches for fitted tensors, so a checkpoint that is
+proven is what its own plan says, given the base model, and no proof of who made it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +28,14 @@ from grasp_deploy.checkpoint.read.loading import load_checked, with_weights
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
+    NotProven,
     check_files,
     check_shapes,
     check_sidecar_files,
 )
 from grasp_deploy.checkpoint.write.export import base_of, cut_tensors, layer_and_tail
 from grasp_deploy.checkpoint.write.shards import read_tensor
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
@@ -37,6 +43,7 @@ from grasp_deploy.pruning.units import UnitTable
 
 TOLERANCE = 1e-4  # of the largest logit (at least 1): float32 sums in another order differ by less
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 8, 16, 32
+PROVEN, NOT_PROVEN, WRONG = "proven", "not proven", "wrong"
 
 Tokens = list[list[int]]
 Served = Callable[[Path, Tokens, int], Tokens]
@@ -48,8 +55,17 @@ class Check:
     """One link of the chain."""
 
     name: str
-    ok: bool
+    outcome: str  # PROVEN, NOT_PROVEN or WRONG
     detail: str
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == PROVEN
+
+
+def worst(outcomes: Iterable[str]) -> str:
+    """The outcome of a whole chain."""
+    return max(outcomes, key=(PROVEN, NOT_PROVEN, WRONG).index)
 
 
 def verify(
@@ -60,13 +76,16 @@ def verify(
     served: Served | None = None,
     device: torch.device | None = None,
 ) -> Iterator[Check]:
-    """Check a checkpoint, link by link, up to the first that breaks.
+    """Check a checkpoint, link by link, up to the first that is wrong.
 
     `model` names the base model, by default the one that the plan names; `without_base` leaves out
-    the links that need it. `served(directory, prompts, new_tokens)` gives the greedy tokens of a
-    server; without it that link is left out. Raises InputError if `directory` holds no pruned
-    checkpoint, or the base model is out of reach or not the one that the plan was made for.
+    the links that need it, so that the weights are not proven. `served(directory, prompts,
+    new_tokens)` gives the greedy tokens of a server; without it that link is left out. Raises
+    InputError if `directory` holds no pruned checkpoint, or the base model is out of reach or not
+    the one that the plan was made for.
     """
+    if without_base and model is not None:
+        raise InputError("--model and --without-base exclude each other: leave one of them out")
     check_pruned(directory)
     intact = yield from _run(
         ("files", lambda: check_files(directory)), ("shapes", lambda: check_shapes(directory))
@@ -77,7 +96,9 @@ def verify(
     device = device or torch.device("cpu")
     links: list[Link] = []
     base: StoredModel | None = None
-    if not without_base:
+    if without_base:
+        links.append(("weights", lambda: _unproven_weights(pruned)))
+    else:
         remedy = ", or look at the files alone with --without-base"
         base = base_of(plan, model, "little is proven", remedy)
         proof = _Proof(plan, base, pruned, device)
@@ -91,11 +112,19 @@ def verify(
 def _run(*links: Link) -> Generator[Check, None, bool]:
     for name, check in links:
         try:
-            yield Check(name, True, check())
+            outcome, detail = PROVEN, check()
+        except NotProven as doubt:
+            outcome, detail = NOT_PROVEN, str(doubt)
         except (Difference, InputError) as error:
-            yield Check(name, False, str(error))
+            outcome, detail = WRONG, str(error)
+        yield Check(name, outcome, detail)
+        if outcome == WRONG:
             return False
     return True
+
+
+def _unproven_weights(pruned: StoredModel) -> str:
+    raise NotProven(f"without the base model nobody vouches for the {len(pruned.files)} tensors")
 
 
 @dataclass(frozen=True)
@@ -120,7 +149,10 @@ class _Proof:
         cut = len(self.pruned.files) - len(self.fitted)
         detail = f"{cut} tensors are the plan's cut of the base weights, bit for bit"
         if self.fitted:
-            detail += f"; only {MANIFEST_FILE} vouches for {len(self.fitted)} fitted or healed ones"
+            detail += (
+                f"; {len(self.fitted)} fitted or healed ones have no other witness than the "
+                f"folder's own {MANIFEST_FILE}"
+            )
         return detail
 
     def gated(self) -> str:
@@ -183,8 +215,7 @@ def _prompts(model: StoredModel) -> Tensor:
 @torch.no_grad()
 def _logits(model: nn.Module, prompts: Tensor) -> Tensor:
     """`(prompts, T, V)` float32."""
-    device = next(model.parameters()).device
-    return model(input_ids=prompts.to(device)).logits.float().cpu()
+    return _outputs(model, prompts.to(next(model.parameters()).device)).logits.float().cpu()
 
 
 @torch.no_grad()
@@ -193,10 +224,22 @@ def greedy_tokens(model: nn.Module, prompts: Tensor, new_tokens: int) -> Tokens:
     ids = prompts.to(next(model.parameters()).device)
     cache, chosen = None, []
     for _ in range(new_tokens):
-        output = model(input_ids=ids, past_key_values=cache, use_cache=True)
+        output = _outputs(model, ids, past_key_values=cache, use_cache=True)
         cache, ids = output.past_key_values, output.logits[:, -1:].argmax(-1)
         chosen.append(ids)
     return torch.cat(chosen, dim=1).tolist()
+
+
+def _outputs(model: nn.Module, ids: Tensor, **options: Any) -> Any:
+    """One forward pass; a Difference if the values of some config.json make it impossible."""
+    try:
+        return model(input_ids=ids, **options)
+    except Exception as error:  # whatever transformers makes of an odd value
+        if is_out_of_memory(error):
+            raise
+        kind = type(model).__name__
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise Difference(f"{kind} loads and cannot run ({reason}): check config.json") from error
 
 
 def _compare(names: str, expected: Tensor, actual: Tensor) -> str:

@@ -6,6 +6,7 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.checkpoint.format.shapes import LayerShape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.validate import (
     INDEX_FILE,
@@ -25,9 +26,16 @@ from grasp_deploy.files.json_files import as_json, read_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of
 from grasp_deploy.version import __version__
 
+CODE = remote_code()
+WITNESSES = ("README.md", "metrics.jsonl", "quality.json")  # they tell, and no reader loads them
+
 
 class Difference(Exception):
     """The first difference that a check found."""
+
+
+class NotProven(Exception):
+    """What nobody here can vouch for."""
 
 
 def check_files(directory: Path) -> str:
@@ -63,30 +71,50 @@ def check_shapes(directory: Path) -> str:
 def check_sidecar_files(pruned: StoredModel, plan: Plan, base: StoredModel | None) -> str:
     """Compare what stands beside the weights with what an export of this plan writes there.
 
-    Without the base model, files that come from it are left out. Another release may have written
-    more or less than this one: of its checkpoints, what both would write is compared.
+    Raises Difference for what no release would write, and for any difference in a checkpoint of
+    this release. Raises NotProven for what remains: what only the base model vouches for where that
+    is not there, what another release may have written, and files that no export writes.
     """
     directory = pruned.directory
-    release = plan.provenance["versions"]["grasp_deploy"]
-    same_release = release == __version__
-    config = None if base is None else pruned_config(base.config, pruned_shape(plan, base.shape))
-    compared = [_check_index(pruned)]
-    for name, expected in configs(plan, config).items():
-        compared.append(_check_config(directory / name, expected, same_release))
+    config = derived_config(pruned, plan)
     if base is not None:
-        wanted = carried_over(base.directory)
-        compared += _check_copies(directory, wanted, "the base model's", same_release)
-        if surplus := sorted(carried_over(directory).keys() - wanted.keys()):
-            raise Difference(f"{surplus[0]} is there and the base model has no such file")
-    if same_release:
-        compared += _check_copies(directory, remote_code(), "this release's", same_release)
-    vouched = {*compared, PLAN_FILE, *(path.name for path in pruned.files.values())}
-    rest = sorted(manifest_of(directory).keys() - vouched)
-    by = "" if same_release else f" (release {release} wrote it: as far as both write the same)"
-    return (
-        f"{len(compared)} files beside the weights are what an export of the plan writes{by}"
-        + f"; only {MANIFEST_FILE} vouches for {listed(rest)}" * bool(rest)
-    )
+        config = pruned_config(base.config, pruned_shape(plan, base.shape))
+    copies = carried_over(directory if base is None else base.directory)
+    checked = [_check_index(pruned), *configs(plan, config), *copies, *CODE]
+    unlike = [f"{name} is not this release's code, byte for byte" for name in _unlike(pruned, CODE)]
+    for name, expected in configs(plan, config).items():
+        unlike += _check_config(directory / name, expected)
+    unlike += _check_copies(pruned, copies)
+    weights = {path.name for path in pruned.files.values()}
+    foreign = sorted(manifest_of(directory).keys() - {*checked, *weights, PLAN_FILE, *WITNESSES})
+    _raise_doubts(plan, unlike, foreign, listed(copies) if base is None else "")
+    told = [name for name in WITNESSES if (directory / name).is_file()]
+    detail = f"{len(checked)} files beside the weights are what an export of the plan writes"
+    return f"{detail}; only {MANIFEST_FILE} vouches for {listed(told)}" if told else detail
+
+
+def _raise_doubts(plan: Plan, unlike: list[str], foreign: list[str], from_base: str) -> None:
+    """Raise what was found, if anything: Difference, or NotProven with the reason of each doubt."""
+    release = plan.provenance["versions"]["grasp_deploy"]
+    if unlike and release == __version__:
+        raise Difference(unlike[0])
+    doubts = [f"release {release} wrote it, and {what}" for what in unlike]
+    doubts += [f"no export writes {name}" for name in foreign]
+    if from_base:
+        doubts.append(
+            f"without the base model nobody vouches for {from_base}, nor for config.json beyond "
+            "classes, sizes and dtype"
+        )
+    if doubts:
+        raise NotProven(f"NOT PROVEN: {'; '.join(doubts)}")
+
+
+def derived_config(pruned: StoredModel, plan: Plan) -> dict[str, Any]:
+    """A checkpoint's own config.json, with all that plan, tensors and family decide of it."""
+    channels, groups = plan.dense_layers[0]
+    heads = groups * pruned.shape.query_heads_per_group
+    dense = LayerShape(heads, groups, channels)
+    return {**pruned_config(pruned.config, pruned.shape), **vars(dense)}
 
 
 def _check_index(pruned: StoredModel) -> str:
@@ -97,26 +125,34 @@ def _check_index(pruned: StoredModel) -> str:
     return INDEX_FILE
 
 
-def _check_config(path: Path, expected: dict[str, Any], exactly: bool) -> str:
-    """A config against the one that an export writes; without `exactly`, where both say it."""
-    found = _parsed(path)
-    names = found.keys() | expected.keys() if exactly else found.keys() & expected.keys()
-    for name in sorted(names):
-        here, there = (as_json(c[name]) if name in c else "nothing" for c in (found, expected))
-        if here != there:
-            raise Difference(f"{path.name} is not what an export of the plan writes: its {name}")
-    return path.name
+def _check_config(path: Path, expected: dict[str, Any]) -> list[str]:
+    """Compare a config with the one that an export writes; what only one of them has, in words."""
+    found, whose = _parsed(path), f"{path.name} is not what an export of the plan writes: its"
+    for name in sorted(found.keys() & expected.keys()):
+        if as_json(found[name]) != as_json(expected[name]):
+            raise Difference(f"{whose} {name}")
+    names = sorted(found.keys() ^ expected.keys())
+    return [f"{whose} {listed(name[:60] for name in names)}"] if names else []
 
 
-def _check_copies(directory: Path, wanted: dict[str, Path], whose: str, exactly: bool) -> list[str]:
-    """Names of files that are byte for byte those at `wanted`; without `exactly`, if there."""
-    names = [name for name in wanted if exactly or (directory / name).is_file()]
-    for name in names:
-        if not (directory / name).is_file():
-            raise Difference(f"{name} is missing, and would be {whose}")
-        if not cmp(directory / name, wanted[name], shallow=False):
-            raise Difference(f"{name} is not {whose}, byte for byte")
-    return names
+def _check_copies(pruned: StoredModel, wanted: dict[str, Path]) -> list[str]:
+    """Compare the files that come from the base model; those that are missing, in words."""
+    if surplus := sorted(carried_over(pruned.directory).keys() - wanted.keys()):
+        raise Difference(f"{surplus[0]} is there and the base model has no such file")
+    unlike = _unlike(pruned, wanted)
+    if changed := [name for name in unlike if (pruned.directory / name).is_file()]:
+        raise Difference(f"{changed[0]} is not the base model's, byte for byte")
+    return [f"{name} is missing, and would be the base model's" for name in unlike]
+
+
+def _unlike(pruned: StoredModel, wanted: dict[str, Path]) -> list[str]:
+    """Names of files that are missing, or are not byte for byte those at `wanted`."""
+    paths = {name: pruned.directory / name for name in wanted}
+    return [
+        name
+        for name, path in paths.items()
+        if not path.is_file() or not cmp(path, wanted[name], shallow=False)
+    ]
 
 
 def _parsed(path: Path) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from grasp_deploy.healing.settings import HealConfig
 
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
 TensorParallel = Annotated[
-    int | None, typer.Option(min=1, help="Check that every layer divides by this size.")
+    int | None,
+    typer.Option(min=1, help="Exit code 1 unless all layers divide by this size."),
 ]
 Memory = Annotated[
     str | None, typer.Option(help="Count the cached tokens that fit, such as in 20GiB.")
@@ -39,9 +40,18 @@ WithoutBase = Annotated[
     bool, typer.Option("--without-base", help="Skip checks against the base model's weights.")
 ]
 PlanBase = Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")]
+BaseModelId = Annotated[
+    str | None, typer.Option(help="Hub id of MODEL for the model card. Default: the plan's.")
+]
 DenseModel = Annotated[
     str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
 ]
+NOT_PROVEN = 3  # exit code
+OUTCOMES = {
+    "proven": "proven: the checkpoint is what its plan says, given the base model",
+    "not proven": "NOT PROVEN: nothing is wrong, and nobody can vouch for all of it",
+    "wrong": "wrong: this is not the checkpoint that its plan describes",
+}
 
 
 def inspect_command(
@@ -59,7 +69,13 @@ def inspect_command(
     record = inspect_model(model, revision, tensor_parallel, memory_bytes)
     if as_json:
         print_json(record)
-        return
+    else:
+        _print_inspected(record)
+    if tensor_parallel and not record["tensor_parallel"]["fits"]:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _print_inspected(record: dict[str, Any]) -> None:
     from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table
 
     if record["pruned"]:
@@ -67,8 +83,8 @@ def inspect_command(
         stdout.print(footprint_table({"dense": record["dense"], "pruned": record}))
     else:
         stdout.print(footprint_table({"dense": record}))
-    if tensor_parallel:
-        stdout.print(record["tensor_parallel"]["detail"])
+    if "tensor_parallel" in record:
+        print_line(record["tensor_parallel"]["detail"])
 
 
 def verify_command(
@@ -80,17 +96,26 @@ def verify_command(
     device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Prove that a checkpoint is the model that was evaluated; exit code 1 if it is not."""
+    """Prove that a checkpoint is the model that was evaluated.
+
+    The exit code is 0 if it is, 1 if something is wrong, and 3 if nothing is wrong but nobody can
+    vouch for all of it.
+    """
     checks = run_verify(directory, model, engine, device, without_base)
-    ok = all(check["ok"] for check in checks)
+    from grasp_deploy.checkpoint.verify import worst
+
+    outcome = worst(check["outcome"] for check in checks)
+    ok = outcome == "proven"
     if as_json:
-        print_json({"directory": str(directory), "ok": ok, "checks": checks})
+        record = {"directory": str(directory), "outcome": outcome, "ok": ok, "checks": checks}
+        print_json(record)
     else:
         from grasp_deploy.report.tables import check_table
 
         stdout.print(check_table(checks))
+        print_line(OUTCOMES[outcome])
     if not ok:
-        raise typer.Exit(CHECK_FAILED)
+        raise typer.Exit(NOT_PROVEN if outcome == "not proven" else CHECK_FAILED)
 
 
 def run_verify(
@@ -117,7 +142,7 @@ def run_verify(
             device=resolve_device(device),
         ):
             status.update(f"verifying: {check.name} done")
-            checks.append(vars(check))
+            checks.append({**vars(check), "ok": check.ok})
     return checks
 
 
@@ -127,6 +152,7 @@ def export_command(
     model: PlanBase,
     output: Output,
     revision: Revision = None,
+    base_model_id: BaseModelId = None,
     shard_size: ShardSize = "4GB",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -144,6 +170,7 @@ def export_command(
             model,
             output,
             revision=revision,
+            base_model_id=base_model_id,
             shard_bytes=shard_bytes,
             overwrite=overwrite,
             on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),

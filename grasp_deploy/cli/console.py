@@ -21,7 +21,7 @@ from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperGroup
 
-from grasp_deploy.errors import ChildError, InputError, first_line, printable
+from grasp_deploy.errors import ChildError, InputError, first_line, is_out_of_memory, printable
 
 CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 LESS_MEMORY = (
@@ -87,7 +87,7 @@ def error_boundary() -> Iterator[None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
-        if not _is_lack_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         print_error("error", f"out of memory ({first_line(error)}): {LESS_MEMORY}")
         sys.exit(BAD_INPUT)
@@ -107,13 +107,6 @@ def readable_usage() -> Iterator[None]:
         command = error.ctx.command_path if error.ctx else "grasp-deploy"
         text = error.format_message().rstrip(".")
         raise InputError(f"{text}: see {command} --help") from None
-
-
-def _is_lack_of_memory(error: Exception) -> bool:
-    """True for errors of Python and numpy, and, by their words, of torch, which is not imported."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return "can't allocate memory" in str(error)
 
 
 @contextmanager

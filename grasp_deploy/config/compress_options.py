@@ -14,6 +14,7 @@ from grasp_deploy.config.option import (
     DTYPE_HELP,
     Count,
     CountOrZero,
+    HubId,
     Length,
     Seed,
     option,
@@ -32,6 +33,7 @@ Criterion = Literal[  # one-shot scores; a test compares them with `pruning.crit
 ]
 CRITERIA: tuple[str, ...] = typing.get_args(Criterion)
 LEARNT_METHODS = ("grasp", "gumbel-topk")
+BASE_MODEL_ID_HELP = "Hub id of MODEL for the model card. Default: MODEL itself, if it is one."
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 
@@ -45,6 +47,7 @@ class CompressOptions:
 
     model: str
     revision: str | None = option("Branch, tag or commit of a hub model.", None, "Model")
+    base_model_id: HubId | None = option(BASE_MODEL_ID_HELP, None, "Model", metavar="ORG/NAME")
 
     keep: Share | None = option(
         "Share of the prunable cost to keep, such as 0.6. One budget is required.", None, "Budget"

@@ -19,6 +19,7 @@ Count = Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)]
 CountOrZero = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
 Length = Annotated[int, Meta(ge=2, le=LARGEST_NUMBER)]
 Seed = Annotated[int, Meta(ge=0, le=LARGEST_SEED)]
+HubId = Annotated[str, Meta(pattern=r"\A[\w.-]+/[\w.-]+\Z")]
 
 DEVICE_HELP = "auto, cpu, cuda, cuda:1, ..."
 DTYPE_HELP = "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else that of the weights."
@@ -111,6 +112,8 @@ def describe(hint: Any) -> str:
         return "a number" + _bounds(kind)
     if isinstance(kind, inspect.VarTupleType):
         return "a list of texts"
+    if isinstance(kind, inspect.StrType) and kind.pattern:
+        return "a hub id, ORG/NAME"
     return "true or false" if isinstance(kind, inspect.BoolType) else "text"
 
 

@@ -76,9 +76,13 @@ def footprint_table(
 def check_table(checks: list[dict[str, Any]]) -> Table:
     """The links of a verification."""
     table = Table("check", "", "detail", title="Verification", title_justify="left")
-    marks = {True: Text("ok", "green"), False: Text("differs", "red")}
+    marks = {
+        "proven": Text("proven", "green"),
+        "not proven": Text("NOT PROVEN", "yellow"),
+        "wrong": Text("WRONG", "red"),
+    }
     for check in checks:
-        table.add_row(check["name"], marks[check["ok"]], check["detail"])
+        table.add_row(check["name"], marks[check["outcome"]], Text(check["detail"]))
     return table
 
 

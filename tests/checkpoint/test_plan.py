@@ -90,6 +90,9 @@ def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
         (("config",), {}, "config: Object missing required field `model`"),
         (("calibration", "sequences"), "8", "calibration.sequences: Expected `int`.*it is '8'"),
         (("calibration", "parts", 1, "sequences"), 1.5, r"parts\[0\].sequences.*it is 1.5"),
+        (("calibration", "sequences"), 10**400, "calibration.sequences: Expected `int` <= "),
+        (("model",), "a\0b", "model: Expected `str` matching"),
+        (("config", "base_model_id"), "a b", "config.base_model_id: Expected `str` matching"),
         (("losses", "heldout_dense"), 2.0, "losses: one loss is null"),
         (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0.*it is 0"),
         (("dense_layers", 0), [8, "2"], r"dense_layers\[0\]\[1\]: Expected `int`"),
@@ -104,3 +107,8 @@ def test_damaged_plans(
 ) -> None:
     with pytest.raises(InputError, match=rf"plan.grasp does not fit \(.*{reason}.*again"):
         loaded(tmp_path, changed(place, value))
+
+
+def test_a_plan_of_half_a_character(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"plan.grasp cannot be read \("):
+        loaded(tmp_path, changed(("config", "model"), "\ud800"))

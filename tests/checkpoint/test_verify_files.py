@@ -15,7 +15,12 @@ import torch
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.checkpoint.verify import verify
-from grasp_deploy.checkpoint.verify_files import Difference, check_files, check_sidecar_files
+from grasp_deploy.checkpoint.verify_files import (
+    Difference,
+    NotProven,
+    check_files,
+    check_sidecar_files,
+)
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.errors import InputError
 from tests.checkpoint.test_equivalence import random_plan
@@ -109,21 +114,57 @@ def test_a_config_that_was_changed(
         sidecar_files(folder, base)
 
 
-def test_without_the_base_model_what_comes_from_it_is_left_out(folder: Path) -> None:
-    (folder / "tokenizer_config.json").write_text("{}")
-    assert "vouches for LICENSE.txt, README.md" in sidecar_files(folder, None)
+def test_without_the_base_model_what_comes_from_it_is_not_proven(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    edit(folder / "config.json", lambda config: config.update(rope_theta=1.0))
+    with pytest.raises(NotProven, match=r"nobody vouches for .*tokenizer.*nor for config.json"):
+        sidecar_files(folder, None)
     (folder / "modeling_grasp.py").write_text("import os")
     with pytest.raises(Difference, match="modeling_grasp"):
         sidecar_files(folder, None)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("auto_map", {"AutoModel": "their/code--x.Y"}),
+        ("architectures", ["GraspLlamaForCausalLM", "Other"]),
+        ("intermediate_size", 4096),
+        ("num_key_value_heads", 1),
+        ("torch_dtype", "float16"),
+    ],
+)
+def test_what_plan_and_family_decide_is_checked_without_the_base_model(
+    folder: Path, key: str, value: object
+) -> None:
+    edit(folder / "config.json", lambda config: config.update({key: value}))
+    with pytest.raises(Difference, match=f"config.json is not what an export.*its {key}"):
+        sidecar_files(folder, None)
+
+
+def test_a_layer_has_its_three_sizes_and_no_more(folder: Path) -> None:
+    path = folder / "config.json"
+    edit(path, lambda config: config["per_layer_config"]["0"].update(rms_norm_eps=1.0))
+    with pytest.raises(Difference, match="per_layer_config"):
+        sidecar_files(folder, None)
+
+
+def test_a_file_that_no_export_writes_is_not_proven(folder: Path, base: Path) -> None:
+    edit(folder / "manifest.json", lambda manifest: manifest["sha256"].update({"x.py": ""}))
+    with pytest.raises(NotProven, match=r"^NOT PROVEN: no export writes x.py$"):
+        sidecar_files(folder, base)
+
+
 def test_another_release_may_have_written_more_or_less(folder: Path, base: Path) -> None:
     plan = load_plan(folder / PLAN_FILE)
     plan = replace(plan, provenance={**plan.provenance, "versions": {"grasp_deploy": "0.0.9"}})
+    assert "only manifest.json vouches" in sidecar_files(folder, base, plan)
     (folder / "modeling_grasp.py").write_text("import os")
     (folder / "LICENSE.txt").unlink()
     edit(folder / "config.json", lambda config: config.pop("transformers_version"))
-    assert "release 0.0.9 wrote it" in sidecar_files(folder, base, plan)
+    words = r"0.0.9 .*modeling_grasp.py .*transformers_version.*LICENSE.txt is missing"
+    with pytest.raises(NotProven, match=words):
+        sidecar_files(folder, base, plan)
     (folder / "chat_template.jinja").write_text("another")
     with pytest.raises(Difference, match=r"chat_template.jinja is not the base model's"):
         sidecar_files(folder, base, plan)

@@ -56,6 +56,15 @@ def test_plans_that_it_refuses(pruned: Path, tiny_folder: Path, work: Path) -> N
     assert tree(work) == before
 
 
+def test_the_base_models_id_goes_into_plan_and_card(pruned: Path, tiny_folder: Path) -> None:
+    plan = pruned / "plan.grasp"
+    refused = export(plan, tiny_folder, "--base-model-id", "a b")
+    assert_refused(refused, "--base-model-id 'a b' is not allowed", "a hub id, ORG/NAME")
+    assert export(plan, tiny_folder, "--base-model-id", "org/name").code == 0
+    assert Path("out/README.md").read_text().startswith("---\nbase_model: org/name\n")
+    assert grasp_deploy("verify", "out").code == 0
+
+
 def test_overwrite_knows_a_checkpoint_when_it_sees_one(
     pruned: Path, tiny_folder: Path, work: Path
 ) -> None:

@@ -22,10 +22,10 @@ Tamper = Callable[[Path], object]
 
 def test_verify(pruned: Path, tiny_folder: Path) -> None:
     record = document("verify", pruned, "--json")
-    assert record["ok"] is True
+    assert (record["ok"], record["outcome"]) == (True, "proven")
     assert [check["name"] for check in record["checks"]] == LINKS
-    assert all(check.keys() == {"name", "ok", "detail"} for check in record["checks"])
-    assert all(check["ok"] is True and check["detail"] for check in record["checks"])
+    assert all(check.keys() == {"name", "outcome", "ok", "detail"} for check in record["checks"])
+    assert all(check["outcome"] == "proven" and check["detail"] for check in record["checks"])
     assert document("verify", pruned, "--model", tiny_folder, "--json") == record
 
 
@@ -38,9 +38,15 @@ def test_a_base_model_that_is_gone_or_another(tiny_folder: Path, work: Path) -> 
     shutil.rmtree(base)
     gone = grasp_deploy("verify", "out", "--json")
     assert_refused(gone, "base model that the plan names is out of reach", "--model")
-    record = document("verify", "out", "--without-base", "--json")
-    assert record["ok"] is True
-    assert [check["name"] for check in record["checks"]] == [*LINKS[:2], "companions"]
+    record = document("verify", "out", "--without-base", "--json", code=3)
+    assert (record["ok"], record["outcome"]) == (False, "not proven")
+    outcomes = {check["name"]: check["outcome"] for check in record["checks"]}
+    doubtful = {"weights": "not proven", "companions": "not proven"}
+    assert outcomes == {"files": "proven", "shapes": "proven", **doubtful}
+    printed = grasp_deploy("verify", "out", "--without-base").stdout
+    assert printed.splitlines()[-1].startswith("NOT PROVEN: nothing is wrong, and nobody can vouch")
+    both = grasp_deploy("verify", "out", "--without-base", "--model", tiny_folder)
+    assert_refused(both, "--model and --without-base exclude each other")
     assert document("verify", "out", "--model", tiny_folder, "--json")["ok"] is True
     save_tiny("llama", work / "same-shape", seed=1)
     verified = grasp_deploy("verify", "out", "--model", work / "same-shape")
@@ -114,16 +120,42 @@ def test_a_tampered_checkpoint(
 ) -> None:
     tamper(pruned)
     assert_broken(pruned, "files", file, "another SHA-256")
-    sha256 = json.loads((pruned / "manifest.json").read_text())["sha256"]
-    sha256[file] = hashlib.sha256((pruned / file).read_bytes()).hexdigest()
-    edit_json(pruned / "manifest.json", sha256=sha256)
+    state_anew(pruned)
     assert_broken(pruned, link, words)
+
+
+def state_anew(folder: Path) -> None:
+    """Write a manifest that fits the files, as anybody can."""
+    files = [path for path in folder.iterdir() if path.name != "manifest.json"]
+    sha256 = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    edit_json(folder / "manifest.json", sha256=sha256)
+
+
+def test_code_under_another_releases_name_is_not_proven(pruned: Path) -> None:
+    tensors, record = read_tensors(pruned / PLAN)
+    write_tensors(pruned / PLAN, tensors, {**record, "versions": {"grasp_deploy": "0.0.9"}})
+    with (pruned / "modeling_grasp.py").open("a") as code:
+        code.write("import os\n")
+    state_anew(pruned)
+    found = document("verify", pruned, "--json", code=3)
+    assert [check["outcome"] for check in found["checks"]] == ["proven"] * 5 + ["not proven"]
+    words = "NOT PROVEN: release 0.0.9 wrote it, and modeling_grasp.py is not this release"
+    assert found["checks"][-1]["detail"].startswith(words)
+
+
+@pytest.mark.parametrize(
+    "change", [{"pad_token_id": 10**9}, {"use_cache": "yes"}, {"layer_types": ["x"]}]
+)
+def test_odd_values_in_a_config_end_in_one_line(pruned: Path, change: dict[str, object]) -> None:
+    edit_json(pruned / CONFIG, **change)
+    state_anew(pruned)
+    assert grasp_deploy("verify", pruned).code == 1
 
 
 def assert_broken(folder: Path, link: str, *words: str) -> None:
     """Exit code 1; the link is the first that breaks and the last that is looked at."""
     record = document("verify", folder, "--json", code=1)
-    assert record["ok"] is False
+    assert (record["ok"], record["outcome"]) == (False, "wrong")
     assert [check["name"] for check in record["checks"]] == LINKS[: LINKS.index(link) + 1]
     assert [check["ok"] for check in record["checks"]] == [True] * LINKS.index(link) + [False]
     for word in words:

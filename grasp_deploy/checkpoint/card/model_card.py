@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from grasp_deploy.checkpoint.card.metadata import metadata_block
 from grasp_deploy.checkpoint.card.method_text import (
     how_it_is_made_again,
     how_units_were_chosen,
@@ -34,14 +35,22 @@ _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table 
 
 
 def model_card(
-    plan: Plan, dense: ModelShape, pruned: ModelShape, quality: Mapping[str, Any] | None = None
+    plan: Plan,
+    dense: ModelShape,
+    pruned: ModelShape,
+    quality: Mapping[str, Any] | None = None,
+    *,
+    from_base: Mapping[str, Any],
 ) -> str:
-    """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made."""
+    """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made.
+
+    `from_base` is what the base model's card states of itself, by `card_metadata`.
+    """
     provenance = plan.provenance
     return _TEMPLATES.get_template("model_card.md.jinja").render(
+        metadata=metadata_block(plan, from_base),
         base=model_name(provenance),
         release=provenance["versions"]["grasp_deploy"],
-        revision=provenance["revision"],
         figures=_figures(plan, dense, pruned),
         chosen=how_units_were_chosen(plan),
         learnt_from=what_it_learnt_from(provenance),

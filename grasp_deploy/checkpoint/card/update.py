@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.checkpoint.card.metadata import card_metadata
 from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
@@ -55,9 +56,10 @@ def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     """
     directory = directory.resolve()
     config = read_config(directory)
+    shapes, stated = (dense_shape(config), model_shape(config)), card_metadata(directory)
     texts = {
         QUALITY_FILE: as_json(quality),
-        CARD_FILE: model_card(plan, dense_shape(config), model_shape(config), quality),
+        CARD_FILE: model_card(plan, *shapes, quality, from_base=stated),
     }
     with readable_disk_errors(directory), locked(lock_of(directory), directory):
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}

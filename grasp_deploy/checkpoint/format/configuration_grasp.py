@@ -3,6 +3,9 @@
 This file is part of grasp-deploy and also travels inside every checkpoint that it writes, so it
 imports nothing but transformers. The global sizes are the dense model's; what each layer kept
 stands in `per_layer_config`, transformers' own field for layers that differ.
+
+`super` is given its arguments: tools that compile a method again, from its source, have no class
+around it.
 """
 
 from typing import Any, ClassVar
@@ -30,7 +33,7 @@ class LayerSizesMixin:
     def __getattribute__(self, key: str) -> Any:
         if key in LAYER_SIZES:  # past the warning that transformers would log at the first read
             return object.__getattribute__(self, key)
-        return super().__getattribute__(key)
+        return super(LayerSizesMixin, self).__getattribute__(key)
 
     def __post_init__(self, **kwargs: Any) -> None:
         family = type(self).__name__.removesuffix("Config")
@@ -39,7 +42,7 @@ class LayerSizesMixin:
             "AutoModel": f"modeling_grasp.{family}Model",
             "AutoModelForCausalLM": f"modeling_grasp.{family}ForCausalLM",
         }
-        super().__post_init__(**kwargs)  # type: ignore[misc]
+        super(LayerSizesMixin, self).__post_init__(**kwargs)  # type: ignore[misc]
 
 
 class GraspLlamaConfig(LayerSizesMixin, LlamaConfig):
@@ -58,7 +61,7 @@ class GraspQwen2Config(LayerSizesMixin, Qwen2Config):
     def __post_init__(self, **kwargs: Any) -> None:
         if self.head_dim is None:
             self.head_dim = self.hidden_size // self.num_attention_heads
-        super().__post_init__(**kwargs)
+        super(GraspQwen2Config, self).__post_init__(**kwargs)
 
 
 class GraspQwen3Config(LayerSizesMixin, Qwen3Config):

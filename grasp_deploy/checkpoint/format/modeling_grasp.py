@@ -3,6 +3,8 @@
 This file is part of grasp-deploy and also travels inside every checkpoint that it writes, so it
 imports nothing but torch, transformers and the configuration beside it. Attention, MLP and weight
 names are the stock ones; what is new is which sizes a layer is built with.
+
+`super` is given its arguments, as in the configuration beside it.
 """
 
 from typing import Any, ClassVar
@@ -85,7 +87,7 @@ class NarrowLayersMixin:
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Run the stock forward; vLLM cannot save a graph compiled of that one, it is decorated."""
-        return super().forward(  # type: ignore[misc]
+        return super(NarrowLayersMixin, self).forward(  # type: ignore[misc]
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,

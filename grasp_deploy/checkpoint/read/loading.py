@@ -72,10 +72,10 @@ def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         config.return_dict = True
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
+        model.load_state_dict({**tied, **state})
     except Exception as error:  # as above
         raise _not_loadable(directory, error) from error
-    tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
-    model.load_state_dict({**tied, **state})
     return model.eval()
 
 

@@ -31,6 +31,7 @@ WANTED = (
     "config.json",
     MANIFEST_FILE,
     PLAN_FILE,
+    "README.md",  # its licence and language go into the card of what is cut from it
     *CARRIED_OVER,
 )
 UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy

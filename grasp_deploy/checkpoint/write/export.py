@@ -13,9 +13,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.card.metadata import card_metadata
 from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_hashes, check_layers, pruned_shape
+from grasp_deploy.checkpoint.plan import (
+    PLAN_FILE,
+    Plan,
+    check_hashes,
+    check_layers,
+    pruned_shape,
+    with_base_model_id,
+)
 from grasp_deploy.checkpoint.read.source import file_hashes, path_of, resolve_model, weight_hash
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import read_tensor, write_shards
@@ -42,20 +50,24 @@ def export(
     output: str | Path,
     *,
     revision: str | None = None,
+    base_model_id: str | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
     on_progress: OnCount = lambda done, total: None,
 ) -> ModelShape:
     """Write the checkpoint that a plan makes of its base model; returns its shape.
 
-    `model` is the base model's folder or hub id, by default at the plan's revision. Fitted tensors
-    come from the checkpoint that the plan was loaded from. `on_progress` receives the tensors
+    `model` is the base model's folder or hub id, by default at the plan's revision; the plan that
+    is written names `base_model_id`, if given, as the model's id on the hub. Fitted tensors come
+    from the checkpoint that the plan was loaded from. `on_progress` receives the tensors
     written and the tensors in all. Memory stays near the largest tensor (section 3.5). The output
     appears whole or not at all. Raises InputError if the plan is another model's, weights are
     damaged, or the output exists.
     """
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
+    if base_model_id is not None:
+        plan = with_base_model_id(plan, base_model_id)
     base = read_stored_model(resolve_base(plan, str(model), revision))
     check_layers(plan, base)
     return write_checkpoint(
@@ -158,7 +170,8 @@ def write_checkpoint(
         plan.save(staging / PLAN_FILE)
         for name, text in (beside or {}).items():
             (staging / name).write_text(text, encoding="utf-8")
-        card = model_card(plan, base.shape, pruned)
+        stated = card_metadata(base.directory)
+        card = model_card(plan, base.shape, pruned, from_base=stated)
         (staging / "README.md").write_text(card, encoding="utf-8")
         _write_manifest(staging, hashes)
     return pruned

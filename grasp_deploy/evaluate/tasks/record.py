@@ -41,7 +41,7 @@ class TaskCell(Struct):
 
     def __post_init__(self) -> None:
         metric = self.metric.partition(",")[0]
-        figures = [item.get(metric) for item in self.items]
+        figures: list[Any] = [item.get(metric) for item in self.items]
         if not all(is_number(figure) and 0 <= figure <= 1 for figure in figures):
             raise ValueError(f"an item of {self.task} has no {metric} from 0 to 1")
 

@@ -74,7 +74,8 @@ def test_what_it_learnt_from(demo_checkpoint: Path) -> None:
 
     def card(**provenance: Any) -> str:
         changed = replace(plan, provenance={**plan.provenance, **provenance})
-        return " ".join(model_card(changed, dense_shape(config), model_shape(config)).split())
+        shapes = dense_shape(config), model_shape(config)
+        return " ".join(model_card(changed, *shapes, from_base={}).split())
 
     plain, healed = card(), card(healing=[HEALING])
     assert "Calibrated on 16 sequences of 128 tokens of `calibration.jsonl`. On 1 of them" in plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.checkpoint.card.metadata import card_metadata
 from grasp_deploy.checkpoint.card.model_card import model_card
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
@@ -16,7 +17,8 @@ Rows = list[dict[str, Any]]
 
 def card(folder: Path, quality: dict[str, Any] | None = None) -> str:
     plan, config = load_plan(folder / PLAN_FILE), read_config(folder)
-    return model_card(plan, dense_shape(config), model_shape(config), quality)
+    shapes = dense_shape(config), model_shape(config)
+    return model_card(plan, *shapes, quality, from_base=card_metadata(folder))
 
 
 def section(folder: Path, corpora: Rows, tasks: Rows, healed_on: tuple[str, ...] = ()) -> list[str]:

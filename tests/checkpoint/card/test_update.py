@@ -50,7 +50,9 @@ def test_only_card_record_and_manifest_change(folder: Path) -> None:
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == RENEWED and after.keys() - before.keys() == {QUALITY_FILE}
     assert json.loads((folder / QUALITY_FILE).read_text()) == record()
-    assert "**Usable as a drop-in**: on c4" in (folder / CARD_FILE).read_text()
+    card = (folder / CARD_FILE).read_text()
+    assert "**Usable as a drop-in**: on c4" in card
+    assert card.startswith("---\nlicense: apache-2.0\nlanguage: en\n"), "as the base model's is"
     assert manifest_of(folder).keys() == after.keys() - {"manifest.json"}
     assert check_files(folder)[0]
     renew(folder, record(0.9))

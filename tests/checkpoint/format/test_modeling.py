@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import json
 import pickle
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from tests.tiny import (
     slice_by_hand,
     tiny_config,
     tiny_model,
+    tiny_tokenizer,
 )
 
 IDS = torch.randint(1, 256, (2, 20), generator=torch.Generator().manual_seed(7))
@@ -117,11 +120,12 @@ def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: P
 WITHOUT_THE_PACKAGE = """
 import sys
 sys.modules["grasp_deploy"] = None
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 for folder in sys.argv[1:]:
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules."), type(model)
     assert isinstance(AutoModel.from_pretrained(folder, trust_remote_code=True), type(model.model))
+    assert len(AutoTokenizer.from_pretrained(folder)), "which runs no code"
     assert type(AutoConfig.from_pretrained(folder, trust_remote_code=True)) is type(model.config)
     model.save_pretrained(folder + "-again")
     try:
@@ -142,6 +146,7 @@ def test_checkpoints_load_and_save_without_the_package(
     models = {str(tmp_path / name): pruned_variant(name) for name in names}
     for folder, model in models.items():
         model.save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, *models]
     subprocess.run(command, cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
@@ -206,6 +211,23 @@ def test_heads_that_cannot_share_evenly_are_refused() -> None:
     config.per_layer_config = {"1": {"num_attention_heads": 3, "num_key_value_heads": 2}}
     with pytest.raises(AssertionError, match="layer 1: 3 query heads cannot share 2 KV heads"):
         AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize("module", [configuration_grasp, modeling_grasp])
+def test_methods_need_no_class_around_their_source(module: ModuleType) -> None:
+    calls = [n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Call)]
+    supers = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "super"]
+    assert supers and all(len(call.args) == 2 for call in supers)
+
+
+def test_a_forward_that_is_compiled_again_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As llm-compressor does to calibrate GPTQ layer by layer."""
+    model = pruned_variant("llama")
+    before = logits(model)
+    names: dict[str, Any] = dict(vars(modeling_grasp))
+    exec(textwrap.dedent(inspect.getsource(modeling_grasp.NarrowLayersMixin.forward)), names)
+    monkeypatch.setattr(model.model, "forward", MethodType(names["forward"], model.model))
+    assert torch.equal(logits(model), before)
 
 
 @pytest.mark.parametrize("module", [configuration_grasp, modeling_grasp])

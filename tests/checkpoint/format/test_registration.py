@@ -94,3 +94,19 @@ def test_other_import_hooks_and_spawned_processes_go_on_working(folder: Path) ->
     script = folder.parent / "spawn.py"
     script.write_text(SPAWN)
     run(script, folder)
+
+
+ADAPT = """
+import sys
+from transformers import AutoModelForCausalLM
+from peft import IA3Config, LoraConfig, get_peft_model
+for config in (LoraConfig(), IA3Config()):
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(sys.argv[1]), config)
+    assert adapted.get_nb_trainable_parameters()[0] > 0
+"""
+
+
+@pytest.mark.parametrize("imports", ["import grasp_deploy", "import peft, grasp_deploy"])
+def test_peft_knows_the_default_modules_of_pruned_families(imports: str, folder: Path) -> None:
+    pytest.importorskip("peft")
+    run("-c", imports + ADAPT, folder)

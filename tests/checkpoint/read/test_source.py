@@ -35,15 +35,15 @@ FILES = {
     "tokenizer_config.json": b"{}",
     "chat_template.jinja": b"c",
     "LICENSE": b"l",
+    "README.md": b"r",
     "pytorch_model.bin": b"pickle",
     "training_args.bin": b"pickle",
     "consolidated.safetensors": b"twice",
     "original/consolidated.00.pth": b"pickle",
     "modeling_evil.py": b"code",
     "tokenizer_evil.py": b"code",
-    "README.md": b"r",
 }
-FETCHED = set(list(FILES)[:10])
+FETCHED = set(list(FILES)[:11])
 CODE = """
 import json, sys
 from grasp_deploy.checkpoint.read.source import resolve_model
