@@ -30,7 +30,7 @@ from tests.fuzz.world import make_world, run_command
 MEMORY_BYTES, FILE_BYTES = 6 * 2**30, 2**28
 PROGRESS = re.compile(r"\S.{0,60} \d+/\d+  in \d+ s.*|warning: .*|wrote .*|verifying.*|drawing")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-VERIFY_CODES = (1, 3)  # differs, not proven
+MORE_CODES = {"verify": (1, 3), "inspect": (1,)}  # wrong, not proven; does not divide
 KEPT = ("half.partial",)  # what a run that failed may leave: it can be resumed
 BAD_OUTPUT = 99
 
@@ -150,7 +150,7 @@ def fault_of(arguments: list[str], code: int, stdout: str, stderr: str, changed:
         return f"killed by {signal.Signals(-code).name}"
     if code == 2 and (not lines or not lines[-1].startswith("error: ")):
         return f"the last line is no error: {lines[-1] if lines else 'nothing':.120}"
-    if code not in (0, 2) and (arguments[0] != "verify" or code not in VERIFY_CODES):
+    if code not in (0, 2) and code not in MORE_CODES.get(arguments[0], ()):
         return f"exit code {code}: {lines[-1] if lines else '':.120}"
     others = [line for line in lines[: -1 if code == 2 else None] if not PROGRESS.fullmatch(line)]
     if others and code == 2:
