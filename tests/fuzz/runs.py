@@ -23,7 +23,6 @@ from safetensors.torch import load_file
 
 from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.checkpoint.read.validate import read_stored_model
-from tests.cli.command import tree
 from tests.fuzz.cases import damaged_world
 from tests.fuzz.world import make_world, run_command
 
@@ -105,14 +104,14 @@ def fuzz_once(name: str, number: int, world: Path, limit_seconds: float) -> Ende
         place = Path(folder) / "work"
         shutil.copytree(world, place, symlinks=True)
         arguments = damaged_world(name, place, draw)
-        before, began = tree(place), time.monotonic()
+        before, began = contents(place), time.monotonic()
         code = in_fork(lambda: _checked_run(arguments), place, limit_seconds)
         seconds = time.monotonic() - began
         stdout, stderr = (
             Path(folder, stream).read_text(encoding="utf-8", errors="surrogateescape")
             for stream in ("stdout", "stderr")
         )
-        changed = {path for path, _ in before.items() ^ tree(place).items()}
+        changed = {path for path, _ in before.items() ^ contents(place).items()}
         fault = "hang" if code is None else fault_of(arguments, code, stdout, stderr, changed)
         return Ended(arguments, -1 if code is None else code, seconds, stdout, stderr, fault)
 
@@ -160,3 +159,13 @@ def fault_of(arguments: list[str], code: int, stdout: str, stderr: str, changed:
     if left := sorted(path for path in changed if path.startswith("model/")):
         return f"an input changed: {left[0]}"
     return ""
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The hash of each file below a folder, links not followed; of other paths their kind."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_file() and not path.is_symlink()
+        else str(path.lstat().st_mode)
+        for path in folder.rglob("*")
+    }
