@@ -24,6 +24,9 @@ Total = Annotated[int, Meta(ge=1, le=2**62)]
 class Footprint(Struct, frozen=True, omit_defaults=True):
     """Sizes that follow from a model's shape; the last two only if a memory size is given.
 
+    `weight_bytes` of a quantised model are those of its files, or of plain weights where only its
+    config.json was read.
+
     `cached_tokens_that_fit` is what the memory holds beside the weights, before activations and
     the server's own needs.
     """
@@ -40,6 +43,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
     layers: Annotated[list[LayerShape], Meta(min_length=1)]
     distinct_shapes: int
     tensor_parallel_sizes: list[int]
+    quantization: str | None = None
     memory_bytes: int | None = None
     cached_tokens_that_fit: int | None = None
 
@@ -73,6 +77,7 @@ def footprint(
         layers=list(shape.layers),
         distinct_shapes=len(set(shape.layers)),
         tensor_parallel_sizes=tensor_parallel_sizes(shape),
+        quantization=shape.quantization,
         memory_bytes=memory_bytes,
         cached_tokens_that_fit=tokens,
     )

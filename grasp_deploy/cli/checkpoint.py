@@ -83,6 +83,8 @@ def _print_inspected(record: dict[str, Any]) -> None:
         stdout.print(footprint_table({"dense": record["dense"], "pruned": record}))
     else:
         stdout.print(footprint_table({"dense": record}))
+    if "quantization" in record:
+        print_line(f"quantised ({record['quantization']}): its files hold less than these weights")
     if "tensor_parallel" in record:
         print_line(record["tensor_parallel"]["detail"])
 

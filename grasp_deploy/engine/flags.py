@@ -12,6 +12,14 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+# What vLLM would otherwise guess from the files of a folder: Mistral's format where there is a
+# consolidated file, and embeddings instead of text where there is a modules.json.
+FORMAT = {
+    "config_format": "hf",
+    "load_format": "safetensors",
+    "tokenizer_mode": "hf",
+    "runner": "generate",
+}
 # Each of these sets the size of the KV cache.
 CACHE_SIZE_FLAGS = (
     "--kv-cache-memory-bytes",
@@ -32,11 +40,23 @@ class ServerFlags(argparse.Namespace):
     tokenizer: str | None
     skip_tokenizer_init: bool
     sets_cache_size: bool
+    dtype: str | None
+    quantization: str | None
+    convert: str | None
 
     @property
     def workers(self) -> int:
         """Processes that share the model."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    def own_format(self, dtype: str | None) -> list[str]:
+        """The format as flags, with the weights' dtype, less what these flags decide themselves."""
+        wanted = {**FORMAT, "dtype": dtype if self.quantization is None else None}
+        decided = {name for name in wanted if getattr(self, name) is not None}
+        decided |= {"tokenizer_mode"} if self.tokenizer is not None else set()
+        decided |= {"runner"} if self.convert is not None else set()
+        pairs = [(name, value) for name, value in wanted.items() if name not in decided and value]
+        return [part for name, value in pairs for part in (_dashed(f"--{name}"), value)]
 
 
 def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
@@ -70,8 +90,9 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    for name in ("--config", "--model", "--host", "--uds", "--tokenizer"):
-        parser.add_argument(name)
+    for name in ("config", "model", "host", "uds", "tokenizer", "convert", *FORMAT):
+        parser.add_argument(_dashed(f"--{name}"))
+    parser.add_argument("--quantization", "-q")
     parser.add_argument("--port", type=int)
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)

@@ -11,7 +11,9 @@ from msgspec import Meta
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.limits import check_head_size, check_tensor_parallel
+from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.engine.child import answer_requests, child
+from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import installed_platform, vllm_child_environment
 
 GREEDY_CACHE_BYTES = 64 * 2**20  # of each worker
@@ -53,7 +55,7 @@ def kv_capacity(
         "kv_cache_memory_bytes": pool_bytes,
         "max_model_len": context_tokens,
         "max_num_seqs": 1,  # the batch size does not change the cache
-        "load_format": "dummy" if random_weights else "auto",
+        **({"load_format": "dummy"} if random_weights else {}),
         "seed": seed,
     }
     return KvCapacity(**_ask(directory, engine)["capacity"])
@@ -64,6 +66,7 @@ def greedy_tokens(
 ) -> list[list[int]]:
     """Continue prompts (lists of token ids) by exactly `new_tokens` tokens each, in float32.
 
+    A quantised model computes in the dtype of its plain weights.
     Raises ChildError with the end of vLLM's log. Raises InputError if vLLM is not installed, or
     does not support the model's head size or this tensor-parallel size.
     """
@@ -82,11 +85,17 @@ def _ask(
     directory: Path, engine: dict[str, Any], prompts: Sequence[list[int]] = (), new_tokens: int = 1
 ) -> dict[str, Any]:
     workers = engine.get("tensor_parallel_size", 1)
-    environment, shape = vllm_child_environment(workers), model_shape(read_config(directory))
+    environment = vllm_child_environment(workers)
+    if engine.get("load_format") == "dummy":
+        shape = model_shape(read_config(directory))
+    else:
+        shape = read_folder(directory).shape
+    if shape.quantization is not None:  # whose kernels give other tokens in float32
+        engine = {**engine, "dtype": shape.dtype}
     check_head_size(shape, installed_platform())
     check_tensor_parallel(shape, workers)
     request = {
-        "engine": {**engine, "model": str(directory)},
+        "engine": {**FORMAT, **engine, "model": str(directory)},
         "prompts": prompts,
         "new_tokens": new_tokens,
     }

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import limits_of, model_shape, read_config, rope_of
 from grasp_deploy.checkpoint.limits import Platform, check_head_size, check_tensor_parallel
-from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_stored_model
+from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_folder
 from grasp_deploy.engine.child import log_tail, start, stop
 from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.vllm_process import engine_environment, installed_platform, server_module
@@ -49,7 +49,7 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
     flags = read_flags(vllm_arguments)
     if not directory.is_dir():
         raise InputError(f"no such folder: {directory}; name the folder of a model")
-    shape = read_stored_model(directory).shape
+    shape = read_folder(directory).shape
     if flags.tokenizer is None and not flags.skip_tokenizer_init:
         check_tokenizer(directory)
     _check_length(read_config(directory), flags.max_model_len)
@@ -64,14 +64,18 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
 def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Platform) -> list[str]:
     """The command that serves a folder with the vLLM of this interpreter.
 
-    It listens on 127.0.0.1 unless a flag says otherwise. On a CPU it sets the size of the KV cache
-    unless a flag does: vLLM would ask for 92 % of the memory and stop if that is not free.
+    It listens on 127.0.0.1, reads the files that were checked, and computes in the dtype of plain
+    weights, unless a flag says otherwise: vLLM itself would round float32 to a half type. On a CPU
+    the KV cache gets a size unless a flag gives it one: vLLM would ask for 92 % of the memory and
+    stop if that is not free.
     """
     flags = read_flags(vllm_arguments)
     # -P: like the command `vllm`, import nothing from the current folder.
     command = [sys.executable, "-P", "-m", *server_module(), str(directory)]
     if flags.host is None and flags.uds is None:
         command += ["--host", HOST]
+    shape = read_folder(directory).shape
+    command += flags.own_format(shape.dtype if shape.quantization is None else None)
     sized = flags.sets_cache_size or os.environ.get("VLLM_CPU_KVCACHE_SPACE")
     if platform == "cpu" and not sized:
         cache_bytes = cpu_cache_bytes(read_config(directory), available_memory_bytes())
@@ -143,7 +147,7 @@ def free_port() -> int:
 
 def cpu_cache_bytes(config: dict[str, Any], available_bytes: int) -> int:
     """Room for one full context and at least 4 GiB, but at most a quarter of the free memory."""
-    tokens = config.get("max_position_embeddings") or 0
+    tokens = limits_of(config).max_position_embeddings or 0
     wanted = max(CPU_CACHE_BYTES, tokens * model_shape(config).kv_bytes_per_token())
     return min(wanted, available_bytes // 4)
 
@@ -157,9 +161,8 @@ def available_memory_bytes() -> int:
 
 def _check_length(config: dict[str, Any], tokens: int | None) -> None:
     """Raise InputError for a context over the model's positions, unless RoPE is scaled."""
-    positions = config.get("max_position_embeddings")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    stretched = rope.get("factor") or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    positions = limits_of(config).max_position_embeddings
+    stretched = rope_of(config).factor or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
     if tokens and positions and tokens > positions and not stretched:
         raise InputError(
             f"--max-model-len {tokens} is longer than the {positions} positions that the model was "

@@ -12,7 +12,7 @@ from grasp_deploy.checkpoint.card.update import intact_plan, renew_card
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokenizer
-from grasp_deploy.checkpoint.read.source import file_hashes
+from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
 from grasp_deploy.data.kind import is_other_kind
@@ -86,7 +86,7 @@ def task_rows(paths: Sequence[Path], base: Path, directory: Path) -> list[dict[s
 def _cells(record: dict[str, Any], path: Path, folder: Path, what: str) -> list[dict[str, Any]]:
     hashes = {model["name"]: model["weight_hashes"] for model in record["models"]}
     wanted = file_hashes(folder)
-    same = [name for name, found in hashes.items() if found == wanted]
+    same = [name for name, found in hashes.items() if wanted.items() <= found.items()]
     if not same:
         raise InputError(
             f"--record {path} has the models {', '.join(hashes)}, and none of them is {what}: name "
@@ -160,7 +160,7 @@ def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
 
 def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[TextSource, Blocks]:
     config, tokenizer = read_config(directory), load_tokenizer(directory)
-    positions = config.get("max_position_embeddings") or SEQUENCE_LENGTH
+    positions = positions_at(directory) or SEQUENCE_LENGTH
     length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
     texts = {}
     for corpus in heldout_corpora(settings.data, all_sources(plan.provenance), settings.column):

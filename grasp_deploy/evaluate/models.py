@@ -14,7 +14,7 @@ from typing import Any
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
-from grasp_deploy.checkpoint.read.validate import read_stored_model
+from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
 
@@ -72,7 +72,9 @@ def _path_and_shape(name: str, random_weights: bool) -> tuple[Path, ModelShape]:
     """A model's path, and its shape in the dtype of its weights."""
     if random_weights:
         path = resolve_config(name)
-        return path, model_shape(read_config(path))
+        shape = model_shape(read_config(path))
+        refuse_quantised(shape)
+        return path, shape
     if kind_of(path_of(name)) == "file":
         raise InputError(
             f"{name} is a file and holds no weights: name the model's folder, or give "
@@ -83,7 +85,7 @@ def _path_and_shape(name: str, random_weights: bool) -> tuple[Path, ModelShape]:
         raise InputError(
             f"{path} holds no weights (.safetensors): for its shape alone give --random-weights"
         )
-    return path, read_stored_model(path).shape
+    return path, read_folder(path).shape
 
 
 def _label(name: str) -> str:

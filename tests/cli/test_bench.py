@@ -45,4 +45,4 @@ def test_positions_that_are_not_a_number(
     (work / "odd.json").write_text((tiny_folder / "config.json").read_text())
     edit_json(work / "odd.json", max_position_embeddings="2048")
     ended = grasp_deploy("bench", *bench, "odd.json", "--random-weights")
-    assert_refused(ended, "max_position_embeddings", "mend")
+    assert_refused(ended, "does not fit (max_position_embeddings", "fetch the model")

@@ -46,7 +46,7 @@ MINISTRAL = {**SLIDING, "model_type": "mistral", "architectures": ["MistralForCa
         ({"hidden_act": "gelu"}, ("the activation gelu", "silu alone")),
         (SLIDING, ("a Llama whose config.json has sliding",)),
         (MINISTRAL, ("the architecture Ministral", "not supported")),
-        ({"max_position_embeddings": "512"}, ("config.json cannot be read", "'512'")),
+        ({"max_position_embeddings": "512"}, ("config.json does not fit", "'512'")),
         ({"vocab_size": 300}, ("embed_tokens", "(256, 64)", "(300, 64) by config.json", AGAIN)),
         ({"num_hidden_layers": 4}, ("lacks model.layers.3.", "config.json asks for", AGAIN)),
         ({"num_hidden_layers": 2}, ("holds model.layers.2.", "does not know", AGAIN)),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from grasp_deploy.engine import serve as module
 from grasp_deploy.engine import vllm_process
@@ -22,10 +23,13 @@ from grasp_deploy.engine.serve import (
     serve_command,
 )
 from grasp_deploy.errors import ChildError, InputError
+from tests.quantised import quantise
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
 GIBIBYTE = 2**30
 VLLM = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve"]
+READS = ["--config-format", "hf", "--load-format", "safetensors", "--tokenizer-mode", "hf"]
+FORMAT = [*READS, "--runner", "generate", "--dtype", "float32"]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,7 @@ def test_the_command_binds_to_this_machine_and_bounds_the_cache(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "available_memory_bytes", lambda: 64 * GIBIBYTE)
-    own = ["--host", "127.0.0.1"]
+    own = ["--host", "127.0.0.1", *FORMAT]
     for workers in (1, 2):
         size = ["--kv-cache-memory-bytes", str(4 * GIBIBYTE // workers)]
         given = ["-tp", str(workers)]
@@ -71,8 +75,52 @@ def test_the_command_adds_nothing_that_the_user_says(model: Path) -> None:
         ["--host", "0.0.0.0", "--gpu-memory-utilization=0.3"],
         ["--uds", "socket", "--kv_cache_memory_bytes", "9"],
     ):
-        assert serve_command(model, arguments, "cpu") == [*VLLM, str(model), *arguments]
-    assert serve_command(model, [], "cuda") == [*VLLM, str(model), "--host", "127.0.0.1"]
+        assert serve_command(model, arguments, "cpu") == [*VLLM, str(model), *FORMAT, *arguments]
+    own = ["--host", "127.0.0.1", *FORMAT]
+    assert serve_command(model, [], "cuda") == [*VLLM, str(model), *own]
+
+
+def test_another_format_is_the_users_choice(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "vllm.yaml").write_text("load_format: dummy\ndtype: bfloat16\n")
+    chosen = [
+        *("--config-format=mistral", "--load_format", "mistral", "--tokenizer-mode", "mistral"),
+        *("--runner", "pooling", "--dtype", "half"),
+    ]
+    for arguments, left in (
+        (chosen, []),
+        (["--config", str(tmp_path / "vllm.yaml")], [*READS[:2], *READS[4:], *FORMAT[6:8]]),
+        (["--tokenizer", "T", "--convert", "embed", "-q", "fp8"], READS[:4]),
+    ):
+        ours = ["--host", "127.0.0.1", *left]
+        assert serve_command(model, arguments, "cuda") == [*VLLM, str(model), *ours, *arguments]
+
+
+def test_what_is_served_has_the_weights_dtype_unless_they_are_quantised(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "dense", dtype=torch.bfloat16)
+    config = json.loads((tmp_path / "dense" / "config.json").read_text())
+    (tmp_path / "dense" / "config.json").write_text(json.dumps({**config, "dtype": "float32"}))
+    assert serve_command(tmp_path / "dense", [], "cuda")[-2:] == ["--dtype", "bfloat16"]
+    quantise(tmp_path / "dense", tmp_path / "int8")
+    assert "--dtype" not in serve_command(tmp_path / "int8", [], "cuda")
+
+
+@pytest.mark.parametrize(
+    ("changes", "longer"),
+    [
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": None}, True),
+        ({"rope_parameters": {"rope_theta": 10000.0}, "rope_scaling": None}, False),
+    ],
+)
+def test_only_stretched_positions_take_a_longer_context(
+    model: Path, tmp_path: Path, changes: dict[str, object], longer: bool
+) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    if longer:
+        check_before_serving(folder, with_port("--max-model-len", "600"))
+    else:
+        assert "longer than the 512 positions" in refusal(folder, "--max-model-len", "600")
 
 
 def test_the_cpu_cache_takes_a_full_context_if_memory_allows(model: Path) -> None:

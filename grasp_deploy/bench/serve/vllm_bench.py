@@ -15,6 +15,7 @@ from msgspec import to_builtins
 
 from grasp_deploy.bench.serve.record import LoadPoint, Percentiles, Sample, ServeSettings
 from grasp_deploy.engine.child import answer_requests
+from grasp_deploy.engine.flags import FORMAT
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 PERCENTILES = (50, 90, 99)
@@ -29,7 +30,8 @@ def load_arguments(
     Random tokens arrive as fast as the concurrency allows, or at a mean rate (a Poisson process).
     """
     arguments = [
-        *("--backend", "vllm", "--base-url", url, "--tokenizer", str(directory)),
+        *("--backend", "vllm", "--base-url", url),
+        *("--tokenizer", str(directory), "--tokenizer-mode", FORMAT["tokenizer_mode"]),
         *("--dataset-name", "random", "--num-prompts", str(settings.requests)),
         *("--random-input-len", str(settings.prompt_tokens)),
         *("--random-output-len", str(settings.new_tokens), "--random-range-ratio", "0"),

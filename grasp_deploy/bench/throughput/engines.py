@@ -15,6 +15,7 @@ from grasp_deploy.bench.throughput.record import ThroughputSettings
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_head_size
 from grasp_deploy.checkpoint.read.loading import resolve_device
+from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import BLOCK_TOKENS, vllm_child_environment, vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
@@ -94,8 +95,9 @@ def load_request(model: BenchModel, folder: Path, settings: ThroughputSettings) 
         weights = {"random_weights": model.random_weights, "seed": settings.seed}
         return {**common, **weights, "device": settings.device}
     engine = {
+        **FORMAT,
         **common,
-        "load_format": "dummy" if model.random_weights else "auto",
+        **({"load_format": "dummy"} if model.random_weights else {}),
         "kv_cache_memory_bytes": settings.kv_memory_bytes,
         # Of no use beside the line above, but unless so much is free, vLLM does not start: and
         # the other models' engines are there already.

@@ -51,12 +51,35 @@ FAMILIES = (
 )
 
 
+# Keys of a config.json that name another model, or that change it for one of its readers alone:
+# what each is read as, and the values that change nothing.
+FOREIGN_KEYS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "transformers_weights": ("transformers loads the weight file that it names", (None,)),
+    "configuration_files": ("transformers reads the config file that it names", (None,)),
+    "speculators_config": ("vLLM serves the model that it names", (None,)),
+    "compression_config": ("vLLM alone reads it as a quantisation", (None, {})),
+    **dict.fromkeys(
+        ("text_config", "text_encoder", "decoder", "generator"),
+        ("vLLM takes the model's sizes from it", (None, {})),
+    ),
+    "is_encoder_decoder": ("vLLM looks for an encoder then", (None, False)),
+    "is_causal": ("vLLM alone attends to later tokens then", (None, True)),
+    "logit_scale": ("vLLM alone multiplies the logits by it", (None, 1.0)),
+    **dict.fromkeys(
+        ("bias", "qkv_bias", "qk_norm", "ada_rms_norm_t_cond"),
+        ("vLLM alone builds other layers then", (None, False)),
+    ),
+    "llama_4_scaling": ("vLLM alone scales queries by it", (None, {})),
+    "attention_chunk_size": ("vLLM alone attends in chunks then", (None,)),
+    "target_layer_count": ("vLLM alone counts the layers from it", (None, 0)),
+}
+
+
 class Kind(Struct):
     """The keys of a config.json that decide if a model is supported."""
 
     model_type: str = "missing"
     architectures: list[str] | None = None
-    quantization_config: Any = None
     hidden_act: str = "silu"
     layer_types: list[str] | None = None
 
@@ -68,9 +91,10 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
     for family in FAMILIES:
         expected = family.pruned_architecture if pruned else family.architecture
         if kind.model_type.removeprefix("grasp_") == family.model_type and (
-            not kind.architectures or expected in kind.architectures
+            set(kind.architectures or [expected]) == {expected}  # vLLM takes the first of several
         ):
             _refuse_what_is_not_served(family, pruned, kind)
+            _refuse_foreign_keys(config)
             return family, pruned
     name = kind.architectures[0] if kind.architectures else "unnamed"
     raise InputError(
@@ -79,13 +103,17 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
     )
 
 
+def _refuse_foreign_keys(config: dict[str, Any]) -> None:
+    for key, (effect, neutral) in FOREIGN_KEYS.items():
+        if config.get(key) not in neutral:
+            raise InputError(
+                f"config.json says {key} = {config[key]!r:.40}, and {effect}, so two programs "
+                "would see two models: take the key out of config.json, or take another model"
+            )
+
+
 def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None:
     """Refuse, before the work, what cannot be cut, or what transformers loads and vLLM does not."""
-    if kind.quantization_config:
-        raise InputError(
-            "the model is quantised, and gates are learnt and cut on plain weights: compress the "
-            "unquantised model, then quantise the result"
-        )
     if kind.hidden_act != "silu":
         raise InputError(
             f"the activation {kind.hidden_act} (hidden_act) is not supported, since vLLM serves "

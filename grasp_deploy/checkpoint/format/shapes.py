@@ -7,27 +7,82 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
 from grasp_deploy.checkpoint.format.families import REMEDY, Family, family_of
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json, typed
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Positive = Annotated[float, Meta(gt=0, le=1e15)]
+APART = ("per_layer_config", "quantization_config")  # what the dense model does not have
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as safetensors call them
 
 
-class Sizes(Struct):
-    """The sizes in a config.json; those that a family has a default for may be absent."""
+class Limits(Struct):
+    """What the tokens of a sequence must fit."""
+
+    vocab_size: Size
+    max_position_embeddings: Size | None = None
+
+
+class Rope(Struct):
+    """How rotary positions are spread: `rope_parameters`, or `rope_scaling` of older files."""
+
+    factor: Positive | None = None
+    rope_theta: Positive | None = None
+    original_max_position_embeddings: Size | None = None
+    rope_type: str | None = None
+    type: str | None = None
+
+
+class LayerSizes(Struct, forbid_unknown_fields=True):
+    """What may differ from layer to layer: other keys would change the model unseen."""
+
+    num_attention_heads: Size | UnsetType = UNSET
+    num_key_value_heads: Size | UnsetType = UNSET
+    intermediate_size: Size | UnsetType = UNSET
+
+
+class Quantization(Struct):
+    """What was done to the weights after they were trained or cut."""
+
+    quant_method: str
+
+
+class Sizes(Limits, kw_only=True):
+    """The keys of a config.json that decide a model, in the types that its readers take.
+
+    Those that a family has a default for may be absent.
+    """
 
     hidden_size: Size
-    vocab_size: Size
     num_attention_heads: Size
     intermediate_size: Size
     num_hidden_layers: Annotated[int, Meta(ge=1, le=10_000)]  # beyond any model
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
-    per_layer_config: dict[str, dict[str, Any]] | None = None  # by the number of the layer
+    per_layer_config: dict[str, LayerSizes] | None = None  # by the number of the layer
+    rope_theta: Positive | None = None
+    rope_scaling: Rope | None = None
+    rope_parameters: Rope | None = None
+    rms_norm_eps: Annotated[float, Meta(ge=0, le=1)] | None = None
+    sliding_window: Size | None = None
+    max_window_layers: Count | None = None
+    use_sliding_window: bool | None = None
+    tie_word_embeddings: bool | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+    num_labels: Annotated[int, Meta(ge=0, le=100_000)] | None = None  # as many rows are built
+    id2label: dict[str, Any] | None = None
+    label2id: dict[str, Any] | None = None
+    bos_token_id: int | list[int] | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    quantization_config: Quantization | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +109,8 @@ class ModelShape:
     o_bias: bool
     mlp_bias: bool
     dtype: str
+    quantization: str | None = None  # the method, where the weights were quantised afterwards
+    stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
 
     @property
     def bytes_per_parameter(self) -> int:
@@ -106,7 +163,7 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
-        return self.parameters * self.bytes_per_parameter
+        return self.stored_bytes or self.parameters * self.bytes_per_parameter
 
     def kv_bytes_per_token(self, kv_bytes_per_value: int | None = None) -> int:
         """Bytes that one cached token takes: `Σ 2·K·D·bytes` over the layers."""
@@ -121,29 +178,43 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_json(path / "config.json" if path.is_dir() else path, REMEDY)
 
 
+def limits_of(config: dict[str, Any], source: str | Path = "config.json") -> Limits:
+    """What tokens must fit the model of a parsed config.json; InputError for odd types."""
+    return typed(config, Limits, source, REMEDY)
+
+
+def rope_of(config: dict[str, Any]) -> Rope:
+    """How a parsed config.json spreads positions; InputError for odd types."""
+    sizes = typed(config, Sizes, "config.json", REMEDY)
+    return sizes.rope_parameters or sizes.rope_scaling or Rope()
+
+
 def model_shape(config: dict[str, Any]) -> ModelShape:
     """The shape in a parsed config.json; InputError for an unsupported or inconsistent one."""
     family, pruned = family_of(config)
     sizes = typed(config, Sizes, "config.json", REMEDY)
-    heads = sizes.num_attention_heads
+    heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = sizes.num_key_value_heads or family.default_key_value_heads or heads
-    dense_layer = vars(LayerShape(heads, kv_heads, sizes.intermediate_size))
-    rows = [(sizes.per_layer_config or {}).get(str(i), {}) for i in range(sizes.num_hidden_layers)]
+    dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
+    if sizes.per_layer_config and not pruned:
+        raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")
+    rows = [
+        to_builtins((sizes.per_layer_config or {}).get(str(layer), LayerSizes()))
+        for layer in range(sizes.num_hidden_layers)
+    ]
     shape = ModelShape(
         family=family,
         pruned=pruned,
         hidden_size=sizes.hidden_size,
         vocab_size=sizes.vocab_size,
         head_dim=sizes.head_dim or family.default_head_dim or max(1, sizes.hidden_size // heads),
-        layers=tuple(
-            typed(dense_layer | row, LayerShape, f"layer {index} of config.json", REMEDY)
-            for index, row in enumerate(rows)
-        ),
-        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        layers=tuple(replace(dense_layer, **row) for row in rows),
+        tied_embeddings=bool(sizes.tie_word_embeddings),
         qkv_bias=_flag(config, family.qkv_bias),
         o_bias=_flag(config, family.o_bias),
         mlp_bias=_flag(config, family.mlp_bias),
-        dtype=_dtype(config),
+        dtype=_dtype(sizes),
+        quantization=quantization.quant_method if quantization else None,
     )
     _check_heads(shape)
     return shape
@@ -151,7 +222,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
 
 def dense_shape(config: dict[str, Any]) -> ModelShape:
     """The shape of the dense model that a pruned config.json came from (its global sizes)."""
-    dense = {key: value for key, value in config.items() if key != "per_layer_config"}
+    dense = {key: value for key, value in config.items() if key not in APART}
     return replace(model_shape(dense), pruned=False)
 
 
@@ -159,8 +230,8 @@ def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
 
 
-def _dtype(config: dict[str, Any]) -> str:
-    name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
+def _dtype(sizes: Sizes) -> str:
+    name = (sizes.dtype or sizes.torch_dtype or "float32").removeprefix("torch.")
     if name not in DTYPES:
         raise InputError(
             f"the weights are {name}, which cannot be pruned: take a model in {', '.join(DTYPES)}"

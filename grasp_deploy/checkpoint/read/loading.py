@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from grasp_deploy.checkpoint.format.shapes import DTYPES, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import DTYPES, limits_of, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import resolve_model
-from grasp_deploy.checkpoint.read.validate import read_stored_model
+from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
+# Keys that transformers reads beside the fields of a config's class, as older files have them.
+ALSO_DECLARED = {
+    *("torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"),
+    *("original_max_position_embeddings", "per_layer_config", "quantization_config"),
+}
 STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
 
 
@@ -34,23 +47,27 @@ def load(
     if dtype not in ("auto", *DTYPES):
         raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
     directory = resolve_model(str(model)).directory
-    read_stored_model(directory)  # which checks it
     return load_checked(directory, resolve_device(device), dtype, attention)
 
 
 def load_checked(
     directory: Path, device: torch.device, dtype: str, attention: str
 ) -> PreTrainedModel:
-    """Load a folder whose weights have been checked; in eval mode, straight onto the device."""
+    """Load a folder once `read_folder` has passed it; in eval mode, straight onto the device."""
+    stored = read_folder(directory)
     transformers_logging.disable_progress_bar()  # noise: many models are loaded
-    wanted = "float32" if dtype == "auto" and device.type == "cpu" else dtype
+    wanted = dtype
+    if dtype == "auto":
+        wanted = "float32" if device.type == "cpu" else stored.shape.dtype
     logger.info("loading %s onto %s in %s", directory, device, wanted)
     try:
         with device:
             model = AutoModelForCausalLM.from_pretrained(
                 directory,
-                dtype=wanted if wanted == "auto" else getattr(torch, wanted),
+                config=class_config(stored.config),
+                dtype=getattr(torch, wanted),
                 attn_implementation=attention,
+                use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,  # and never asked for on stdin
             )
@@ -69,14 +86,27 @@ def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
     Raises InputError if transformers can make none of that config.json.
     """
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config = class_config(read_config(directory))
         config.return_dict = True
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation="sdpa"
+        )
         tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
         model.load_state_dict({**tied, **state})
     except Exception as error:  # as above
         raise _not_loadable(directory, error) from error
     return model.eval()
+
+
+def class_config(stated: dict[str, Any]) -> PreTrainedConfig:
+    """What transformers makes of the keys of a parsed config.json that its class declares.
+
+    It would take any other key for an attribute too: one that names a file or a kernel to load, or
+    that stands in for a method.
+    """
+    declared = {field.name for field in fields(CONFIG_MAPPING[stated["model_type"]])}
+    kept = {key: value for key, value in stated.items() if key in declared | ALSO_DECLARED}
+    return AutoConfig.for_model(stated["model_type"], **kept)
 
 
 def _not_loadable(directory: Path, error: Exception, other: str = "") -> InputError:
@@ -102,8 +132,12 @@ def random_model(
     """
     stated = read_config(path)
     shape = model_shape(stated)
+    refuse_quantised(shape)
     device = torch.device(device)
-    config = AutoConfig.for_model(**stated | {"initializer_range": STANDARD_DEVIATION})
+    try:
+        config = class_config(stated | {"initializer_range": STANDARD_DEVIATION})
+    except Exception as error:  # as above
+        raise _not_loadable(path, error) from error
     forked = [device] if device.type == "cuda" else []  # the CPU's state always is
     try:
         with torch.random.fork_rng(forked), device:
@@ -122,7 +156,8 @@ def random_model(
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model folder; InputError if it has none that works."""
+    """The tokenizer of a folder once `read_folder` has passed it; InputError if none works."""
+    read_folder(directory)  # transformers reads config.json for a tokenizer as well
     try:
         return AutoTokenizer.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
@@ -136,17 +171,18 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
     """InputError if `(n, T)` sequences do not fit the model of a parsed config.json."""
-    longest, length = config.get("max_position_embeddings"), token_ids.shape[1]
+    limits, length = limits_of(config), token_ids.shape[1]
+    longest = limits.max_position_embeddings
     if longest is not None and length > longest:
         raise InputError(
             f"sequences of {length} tokens are longer than the {longest} positions that the model "
             f"was made for: use --sequence-length {longest} or less"
         )
     largest = int(token_ids.max())
-    if largest >= config["vocab_size"]:
+    if largest >= limits.vocab_size:
         raise InputError(
             f"the tokenizer gave token {largest}, and the model's vocabulary has only "
-            f"{config['vocab_size']}: put the tokenizer that belongs to the model in its folder"
+            f"{limits.vocab_size}: put the tokenizer that belongs to the model in its folder"
         )
 
 

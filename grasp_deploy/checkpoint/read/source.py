@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.format.shapes import limits_of, read_config
+from grasp_deploy.checkpoint.read.folder import weight_files
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.disk import kind_of, sha256
 from grasp_deploy.files.outputs import MANIFEST_FILE, PLAN_FILE
@@ -111,18 +112,12 @@ def resolve_config(name: str, revision: str | None = None) -> Path:
 
 def positions_at(path: Path) -> int | None:
     """Positions that the model of a config was made for; None where it is silent, or InputError."""
-    positions = read_config(path).get("max_position_embeddings")
-    if positions and (type(positions) is not int or positions < 0):
-        raise InputError(
-            f"max_position_embeddings of {path} is {positions!r:.40}, not a positive whole number: "
-            "mend the config, or fetch the model again"
-        )
-    return positions or None
+    return limits_of(read_config(path), path).max_position_embeddings
 
 
 def file_hashes(directory: Path) -> dict[str, str]:
-    """SHA-256 of each safetensors file of a folder, by file name."""
-    return {path.name: weight_hash(path) for path in sorted(directory.glob("*.safetensors"))}
+    """SHA-256 of each file of a model folder's weights, by file name."""
+    return {path.name: weight_hash(path) for path in weight_files(directory)[0]}
 
 
 def weight_hash(path: Path) -> str:

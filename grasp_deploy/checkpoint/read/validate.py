@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from safetensors import SafetensorError, safe_open
 
 from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.folder import (
+    INDEX_FILE,
+    QUANTIZATION_FILE,
+    listed,
+    weight_files,
+)
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.json_files import read_json, typed
 
-WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
-PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 DTYPE_OF_CODE = {code: dtype for dtype, code in DTYPES.items()}
+EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 APART = "the two do not belong together; fetch the model again"
 
 
@@ -50,22 +51,60 @@ class StoredTensor:
         return cls(path, DTYPE_OF_CODE.get(code, code), tuple(tensor.get_shape()))
 
 
-class ShardIndex(msgspec.Struct):
-    """The required keys of an index of shards; transformers loads none without metadata."""
-
-    weight_map: dict[str, str]  # file by tensor name
-    metadata: dict[str, Any]
-
-
 def read_stored_model(directory: Path) -> StoredModel:
-    """Read and compare a folder's config.json and weight headers.
+    """Read a folder whose weights are to be cut, healed or compared; InputError for quantised ones.
+
+    Otherwise as `read_folder`.
+    """
+    model = read_folder(directory)
+    refuse_quantised(model.shape)
+    return model
+
+
+def refuse_quantised(shape: ModelShape) -> None:
+    """InputError for a model whose weights were quantised."""
+    if shape.quantization is not None:
+        raise InputError(
+            f"the model is quantised ({shape.quantization}), and gates are learnt and cut on plain "
+            "weights: compress or heal the unquantised model, then quantise the result"
+        )
+
+
+def read_folder(directory: Path) -> StoredModel:
+    """Read and compare a folder's config.json and weight headers: what every command asks first.
 
     Buffers that older checkpoints carry along, and a second copy of tied embeddings, are left out.
-    Raises InputError for damaged files, and for tensors or dtypes that do not fit the config.
+    Raises InputError for damaged files, for tensors or dtypes that do not fit the config, and for a
+    folder in which two programs would see two models.
     """
     config = read_config(directory)
     shape = model_shape(config)
+    if shape.quantization is None and (directory / QUANTIZATION_FILE).exists():
+        raise InputError(
+            f"{directory} holds {QUANTIZATION_FILE}, which vLLM alone reads: quantise with a tool "
+            "that writes quantization_config into config.json, or move the file out of the folder"
+        )
     tensors = _stored_tensors(directory)
+    if shape.quantization is not None:
+        return _quantised(StoredModel(directory, config, shape, {}), tensors)
+    expected = shape.tensor_shapes()
+    _refuse_missing_and_surplus(directory, shape, tensors)
+    for name, size in expected.items():
+        _check_size(tensors[name], name, size)
+    _check_tied_copy(shape, tensors)
+    dtype = _common_dtype({name: tensors[name] for name in expected})
+    if shape.pruned and dtype != shape.dtype:
+        raise InputError(
+            f"{directory / 'config.json'} says {shape.dtype} and the tensors are {dtype}: one of "
+            "them was replaced; export the checkpoint again"
+        )
+    files = {name: tensors[name].path for name in expected}
+    return StoredModel(directory, config, replace(shape, dtype=dtype), files)
+
+
+def _refuse_missing_and_surplus(
+    directory: Path, shape: ModelShape, tensors: dict[str, StoredTensor]
+) -> None:
     expected = shape.tensor_shapes()
     if missing := [name for name in expected if name not in tensors]:
         raise InputError(
@@ -77,20 +116,68 @@ def read_stored_model(directory: Path) -> StoredModel:
         raise InputError(
             f"{directory} holds {listed(surplus)}, which its config.json does not know: {APART}"
         )
-    for name, size in expected.items():
-        if tensors[name].shape != size:
-            raise InputError(
-                f"{name} has the shape {tensors[name].shape} in {tensors[name].path} and {size} by "
-                f"config.json: {APART}"
-            )
-    dtype = _common_dtype({name: tensors[name] for name in expected})
-    if shape.pruned and dtype != shape.dtype:
+
+
+def _check_size(tensor: StoredTensor, name: str, size: tuple[int, ...]) -> None:
+    if tensor.shape != size:
         raise InputError(
-            f"{directory / 'config.json'} says {shape.dtype} and the tensors are {dtype}: one of "
-            "them was replaced; export the checkpoint again"
+            f"{name} has the shape {tensor.shape} in {tensor.path} and {size} by "
+            f"config.json: {APART}"
         )
-    files = {name: tensors[name].path for name in expected}
-    return StoredModel(directory, config, replace(shape, dtype=dtype), files)
+
+
+def _check_tied_copy(shape: ModelShape, tensors: dict[str, StoredTensor]) -> None:
+    """InputError for a head of its own where config.json ties it to the embeddings."""
+    if not (shape.tied_embeddings and HEAD in tensors):
+        return
+    import torch  # seconds, which other folders need not wait
+
+    pair, step = (tensors[EMBEDDINGS], tensors[HEAD]), 4096  # rows, to hold little in memory
+    same = pair[0].shape == pair[1].shape and pair[0].dtype == pair[1].dtype
+    with safe_open(pair[0].path, "pt") as embeddings, safe_open(pair[1].path, "pt") as head:
+        slices = embeddings.get_slice(EMBEDDINGS), head.get_slice(HEAD)
+        starts = range(0, shape.vocab_size, step) if same else ()
+        same = same and all(
+            torch.equal(*(part[start : min(start + step, shape.vocab_size)] for part in slices))
+            for start in starts
+        )
+    if not same:
+        raise InputError(
+            f"config.json says tie_word_embeddings, and {HEAD} differs from {EMBEDDINGS} in "
+            f"{tensors[HEAD].path.parent}: set tie_word_embeddings to false if the head is the "
+            "model's own, or save the model again"
+        )
+
+
+def _quantised(model: StoredModel, tensors: dict[str, StoredTensor]) -> StoredModel:
+    """A quantised folder: every module has tensors, and the plain ones have their sizes.
+
+    Each tool names and packs the others in its own way.
+    """
+    expected = model.shape.tensor_shapes()
+    held = {name.rpartition(".")[0] for name in tensors}
+    wanted = {name.rpartition(".")[0] for name in expected}
+    if missing := sorted(wanted - held):
+        raise InputError(
+            f"{model.directory} holds nothing for {listed(missing)}, which its config.json asks "
+            f"for: {APART}"
+        )
+    attention = {module.rpartition(".")[0] for module in wanted if module.endswith(".q_proj")}
+    known = tuple(f"{module}." for module in {*wanted, *attention, HEAD.removesuffix(".weight")})
+    if surplus := sorted(name for name in tensors if not name.startswith(known)):
+        raise InputError(
+            f"{model.directory} holds {listed(surplus)}, which its config.json does not know: "
+            f"{APART}"
+        )
+    for name, tensor in tensors.items():
+        if name in expected and tensor.dtype in DTYPES:
+            _check_size(tensor, name, expected[name])
+    files = {name: tensor.path for name, tensor in tensors.items()}
+    plain = tensors.get(EMBEDDINGS)
+    dtype = plain.dtype if plain is not None and plain.dtype in DTYPES else model.shape.dtype
+    stored_bytes = sum(path.stat().st_size for path in set(files.values()))
+    shape = replace(model.shape, dtype=dtype, stored_bytes=stored_bytes)
+    return replace(model, shape=shape, files=files)
 
 
 def check_tokenizer(directory: Path) -> None:
@@ -121,33 +208,18 @@ def _common_dtype(tensors: dict[str, StoredTensor]) -> str:
 
 
 def _stored_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a folder's weight files; InputError for pickled weights or none."""
-    if (directory / WEIGHTS_FILE).is_file():
-        return _header(directory / WEIGHTS_FILE)
-    if (directory / INDEX_FILE).is_file():
-        files = _indexed_files(directory / INDEX_FILE)
-        return {name: tensor for path in files for name, tensor in _header(path).items()}
-    pickles = sorted({path.name for pattern in PICKLES for path in directory.glob(pattern)})
-    if pickles:
-        raise InputError(
-            f"{directory} has its weights only as pickle ({listed(pickles)}), which can run code: "
-            f'convert them where you trust them, with transformers: from_pretrained("{directory}")'
-            ".save_pretrained(...) writes safetensors"
-        )
-    raise InputError(
-        f"{directory} holds no weights ({WEIGHTS_FILE} or {INDEX_FILE}): fetch the model again"
-    )
-
-
-def _indexed_files(index: Path) -> list[Path]:
-    remedy = "fetch the model again"
-    names = sorted(
-        set(typed(read_json(index, remedy), ShardIndex, index, remedy).weight_map.values())
-    )
-    for name in names:
-        if Path(name).name != name or not (index.parent / name).is_file():
-            raise InputError(f"{index} names {name!r:.80}, which is not a file beside it: {remedy}")
-    return [index.parent / name for name in names]
+    """Every tensor of a folder's weight files; InputError if one is not where the index puts it."""
+    files, weight_map = weight_files(directory)
+    tensors: dict[str, StoredTensor] = {}
+    for path in files:
+        for name, tensor in _header(path).items():
+            if weight_map and weight_map.get(name) != path.name:
+                raise InputError(
+                    f"{name} lies in {path}, and {INDEX_FILE} puts it elsewhere or leaves it out: "
+                    "fetch the model again"
+                )
+            tensors[name] = tensor
+    return tensors
 
 
 def _header(path: Path) -> dict[str, StoredTensor]:
@@ -169,12 +241,5 @@ def _header(path: Path) -> dict[str, StoredTensor]:
 
 
 def _ignored(name: str, shape: ModelShape) -> bool:
-    tied_copy = shape.tied_embeddings and name == "lm_head.weight"
+    tied_copy = shape.tied_embeddings and name == HEAD
     return tied_copy or name.endswith("rotary_emb.inv_freq")
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first three names, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

@@ -20,7 +20,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape
-from grasp_deploy.checkpoint.read.validate import INDEX_FILE, WEIGHTS_FILE
+from grasp_deploy.checkpoint.read.folder import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.files.progress import OnCount
 
 PIECE_BYTES = 2**20  # of a write; hundreds of MiB at once took Linux several times as long

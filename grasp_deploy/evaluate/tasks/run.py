@@ -86,7 +86,10 @@ def transformers_cells(
 
 
 def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettings:
-    """The settings with defaults filled in; on a CPU both engines compute in float32."""
+    """The settings with defaults filled in; on a CPU both engines compute in float32.
+
+    vLLM is the exception for quantised models: its kernels for them are not made for it.
+    """
     if settings.engine == "vllm":
         platform = vllm_platform(settings.device, settings.enforce_eager)
         for model in models:
@@ -99,6 +102,8 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
     else:
         raise InputError(f"--engine {settings.engine} is unknown: use transformers or vllm")
     in_float32 = settings.dtype == "auto" and device == "cpu"
+    if settings.engine == "vllm" and any(model.shape.quantization for model in models):
+        in_float32 = False
     return replace(
         settings,
         device=device,

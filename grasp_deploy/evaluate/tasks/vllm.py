@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from grasp_deploy.engine.child import answer_requests, child
+from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import (
     BLOCK_TOKENS,
     answer_to_its_name,
@@ -63,6 +64,7 @@ def engine_arguments(model: BenchModel, settings: TaskSettings) -> dict[str, Any
     if settings.dtype != "auto":
         shape = replace(shape, dtype=settings.dtype)
     arguments: dict[str, Any] = {
+        **FORMAT,
         "pretrained": str(model.path),
         "dtype": shape.dtype,
         "batch_size": "auto",  # of lm-eval: it hands over all requests, and vLLM schedules

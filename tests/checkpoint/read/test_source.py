@@ -167,7 +167,9 @@ def test_files_and_revisions_of_folders_are_refused(tmp_path: Path) -> None:
 
 
 def test_hashes_are_of_the_weight_files_alone(tmp_path: Path) -> None:
-    for name in ("b.safetensors", "a.safetensors", "config.json"):
+    index = {"metadata": {}, "weight_map": {"x": "b.safetensors", "y": "a.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    for name in ("b.safetensors", "a.safetensors", "consolidated.safetensors"):
         (tmp_path / name).write_text(name)
     assert list(file_hashes(tmp_path).items()) == [
         (name, hashlib.sha256(name.encode()).hexdigest())

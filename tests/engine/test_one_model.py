@@ -1,0 +1,98 @@
+"""vLLM serves the model that transformers evaluates, whatever lies beside its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import ProxyHandler, Request, build_opener
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.verify import greedy_tokens as greedy_with_transformers
+from grasp_deploy.engine.offline import greedy_tokens
+from grasp_deploy.engine.serve import running_server
+from tests.quantised import quantise
+from tests.tiny import random_kept, save_tiny, slice_by_hand
+
+pytestmark = pytest.mark.vllm
+PROMPTS = torch.randint(1, 256, (4, 16), generator=torch.Generator().manual_seed(5))
+NEW_TOKENS = 24
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def full_snapshot(folder: Path) -> None:
+    """Mistral's format beside the usual one, of another model; and what makes vLLM embed text."""
+    model = save_tiny("mistral", folder, sliding_window=None)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="30KB")
+    stray = {"norm.weight": torch.zeros(64), "lm_head.weight": torch.zeros(256, 64)}
+    save_file(stray, folder / "consolidated.safetensors")
+    (folder / "params.json").write_text(json.dumps({"dim": 64, "n_layers": 1, "vocab_size": 256}))
+    pooling = {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}
+    (folder / "modules.json").write_text(json.dumps([pooling]))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
+
+
+def quantised(folder: Path) -> None:
+    dense = save_tiny("llama", folder / "dense", dtype=torch.bfloat16)
+    slice_by_hand(dense, random_kept(dense.config)).save_pretrained(folder / "pruned")
+    quantise(folder / "pruned", folder / "int8")
+    for path in [*(folder / "int8").iterdir()]:
+        path.rename(folder / path.name)
+
+
+def other_files_and_kernels(folder: Path) -> None:
+    save_tiny("qwen2", folder, tie_word_embeddings=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    for name in ("model.gguf", "pytorch_model.bin", "model.pt", "original"):
+        (folder / name).mkdir() if name == "original" else (folder / name).write_bytes(b"\x80")
+    save_file({"model.norm.weight": torch.zeros(128)}, folder / "original" / "model.safetensors")
+    edit_config(folder, dtype="float16", attn_implementation="somebody/kernel")
+
+
+def test_a_full_snapshot_is_served_as_it_is_evaluated(tmp_path: Path) -> None:
+    full_snapshot(tmp_path / "model")
+    model = load(tmp_path / "model", device="cpu")
+    expected = greedy_with_transformers(model, PROMPTS, NEW_TOKENS)
+    flags = ["--max-model-len", "64", "--enforce-eager", "--kv-cache-memory-bytes", "67108864"]
+    opener = build_opener(ProxyHandler({}))
+    with running_server(tmp_path / "model", flags, tmp_path / "log") as url:
+        request = {
+            "prompt": PROMPTS.tolist(),
+            "max_tokens": NEW_TOKENS,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        data, headers = json.dumps(request).encode(), {"Content-Type": "application/json"}
+        with opener.open(Request(f"{url}/v1/completions", data, headers)) as reply:
+            choices = json.load(reply)["choices"]
+    assert [choice["token_ids"] for choice in choices] == expected
+    assert "dtype=torch.float32" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("make", "new_tokens"),
+    [
+        (quantised, 1),  # in bfloat16 later ones may differ
+        pytest.param(other_files_and_kernels, NEW_TOKENS, marks=pytest.mark.all),
+    ],
+)
+def test_vllm_gives_transformers_tokens(
+    make: Callable[[Path], None], new_tokens: int, tmp_path: Path
+) -> None:
+    make(tmp_path)
+    model = load(tmp_path, device="cpu")
+    expected = greedy_with_transformers(model, PROMPTS, new_tokens)
+    assert greedy_tokens(tmp_path, PROMPTS.tolist(), new_tokens) == expected
