@@ -27,7 +27,7 @@ PEFT := peft==0.21.2 # of what it asks for, all is there by then
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-gpu test-all lint docs clean
+.PHONY: help setup demo check test test-gpu test-all fuzz lint docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -52,6 +52,9 @@ test-gpu: ## the tests that need an NVIDIA GPU; where there is none it says so a
 
 test-all: setup ## what `make test` leaves out: every README command, all kills, long runs
 	@$(PYTEST) -m all
+
+fuzz: setup ## damage files and options at random, MINUTES of it (default 10) from run SEED on
+	@$(BIN)/python -m tests.fuzz --runs 100000 --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
 
 lint: setup ## spelling, ruff, mypy and the import contracts
 	@$(BIN)/codespell

@@ -1,4 +1,15 @@
-"""The exceptions that end a command without a traceback."""
+"""The exceptions that end a command without a traceback, and texts of others made harmless."""
+
+# Control characters, and marks that turn the direction of writing, by pictures of one column: names
+# and texts in files of strangers would repaint the terminal with them.
+PICTURES = {
+    **{
+        code: "\ufffd"
+        for code in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    },
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: "\u2421",
+}
 
 
 class InputError(ValueError):
@@ -10,6 +21,11 @@ class InputError(ValueError):
 
 class ChildError(RuntimeError):
     """Failure of a child process, such as vLLM; the message ends with the end of its log."""
+
+
+def printable(text: str) -> str:
+    """The text as a terminal may show it: a picture for each character that would act on it."""
+    return text.translate(PICTURES)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -12,10 +12,11 @@ from grasp_deploy.checkpoint.footprint import Footprint, footprint
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
 
-Positive = Annotated[float, Meta(gt=0)]
-Amount = Annotated[float, Meta(ge=0)]
-PositiveCount = Annotated[int, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=0)]
+# Bounds beyond any measurement, within which no ratio, sum or square overflows.
+Positive = Annotated[float, Meta(ge=1e-12, le=1e15)]
+Amount = Annotated[float, Meta(ge=0, le=1e15)]
+PositiveCount = Annotated[int, Meta(ge=1, le=2**62)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
 TOLERANCE = 0.005  # of weights and KV cache, which config.json determines
 AS_PREDICTED, NOT_AS_PREDICTED = "as predicted", "not as predicted"
 
@@ -104,8 +105,11 @@ def record_models(models: Sequence[BenchModel]) -> list[RecordModel]:
 
 
 def relative_error(measured: float, predicted: float) -> float:
-    """Measured over predicted, less 1; negative if the measured size is smaller."""
-    return measured / predicted - 1
+    """Measured over predicted, less 1; negative if the measured size is smaller.
+
+    A prediction of nothing, which only an edited record has, counts as one.
+    """
+    return measured / max(predicted, 1) - 1
 
 
 def prediction_outcome(error: float) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
 from grasp_deploy.checkpoint.format.shapes import (
     LayerShape,
     ModelShape,
+    Size,
     dense_shape,
     model_shape,
     read_config,
@@ -16,6 +17,8 @@ from grasp_deploy.checkpoint.format.shapes import (
 from grasp_deploy.checkpoint.limits import check_tensor_parallel, tensor_parallel_sizes
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.errors import InputError
+
+Total = Annotated[int, Meta(ge=1, le=2**62)]
 
 
 class Footprint(Struct, frozen=True, omit_defaults=True):
@@ -30,19 +33,23 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
 
     pruned: bool
     dtype: str
-    hidden_size: int
-    vocab_size: int
+    hidden_size: Size
+    vocab_size: Size
     tied_embeddings: bool
-    head_dim: int
-    parameters: int
-    weight_bytes: int
-    kv_bytes_per_token: int
-    layers: list[LayerShape]
+    head_dim: Size
+    parameters: Total
+    weight_bytes: Total
+    kv_bytes_per_token: Total
+    layers: Annotated[list[LayerShape], Meta(min_length=1)]
     distinct_shapes: int
     tensor_parallel_sizes: list[int]
     quantization: str | None = None
     memory_bytes: int | None = None
     cached_tokens_that_fit: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.vocab_size * self.hidden_size < self.parameters <= self.weight_bytes:
+            raise ValueError("its embedding, parameters and weight_bytes do not fit together")
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON has them, without those that were not asked for."""

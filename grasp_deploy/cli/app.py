@@ -8,7 +8,7 @@ import typer
 
 from grasp_deploy.cli import checkpoint, compress
 from grasp_deploy.cli.bench import bench_app
-from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, tidy_process
+from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, silence_libraries, tidy_process
 from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.report import report_command
 from grasp_deploy.version import __version__
@@ -52,3 +52,5 @@ def _global_options(
         raise typer.Exit
     if verbose:
         log_to_stderr()
+    else:
+        silence_libraries()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from grasp_deploy.cli.console import stdout
 from grasp_deploy.cli.options import (
@@ -87,7 +88,8 @@ def _show_all(context: typer.Context, asked: bool | None) -> None:
     context.get_help()  # prints it
     table = Table.grid(padding=(0, 2))
     for name, f in STUDY_FIELDS.items():
-        table.add_row(name.replace("_", "-"), f.metadata["help"] + default_text(f.default))
+        text = Text.from_markup(f.metadata["help"] + default_text(f.default))
+        table.add_row(name.replace("_", "-"), text)
     title = "Studies: --set NAME=VALUE"
     stdout.print(Panel(table, title=title, title_align="left", border_style="dim"))
     raise typer.Exit

@@ -8,24 +8,40 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperGroup
 
-from grasp_deploy.errors import ChildError, InputError, first_line
+from grasp_deploy.errors import ChildError, InputError, first_line, is_out_of_memory, printable
 
 CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 LESS_MEMORY = (
     "use a smaller batch size, a shorter --sequence-length, --dtype bfloat16, or a larger device"
 )
-stdout = Console(emoji=False)
-stderr = Console(stderr=True, emoji=False, markup=False, highlight=False)
+UsageError: Any = typer.BadParameter.__base__  # Typer has no public name for it
+
+
+class PlainConsole(Console):
+    """A stream on which no text acts on the terminal: escapes are shown, brackets are brackets."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+stdout = PlainConsole(emoji=False, markup=False)
+stderr = PlainConsole(stderr=True, emoji=False, markup=False, highlight=False)
 
 
 class ErrorBoundary(TyperGroup):
@@ -41,10 +57,11 @@ class ErrorBoundary(TyperGroup):
         if "--verbose" in args[:end]:
             own = [argument for argument in args[:end] if argument != "--verbose"]
             args = ["--verbose", *own, *args[end:]]
-        return super().parse_args(ctx, args)
+        with error_boundary(), readable_usage():
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with error_boundary():
+        with error_boundary(), readable_usage():
             return super().invoke(ctx)
 
 
@@ -69,14 +86,27 @@ def error_boundary() -> Iterator[None]:
         if error.errno == errno.ENOSPC and not where:  # buffered output will not fit either
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(BAD_INPUT)
-    except RuntimeError as error:  # torch's words, since this module must not import it
-        if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         print_error("error", f"out of memory ({first_line(error)}): {LESS_MEMORY}")
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
         stderr.print("interrupted")
         sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def readable_usage() -> Iterator[None]:
+    """Turn the box that Typer prints about a wrong option into one line."""
+    try:
+        yield
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # which shows the help
+            raise
+        command = error.ctx.command_path if error.ctx else "grasp-deploy"
+        text = error.format_message().rstrip(".")
+        raise InputError(f"{text}: see {command} --help") from None
 
 
 @contextmanager
@@ -104,7 +134,14 @@ def print_error(label: str, text: str) -> None:
 
 def print_line(text: str) -> None:
     """One line on stdout as it is, however narrow the terminal."""
-    stdout.print(text, soft_wrap=True, markup=False, highlight=False)
+    stdout.print(text, soft_wrap=True, highlight=False)
+
+
+def silence_libraries() -> None:
+    """Keep warnings of libraries off the error stream: what concerns our users we say."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when it is imported
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
 
 
 def log_to_stderr() -> None:
@@ -120,4 +157,4 @@ def log_to_stderr() -> None:
 
 def print_json(record: dict[str, Any]) -> None:
     """Print the one document of `--json` on stdout."""
-    print(json.dumps(record, indent=2))
+    print(json.dumps(record, indent=2).replace("\x7f", "\\u007f"))  # all else is escaped

@@ -21,7 +21,7 @@ from grasp_deploy.cli.options import (
     takes_settings,
 )
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.settings import CardSettings, PerplexitySettings, TaskSettings
+from grasp_deploy.evaluate.settings import SEQUENCES, CardSettings, PerplexitySettings, TaskSettings
 
 TaskNames = Annotated[
     str | None, typer.Option("--tasks", help="lm-eval's names, such as arc_easy,piqa.")
@@ -69,7 +69,13 @@ def _measured_perplexity(directory: Path, settings: PerplexitySettings) -> dict[
     """Load a model and measure it with progress bars; returns the record that `--json` prints."""
     from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
     from grasp_deploy.checkpoint.read.source import positions_at
-    from grasp_deploy.data import evaluation_source, read_blocks, read_token_documents
+    from grasp_deploy.data import (
+        Blocks,
+        Documents,
+        evaluation_source,
+        read_blocks,
+        read_token_documents,
+    )
     from grasp_deploy.evaluate.perplexity import perplexity
     from grasp_deploy.report.progress import stage_bars
 
@@ -82,8 +88,16 @@ def _measured_perplexity(directory: Path, settings: PerplexitySettings) -> dict[
             "or less"
         )
     source = evaluation_source(settings.data, settings.split, settings.column)
-    read = read_token_documents if settings.per_document else read_blocks
-    text = read(tokenizer, source, length, settings.sequences)
+    wanted = settings.sequences or SEQUENCES
+    text: Blocks | Documents
+    if settings.per_document:
+        text = read_token_documents(tokenizer, source, length, wanted)
+    else:
+        text = read_blocks(tokenizer, source, length, wanted, or_fewer=settings.sequences is None)
+        if (found := len(text.token_ids)) < wanted:
+            print_error(
+                "warning", f"the text has only {found} sequences of {length} tokens: all are taken"
+            )
     calibrated_on_share = _calibrated_share(directory, text.running_texts)
     loaded = load(directory, device=settings.device, dtype=settings.dtype)
     with stage_bars(stderr) as on_progress:

@@ -58,6 +58,8 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
 
     if html:
         check_page_place(html)
+    if png:
+        check_figures(png, ())
     with stderr.status("drawing"):
         files = {html: page(sections).encode()} if html else {}
         if png:

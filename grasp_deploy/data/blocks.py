@@ -14,7 +14,7 @@ from torch import Tensor
 from grasp_deploy.data.corpora import find_corpus, remote_documents
 from grasp_deploy.data.files import local_documents
 from grasp_deploy.data.source import TextSource
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -89,10 +89,14 @@ def read_blocks(
     source: TextSource,
     sequence_length: int,
     sequences: int | None,
+    *,
+    or_fewer: bool = False,
 ) -> Blocks:
     """Read a source and cut it into sequences: `read_documents`, then `token_blocks`."""
     documents = read_documents(source, tokenizer)
-    token_ids = token_blocks(tokenizer, documents, sequence_length, sequences, source.what)
+    token_ids = token_blocks(
+        tokenizer, documents, sequence_length, sequences, source.what, or_fewer=or_fewer
+    )
     return Blocks(token_ids, source, len(documents))
 
 
@@ -152,12 +156,14 @@ def token_blocks(
     sequence_length: int,
     sequences: int | None,
     what: str,
+    *,
+    or_fewer: bool = False,
 ) -> Tensor:
     """The first `sequences` (None: all) of the joined text, (n, sequence_length) int64.
 
     Documents are joined by a blank line, tokenised without special tokens and cut without
     overlap; the rest is dropped. Raises InputError, which names the text by `what`, if there are
-    fewer than `sequences`.
+    fewer than `sequences`; with `or_fewer` only if there is none.
     """
     if sequence_length < 2 or (sequences is not None and sequences < 1):
         raise InputError(
@@ -166,13 +172,14 @@ def token_blocks(
         )
     ids = _first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
     available = len(ids) // sequence_length
-    if available < (sequences or 1):
+    needed = 1 if or_fewer else sequences or 1
+    if available < needed:
         raise InputError(
             f"{what} is too short: its {len(ids)} tokens give {available} sequences of "
-            f"{sequence_length} tokens, and {sequences or 1} are needed; use more text, fewer "
+            f"{sequence_length} tokens, and {needed} are needed; use more text, fewer "
             "--sequences or a shorter --sequence-length"
         )
-    count = sequences or available
+    count = min(sequences or available, available)
     return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)
 
 
@@ -210,5 +217,11 @@ def _documents_within(documents: Sequence[str], characters: int) -> int:
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    try:
+        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    except Exception as error:  # whatever transformers makes of odd tokenizer files
+        raise InputError(
+            f"the model's tokenizer cannot read this text ({type(error).__name__}: "
+            f"{first_line(error)}): put the tokenizer files that belong to the model in its folder"
+        ) from None
     return ids

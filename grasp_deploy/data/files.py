@@ -7,9 +7,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.data.table import Columns, parse_split, slice_bound, texts_of
+from grasp_deploy.data.table import COLUMN_OPTION, Columns, parse_split, slice_bound, texts_of
 from grasp_deploy.errors import InputError, first_line
-from grasp_deploy.files.disk import kind_of
+from grasp_deploy.files.disk import kind_of, read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,7 +33,7 @@ def local_documents(
 
     A row of `.jsonl`, `.json`, `.csv` and `.parquet` is a document; any other file is one. Raises
     InputError for a file that is missing, empty or not of its format, another split's name, a slice
-    of plain text, and a missing column.
+    or a column of plain text, and a missing column.
     """
     name, start, stop = parse_split(split or "")
     kind = kind_of(path)
@@ -50,18 +50,23 @@ def local_documents(
     if path.suffix.lower() in REMEDIES:
         texts = texts_of(_columns(path, column), column, path, tokenizer)
         return texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
+    if column:
+        raise InputError(
+            f"{path} is plain text and has no columns: leave {COLUMN_OPTION} out, or store the "
+            "documents as .jsonl"
+        )
     if start or stop:
         raise InputError(
             f"split {split!r} of {path} is impossible: plain text is one document, read whole; "
             "leave the slice out, or store the documents as .jsonl"
         )
-    return texts_of({"text": [read_plain_text(path)]}, column, path)
+    return texts_of({"text": [read_plain_text(path)]}, None, path)
 
 
 def read_plain_text(path: Path) -> str:
     """The whole of a UTF-8 file; InputError for a file that cannot be read as text."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, "utf-8-sig")
         if "\0" in text:
             raise ValueError("it holds NUL bytes")
     except (OSError, ValueError) as error:

@@ -55,15 +55,17 @@ def calibration_sources(
 ) -> list[TextSource]:
     """Parse `TEXT[@SPLIT][=WEIGHT]` of each `--calibration`; `split` is for texts that name none.
 
-    Raises InputError for an empty part, a weight that is not positive, and a text that is given
-    twice.
+    Raises InputError for an empty part, a weight that is not positive, a text that is given twice,
+    and a `split` if each text names one.
     """
     sources: list[TextSource] = []
+    own_splits = 0
     for text in texts:
         head, _, number = text.rpartition("=")
         is_weighted = NUMBER.fullmatch(number) and not kind_of(text)
         head, weight = (head, float(number)) if is_weighted else (text, 1.0)
         what, chosen = _what_and_split(head, split, evaluates=False)
+        own_splits += what != head
         if not what or chosen == "" or not 0 < weight < math.inf:
             raise InputError(
                 f"--calibration {text!r} lacks a part or a positive weight: write "
@@ -74,6 +76,8 @@ def calibration_sources(
         sources.append(TextSource(what, chosen, column, weight))
     if not sources:
         raise InputError("--calibration names no text: give wikitext2, ptb, c4 or a file")
+    if split and own_splits == len(sources):
+        raise _needless_split(split)
     return sources
 
 
@@ -88,7 +92,7 @@ def evaluation_source(
     """Parse `[NAME=]TEXT[@SPLIT]`; corpora default to `test` (C4: `validation`).
 
     `split` is for a text that names none; `evaluates=False` makes the default `train`. Raises
-    InputError, which names `option`, for an empty part.
+    InputError, which names `option`, for an empty part, and for a split that is named twice.
     """
     named = None if kind_of(text) else re.fullmatch(r"([^/=@]*)=(.*)", text)
     name, rest = named.groups() if named else (None, text)
@@ -98,7 +102,13 @@ def evaluation_source(
             f"{option} {text!r} lacks a part: write NAME=TEXT@SPLIT, such as c4, "
             "mine=heldout.jsonl or wikitext2@validation"
         )
+    if split and what != rest:
+        raise _needless_split(split)
     return TextSource(what, chosen, column, name=name)
+
+
+def _needless_split(split: str) -> InputError:
+    return InputError(f"the split {split!r:.60} has no effect, since TEXT@SPLIT names one: drop it")
 
 
 def display_name(what: str) -> str:

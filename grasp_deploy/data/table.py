@@ -1,12 +1,14 @@
-"""Documents of a table: its slices, the column of texts, and conversations written as text."""
+"""Documents of a table: its slices, the column of texts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.data.chat import chat_writer
+from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -15,7 +17,6 @@ Columns = Mapping[str, Sequence[object]]
 
 SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 CHAT_COLUMNS = ("messages", "conversations")
-SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
 COLUMN_OPTION = "--calibration-column (to evaluate: --column)"
 
 
@@ -57,17 +58,19 @@ def texts_of(
             f"name one of them with {COLUMN_OPTION}"
         )
     texts: list[str] = []
-    for row, value in enumerate(columns[column]):
-        where = f"row {row} (counted from 0) of column {column!r} of {source}"
-        if isinstance(value, list) and tokenizer is not None:
-            value = _chat_text(tokenizer, value, where)
-        if not isinstance(value, str):
-            raise InputError(
-                f"{where} is {value!r:.40}, not a string; mend that row or name another column "
-                f"with {COLUMN_OPTION}"
-            )
-        # JSON can spell halves of surrogate pairs, and no tokenizer takes them.
-        texts.append(value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    with ExitStack() as stack:
+        write = stack.enter_context(chat_writer(tokenizer)) if tokenizer is not None else None
+        for row, value in enumerate(columns[column]):
+            where = f"row {row} (counted from 0) of column {column!r} of {source}"
+            if isinstance(value, list) and write is not None:
+                value = write(value, where)
+            if not isinstance(value, str):
+                raise InputError(
+                    f"{where} is {value!r:.40}, not a string; mend that row or name another column "
+                    f"with {COLUMN_OPTION}"
+                )
+            # JSON can spell halves of surrogate pairs, and no tokenizer takes them.
+            texts.append(value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return texts
 
 
@@ -90,36 +93,3 @@ def _default_column(columns: Columns, source: object) -> str:
 
 def _is_conversation(value: object) -> bool:
     return isinstance(value, list) and any(isinstance(message, dict) for message in value)
-
-
-def _chat_text(tokenizer: PreTrainedTokenizerBase, conversation: list[object], where: str) -> str:
-    if tokenizer.chat_template is None:
-        raise InputError(
-            f"{where} is a conversation, and the model's tokenizer has no chat template to write "
-            "it with; give plain text, or a model that was tuned to chat"
-        )
-    messages = [
-        _message(value, f"{where}, message {place}") for place, value in enumerate(conversation)
-    ]
-    try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False))
-    except Exception as error:  # templates are programs: each raises errors of its own
-        raise InputError(
-            f"{where} is refused by the chat template of the model's tokenizer "
-            f"({first_line(error)}); mend that row or name another column"
-        ) from error
-
-
-def _message(value: object, where: str) -> dict[str, Any]:
-    """A message as templates take it; keys that only other messages fill are left out."""
-    fields = value if isinstance(value, dict) else {}
-    names = ("role", "content") if "role" in fields else ("from", "value")
-    role, content = map(fields.get, names)
-    if not (isinstance(role, str) and role and isinstance(content, str)):
-        raise InputError(
-            f'{where} is {value!r:.60}, not like {{"role": "user", "content": "…"}} or {{"from": '
-            '"human", "value": "…"}; mend that row or name another column'
-        )
-    known = ("role", "content", "from", "value")
-    more = {name: held for name, held in fields.items() if name not in known and held is not None}
-    return {"role": SPEAKERS.get(role, role), "content": content, **more}

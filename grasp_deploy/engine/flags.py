@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import read_text
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 # What vLLM would otherwise guess from the files of a folder: Mistral's format where there is a
@@ -62,8 +63,14 @@ class ServerFlags(argparse.Namespace):
 def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
     """Read flags in every spelling that vLLM accepts, its `--config` file included.
 
-    Raises InputError for a value that cannot be read. Unknown flags are left to vLLM.
+    Raises InputError for a value that cannot be read, and a word before the first flag. Unknown
+    flags are left to vLLM.
     """
+    if vllm_arguments and not vllm_arguments[0].startswith("-"):
+        raise InputError(
+            f"{vllm_arguments[0]!r:.60} is one word too many: name one model, and behind it flags "
+            "for vLLM, such as -- --port 8001"
+        )
     arguments = [_dashed(argument) for argument in vllm_arguments]
     try:
         config = _parser().parse_known_args(arguments)[0].config
@@ -109,7 +116,7 @@ def _flags_of_file(path: str | None) -> list[str]:
     if path is None:
         return []
     try:
-        rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        rows = yaml.safe_load(read_text(Path(path)))
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"vLLM's --config {path} cannot be read ({reason}): mend it") from None

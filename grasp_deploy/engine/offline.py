@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.limits import check_head_size, check_tensor_parallel
@@ -21,8 +23,8 @@ PATIENCE_SECONDS = 600.0
 class KvCapacity:
     """Tokens that a KV cache holds in all, and full sequences that fit beside each other."""
 
-    cached_tokens: int
-    sequences: int
+    cached_tokens: Annotated[int, Meta(ge=1, le=2**62)]
+    sequences: Annotated[int, Meta(ge=0, le=2**62)]
 
 
 def predict_capacity(

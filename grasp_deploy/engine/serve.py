@@ -21,7 +21,7 @@ from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_folder
 from grasp_deploy.engine.child import log_tail, running
 from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.vllm_process import engine_environment, installed_platform, server_module
-from grasp_deploy.errors import ChildError, InputError
+from grasp_deploy.errors import ChildError, InputError, printable
 
 HOST = "127.0.0.1"
 PORT = 8000  # vLLM's own default
@@ -45,7 +45,7 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
         command += ["--shutdown-timeout", str(drain_seconds)]
     environment = engine_environment(platform, flags.workers)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
-    print("starting", shlex.join([*added, *command]), file=sys.stderr, flush=True)
+    print("starting", printable(shlex.join([*added, *command])), file=sys.stderr, flush=True)
     grace = str(drain_seconds + EXIT_SECONDS)
     os.execve(sys.executable, [sys.executable, "-P", "-m", GUARD, grace, *command], environment)
 

@@ -20,7 +20,7 @@ from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import Perplexity, perplexity
-from grasp_deploy.evaluate.settings import CardSettings
+from grasp_deploy.evaluate.settings import SEQUENCES, CardSettings
 from grasp_deploy.evaluate.tasks.accuracy import task_changes
 from grasp_deploy.evaluate.tasks.record import read_tasks_record
 from grasp_deploy.files.progress import OnProgress, ignore_progress
@@ -164,7 +164,13 @@ def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[TextSour
     length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
     texts = {}
     for corpus in heldout_corpora(settings.data, all_sources(plan.provenance), settings.column):
-        texts[corpus] = read_blocks(tokenizer, corpus, length, settings.sequences)
+        texts[corpus] = read_blocks(
+            tokenizer,
+            corpus,
+            length,
+            settings.sequences or SEQUENCES,
+            or_fewer=settings.sequences is None,
+        )
         check_tokens(texts[corpus].token_ids, config)
     return texts
 

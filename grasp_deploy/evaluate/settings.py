@@ -17,6 +17,8 @@ from grasp_deploy.config.option import (
     option,
 )
 
+SEQUENCES = 80  # unless the user says otherwise; all of a shorter text
+
 
 @dataclass(frozen=True)
 class PerplexitySettings:
@@ -28,7 +30,10 @@ class PerplexitySettings:
     split: str | None = option("Rows to use, such as 'train[900:]'.", None)
     column: str | None = option("Column that holds the text, or chats as lists of messages.", None)
     sequence_length: Length | None = option(SEQUENCE_LENGTH_HELP, None)
-    sequences: Count = option("Sequences, or documents with --per-document.", 80)
+    sequences: Count | None = option(
+        f"Sequences, or documents with --per-document. Default: {SEQUENCES}, or all of less text.",
+        None,
+    )
     stride: Count | None = option(
         "Slide a window of --sequence-length by this many tokens and score only those. Default: "
         "no overlap.",
@@ -62,7 +67,9 @@ class CardSettings:
     )
     column: str | None = option("Column that holds the text.", None)
     sequence_length: Length | None = option(SEQUENCE_LENGTH_HELP, None)
-    sequences: Count = option("Sequences of each corpus.", 80)
+    sequences: Count | None = option(
+        f"Sequences of each corpus. Default: {SEQUENCES}, or all of less text.", None
+    )
     batch_size: Count = option("Sequences in a batch.", 1)
     device: str = option(DEVICE_HELP, "auto")
     dtype: str = option(DTYPE_HELP, "auto")

@@ -30,14 +30,14 @@ WRITE_ERRORS = {
 def kind_of(path: str | Path) -> Literal["file", "folder", "special", None]:
     """The kind of a path's target, links followed; "special" is a pipe or a device.
 
-    None where nothing exists, which includes names that no file can have.
+    None where nothing exists, which includes names that no file can have and links in a circle.
     """
     try:
         mode = Path(path).stat().st_mode
     except ValueError:  # a NUL in the name
         return None
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
             return None
         raise
     if stat.S_ISREG(mode):
@@ -45,7 +45,7 @@ def kind_of(path: str | Path) -> Literal["file", "folder", "special", None]:
     return "folder" if stat.S_ISDIR(mode) else "special"
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, encoding: str = "utf-8") -> str:
     """Text of a regular file, links followed.
 
     Raises OSError and UnicodeDecodeError as `Path.read_text` does, and InputError for a pipe or a
@@ -53,7 +53,7 @@ def read_text(path: Path) -> str:
     """
     if kind_of(path) == "special":
         raise InputError("it is a pipe or a device, not a file")
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding=encoding)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -93,7 +93,9 @@ def sync(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
+    """SHA-256 of a file, in hexadecimal digits; InputError for a pipe or a device."""
+    if kind_of(path) == "special":
+        raise InputError(f"{path} is a pipe or a device, not a file: put the file in its place")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

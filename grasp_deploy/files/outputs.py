@@ -71,10 +71,14 @@ def check_writable(output: Path) -> None:
 
 
 def check_file_place(path: Path, option: str) -> bool:
-    """InputError, naming `option`, if no file can be written there; True if one exists."""
+    """InputError, naming `option`, if no file can be written there; True if one exists.
+
+    A checkpoint takes no file: its manifest would no longer match.
+    """
     with readable_disk_errors(path):
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()  # raises for a name that is too long
+        refuse_inside_checkpoint(path)
         kind = kind_of(path)
         folder = next(parent for parent in path.absolute().parents if parent.exists())
     if kind == "folder":
@@ -142,7 +146,7 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
 
 def _refuse(output: Path, overwrite: bool) -> None:
     with readable_disk_errors(output):
-        _refuse_inside_checkpoint(output)
+        refuse_inside_checkpoint(output)
         if output.is_symlink():
             raise InputError(f"the output {output} is a link: name the folder itself, or another")
         if not output.exists():
@@ -172,12 +176,13 @@ def manifest_of(directory: Path) -> dict[str, Any]:
     return stated if isinstance(stated, dict) else {}
 
 
-def _refuse_inside_checkpoint(output: Path) -> None:
+def refuse_inside_checkpoint(output: Path) -> None:
+    """InputError if an output lies in the folder of a pruned checkpoint."""
     for parent in output.absolute().parents:
         if PLAN_FILE in manifest_of(parent):
             raise InputError(
                 f"the output {output} lies in the checkpoint {parent}, whose manifest would no "
-                "longer match: name a folder outside of it"
+                "longer match: name a place outside of it"
             )
 
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.outputs import refuse_inside_checkpoint
 from grasp_deploy.report.figure_style import (
     DOTTED,
     MARKERS,
@@ -65,6 +66,7 @@ def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
 def check_figures(folder: Path, paths: Iterable[Path]) -> None:
     """InputError if figures cannot be written there, or would replace files of others."""
     with readable_disk_errors(folder):
+        refuse_inside_checkpoint(folder / "figure.png")
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--png {folder} is a file: name a folder for the figures")
     for path in paths:

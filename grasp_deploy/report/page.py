@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from rich.table import Table
 from rich.text import Text
 
+from grasp_deploy.errors import printable
 from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.report.figure_style import Drawing, svg
 from grasp_deploy.report.figures import check_replaceable, figure_groups, layer_groups
@@ -39,7 +40,7 @@ def page(sections: Sequence[Section]) -> str:
     )
     environment.filters |= {"code": _code, "tone": _tone, "uri": _uri}
     titles = dict.fromkeys(section.title for section in sections)
-    return environment.get_template("page.html.jinja").render(
+    html = environment.get_template("page.html.jinja").render(
         title="Benchmarks: " + ", ".join(titles),
         version=__version__,
         verdicts=[(section, _by_model(section)) for section in sections if section.headlines],
@@ -54,6 +55,7 @@ def page(sections: Sequence[Section]) -> str:
             if section.record
         ],
     )
+    return printable(html)
 
 
 def check_page_place(path: Path) -> None:
@@ -85,7 +87,7 @@ def _rows(table: Table) -> dict[str, Any]:
 
 
 def _plain(content: Any) -> str:
-    return content.plain if isinstance(content, Text) else Text.from_markup(str(content)).plain
+    return content.plain if isinstance(content, Text) else str(content)
 
 
 def _is_bold(cell: Any) -> bool:

@@ -32,12 +32,12 @@ STAGES = {
     "export": "writing tensors",
 }
 COLUMNS = (
-    TextColumn("{task.description:18}"),
+    TextColumn("{task.description:18}", markup=False),
     BarColumn(),
     MofNCompleteColumn(),
     TimeElapsedColumn(),
     TimeRemainingColumn(),
-    TextColumn("{task.fields[figures]}"),
+    TextColumn("{task.fields[figures]}", markup=False),
 )
 LOG_EVERY_SECONDS = 20.0
 logger = logging.getLogger(__name__)

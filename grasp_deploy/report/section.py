@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,11 +65,11 @@ def read_records(paths: Sequence[Path]) -> list[NamedRecord]:
     that is not a record, or that is named twice.
     """
     records: list[NamedRecord] = []
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
-        if path.resolve() in seen:
+        if (place := os.path.realpath(path)) in seen:
             raise InputError(f"{path} is named twice: name each record once")
-        seen.add(path.resolve())
+        seen.add(place)
         same_name = sum(named.path.stem == path.stem for named in records)
         name = f"{path.stem}#{same_name + 1}" if same_name else path.stem
         record = read_record(path)

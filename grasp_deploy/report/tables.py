@@ -16,6 +16,7 @@ from grasp_deploy.checkpoint.card.model_card import (
     mark_means,
     task_cells,
 )
+from grasp_deploy.files.record import is_number
 
 RATIO_NAMES = {
     "prunable_cost": "prunable cost",
@@ -163,7 +164,7 @@ def _plain(value: Any) -> str:
             return f"{value:,}"
         case [dict() | list(), *_]:
             return f"{len(value)} entries"
-        case [int() | float(), *_] if len(value) > LONGEST_LIST:
+        case [*_] if len(value) > LONGEST_LIST and all(map(is_number, value)):
             return f"{len(value)} values, median {_plain(statistics.median(value))}"
         case list():
             return ", ".join(map(_plain, value))

@@ -59,11 +59,14 @@ def test_every_committed_record_of_a_bench_is_judged_and_keeps_its_keys(path: Pa
 @pytest.mark.parametrize(
     ("kind", "place", "value", "words"),
     [
-        ("throughput", (*SAMPLE, "seconds"), 0, r"cells\[0\].samples\[0\].seconds.* > 0"),
+        ("throughput", (*SAMPLE, "seconds"), 0, r"cells\[0\].samples\[0\].seconds.* >= 1e-12"),
         ("throughput", ("cells", 0, "engine"), None, r"cells\[0\].engine.*got `null`"),
         ("throughput", ("models",), MODELS[:1], r"cells\[1\].model is 'pruned', which is not"),
         ("throughput", ("models",), [MODELS[0]] * 2, "have one name: dense, dense"),
         ("throughput", ("cells", 1, "samples"), FEWER, r"cells\[1\] has 1 repetitions, and .* 3"),
+        ("throughput", ("models", 0, "footprint", "parameters"), 1, "do not fit together"),
+        ("kv", ("cells", 0, "predicted", "cached_tokens"), 0, r"cached_tokens.* >= 1"),
+        ("serve", (*SAMPLE, "output_tokens_per_second"), 1e300, "output_tokens_per_second.* <="),
         ("memory", ("cells", 0, "measured"), {}, r"cells\[0\].measured.*`weight_bytes`"),
         ("serve", (*SAMPLE, "e2e_seconds", "p99"), None, "e2e_seconds.p99"),
         ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples"),
@@ -73,6 +76,21 @@ def test_what_is_refused(kind: str, place: Place, value: Any, words: str) -> Non
     with pytest.raises(InputError, match=words) as refused:
         records.typed(changed(kind, place, value))
     assert str(refused.value).startswith("one.json") and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value"),
+    [
+        ("throughput", (*SAMPLE, "ttft_seconds"), 9e9),
+        ("throughput", (*SAMPLE, "tpot_seconds"), 0.0),
+        ("memory", ("cells", 0, "predicted", "kv_bytes"), 0),
+        ("memory", ("cells", 0, "predicted", "weight_bytes"), 0),
+        ("serve", (*SAMPLE, "output_tokens"), 0),
+    ],
+)
+def test_odd_figures_within_bounds_are_judged(kind: str, place: Place, value: Any) -> None:
+    section = section_of(NamedRecord(kind, changed(kind, place, value)))
+    assert section.verdicts and all(table.row_count for table in section.tables())
 
 
 def test_a_server_that_answered_without_a_token_is_not_compared() -> None:

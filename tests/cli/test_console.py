@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from rich.logging import RichHandler
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
+from grasp_deploy.cli.console import PlainConsole
 from grasp_deploy.files.tensors import read_tensors
+from grasp_deploy.report.progress import stage_bars
 from tests.cli.command import SHORT, assert_refused, grasp_deploy, run_process
 
 FULL = Path("/dev/full")
@@ -101,6 +110,56 @@ def test_out_of_memory(
     monkeypatch.setattr("grasp_deploy.evaluate.perplexity.perplexity", full)
     ended = grasp_deploy("evaluate", "perplexity", tiny_folder, "--data", "text.txt", *SHORT[:4])
     assert_refused(ended, str(error).splitlines()[0].rstrip("."), "smaller batch size")
+
+
+def test_memory_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("grasp_deploy.checkpoint.footprint.inspect_model", full)
+    assert_refused(grasp_deploy("inspect", "model"), "out of memory (MemoryError)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("inspect",), "Missing argument 'model': see grasp-deploy inspect --help"),
+        (("--no",), "No such option: --no: see grasp-deploy --help"),
+        (("evaluate", "no"), "No such command 'no': see grasp-deploy evaluate --help"),
+        (("inspect", "m", "--memory"), "Option '--memory' requires an argument: see"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    assert_refused(grasp_deploy(*arguments), words)
+
+
+def test_no_text_acts_on_the_terminal_and_brackets_are_brackets() -> None:
+    file, escapes = StringIO(), "\x1b[31mred\x9b0m\u202e\r\x7f[bold]b[/bold] [/no]"
+    plain: dict[str, Any] = {"markup": False, "highlight": False, "width": 300}
+    console = PlainConsole(file=file, force_terminal=True, color_system="truecolor", **plain)
+    table = Table(escapes, title=escapes, caption=escapes)
+    table.add_row(escapes)
+    with stage_bars(console) as follow:
+        for step in range(2):
+            follow({"stage": escapes, "step": step, "steps": 1})
+    console.print(escapes, table, Text(escapes, "green"), Panel(escapes))
+    console.rule(escapes)
+    log = logging.LogRecord("a", logging.INFO, "a.py", 1, escapes, (), None)
+    RichHandler(console=console, show_path=False).handle(log)
+    shown = file.getvalue()
+    own = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", shown)  # colours and cursor moves of rich
+    assert "\x1b[31mred" not in shown
+    assert own.count("\u241b[31mred\ufffd0m\ufffd") >= 9 and own.count("[bold]b[/bold] [") >= 9
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", own)
+
+
+def test_warnings_of_libraries_stay_out_of_sight() -> None:
+    warn = "warnings.warn('a'); logging.get_logger('transformers.b').warning('b')"
+    program = f"import warnings; from transformers.utils import logging; {warn}"
+    fresh = "import os; os.environ.pop('TRANSFORMERS_VERBOSITY', '')"
+    silence = "from grasp_deploy.cli.console import silence_libraries; silence_libraries()"
+    assert run_process("-c", f"{fresh}; {silence}; {program}").stderr == ""
+    assert len(run_process("-c", f"{fresh}; {program}").stderr.splitlines()) == 2
 
 
 @pytest.fixture

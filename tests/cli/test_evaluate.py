@@ -44,6 +44,12 @@ def test_text_that_it_refuses(
     assert_refused(perplexity(tiny_folder, *DATA, *options), *words)
 
 
+def test_of_a_short_text_all_is_taken(tiny_folder: Path, work: Path) -> None:
+    ended = perplexity(tiny_folder, "--data", "text.txt", "--sequence-length", "64", "--json")
+    assert json.loads(ended.stdout)["data"]["sequences"] == 70
+    assert "warning: the text has only 70 sequences of 64 tokens: all are taken" in ended.stderr
+
+
 def test_sequences_windows_and_documents(pruned_once: Path, work: Path) -> None:
     (work / "texts.jsonl").write_text('{"text": "one two three"}\n{"text": "x"}\n{"text": "four"}')
     record = json.loads(perplexity(pruned_once, *DATA, "--json").stdout)

@@ -74,8 +74,7 @@ def test_values_that_are_refused(given: tuple[str, ...], words: tuple[str, ...])
 
 def test_an_option_without_default_is_required() -> None:
     _, ended = run(takes_settings(Settings))
-    assert ended.code == 2
-    assert "Missing option '--data'" in ended.stderr
+    assert_refused(ended, "Missing option '--data'", "do --help")
 
 
 def test_set_gives_options_of_studies_by_their_types() -> None:

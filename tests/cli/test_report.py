@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grasp_deploy.files.outputs import PLAN_FILE
 from grasp_deploy.files.record import write_record
 from tests.bench.records import kv_record, memory_record, model, serve_record, throughput_record
 from tests.cli.command import Ended, assert_refused, grasp_deploy, run_process, tree
@@ -91,6 +92,8 @@ def test_files_that_are_not_records(folder: Path) -> None:
 
 def test_places_that_cannot_be_written(folder: Path) -> None:
     (folder / "notes.html").write_text("mine")
+    (folder / "pruned").mkdir()
+    (folder / "pruned/manifest.json").write_text(json.dumps({"sha256": {PLAN_FILE: "0"}}))
     before = tree(folder)
     for options, words in {
         ("--html", "kv.json"): "was not written by `report`",
@@ -98,6 +101,9 @@ def test_places_that_cannot_be_written(folder: Path) -> None:
         ("--html", "."): "is a folder",
         ("--html", "notes.html/page.html"): "cannot be written in",
         ("--html", "y" * 252): "name is too long",
+        ("--html", "pruned/page.html"): "lies in the checkpoint",
+        ("--png", "pruned/figures"): "lies in the checkpoint",
+        ("--png", "pruned"): "lies in the checkpoint",
         ("--png", "kv.json"): "is a file",
         ("--png", "/proc/figures"): "cannot write /proc/figures",
     }.items():

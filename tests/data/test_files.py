@@ -142,3 +142,5 @@ def test_splits_that_a_file_lacks(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one document")
     words = "is impossible: plain text is one document, read whole; leave the slice out"
     assert words in message(tmp_path / "a.txt", "train[:900]")
+    with pytest.raises(InputError, match="plain text and has no columns"):
+        read_documents(TextSource(str(tmp_path / "a.txt"), column="text"))

@@ -68,6 +68,7 @@ def test_values_that_cannot_be_read_are_refused() -> None:
     assert refusal("-tp", "two") == f"{start}--tensor-parallel-size/-tp: invalid int value: 'two'"
     assert refusal("--dtype", "int8").startswith(f"{start}--dtype: invalid choice: 'int8'")
     assert "a parallel size for vLLM is under 1" in refusal("-pp", "0")
+    assert "'model' is one word too many: name one model" in refusal("model", "--port", "1")
     assert "--model other for vLLM names a second model" in refusal("--model", "other")
 
 

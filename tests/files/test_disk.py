@@ -12,6 +12,7 @@ from grasp_deploy.files.disk import (
     kind_of,
     read_text,
     readable_disk_errors,
+    sha256,
     write_files,
     write_text,
 )
@@ -32,6 +33,8 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="a pipe or a device"):
         read_text(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe is a pipe or a device"):
+        sha256(tmp_path / "pipe")
 
 
 def test_files_are_replaced_together(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def serve_table(record: ServeRecord) -> Table:
     return table
 
 
-def _figures(cell: Cell, dense: Cell | None) -> list[str]:
+def _figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
     latencies = (
         "/".join(milliseconds(cell.latency(name, percentile)) for percentile in ("p50", "p99"))
         for name in ("ttft", "tpot", "e2e")
@@ -49,5 +49,5 @@ def _figures(cell: Cell, dense: Cell | None) -> list[str]:
         with_spread(cell.rates),
         paired_change(cell.rates, dense.rates if dense else []),
         *latencies,
-        f"[red]{cell.failed:,} of {asked:,}[/]" if cell.failed else "none",
+        Text(f"{cell.failed:,} of {asked:,}", "red") if cell.failed else "none",
     ]

@@ -25,7 +25,7 @@ def ideal_gains(dense: Footprint, pruned: Footprint, cell: Cell) -> dict[str, fl
     decode = decode_step_bytes(dense, cell) / decode_step_bytes(pruned, cell)
     seconds = statistics.median(sample.seconds for sample in cell.samples)
     ttft = statistics.median(sample.ttft_seconds for sample in cell.samples)
-    ideal_seconds = ttft / prefill + (seconds - ttft) / decode
+    ideal_seconds = ttft / prefill + max(0.0, seconds - ttft) / decode
     return {"prefill": prefill, "decode": decode, "throughput": seconds / ideal_seconds}
 
 

@@ -100,6 +100,10 @@ def resolve_config(name: str, revision: str | None = None) -> Path:
     """A config file, or a model's folder by its path or hub id; InputError for an unknown one."""
     path = path_of(name)
     if kind_of(path) == "file":
+        if revision is not None:
+            raise InputError(
+                f"{name} is a file, and only hub models have revisions: drop --revision"
+            )
         return path
     if path.suffix == ".json" and not path.is_dir():
         raise InputError(f"there is no file {name}: name a model's folder or its config.json")

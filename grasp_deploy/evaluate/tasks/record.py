@@ -32,7 +32,7 @@ class TaskCell(Struct):
     task: str
     metric: str  # with its filter if it has one, as in "exact_match, strict-match"
     accuracy: Share
-    standard_error: Annotated[float, Meta(ge=0)] | None
+    standard_error: Share | None
     metrics: dict[str, float]
     num_fewshot: Count | None  # None if the tasks of a group differ
     truncated: Count  # prompts that lost their beginning
@@ -41,8 +41,9 @@ class TaskCell(Struct):
 
     def __post_init__(self) -> None:
         metric = self.metric.partition(",")[0]
-        if not all(is_number(item.get(metric)) for item in self.items):
-            raise ValueError(f"an item of {self.task} has no {metric}")
+        figures: list[Any] = [item.get(metric) for item in self.items]
+        if not all(is_number(figure) and 0 <= figure <= 1 for figure in figures):
+            raise ValueError(f"an item of {self.task} has no {metric} from 0 to 1")
 
 
 class TasksRecord(Struct):

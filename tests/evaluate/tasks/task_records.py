@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from grasp_deploy.checkpoint.footprint import footprint
@@ -14,7 +15,8 @@ RIGHT = {"dense": [1, 1, 1, 0], "pruned": [1, 0, 1, 0]}
 
 def task_record(**changes: Any) -> dict[str, Any]:
     """Both models on piqa and winogrande, four items each; `changes` go into every cell."""
-    size = footprint(model_shape({**tiny_config("llama").to_dict(), "dtype": "float32"})).as_dict()
+    config = json.loads(json.dumps(tiny_config("llama").to_dict()))
+    size = footprint(model_shape({**config, "dtype": "float32"})).as_dict()
     models = [{"name": name, "footprint": size, "weight_hashes": {}} for name in RIGHT]
     cells = [
         {
