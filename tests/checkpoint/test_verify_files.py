@@ -144,7 +144,7 @@ def test_what_plan_and_family_decide_is_checked_without_the_base_model(
 def test_a_layer_has_its_three_sizes_and_no_more(folder: Path) -> None:
     path = folder / "config.json"
     edit(path, lambda config: config["per_layer_config"]["0"].update(rms_norm_eps=1.0))
-    with pytest.raises(InputError, match="per_layer_config.*unknown field `rms_norm_eps`"):
+    with pytest.raises(InputError, match=r"per_layer_config.*unknown field `rms_norm_eps`"):
         sidecar_files(folder, None)
 
 
