@@ -65,19 +65,22 @@ def refit_best(frozen: FrozenModel, masks: list[Tensor]) -> Tensor:
         return masks[0] if len(masks) == 1 else min(masks, key=frozen.mask_loss)
 
     def best() -> StageResult:
-        return min(_refitted(frozen, masks), key=lambda candidate: candidate[1]["loss"])
+        return min(_refitted(frozen, masks), key=lambda candidate: candidate[0])[1]
 
     return frozen.once("compensation", best)[0]["mask"]
 
 
-def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[StageResult]:
-    """Two for each mask: refitted columns first, then the dense ones, which must win strictly."""
+def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[tuple[float, StageResult]]:
+    """Held-out losses and results, two for each mask: refitted columns first, then the dense ones.
+
+    The dense ones must win strictly.
+    """
     layers = len(frozen.outputs.linears)
     sequences = frozen.run.blocks.train[: frozen.run.config.compensation_sequences]
 
-    def candidate(mask: Tensor, fits: list[dict[str, object]]) -> StageResult:
+    def candidate(mask: Tensor, fits: list[dict[str, object]]) -> tuple[float, StageResult]:
         columns = frozen.outputs.extract(mask)
-        return {"mask": mask, **columns}, {"loss": frozen.mask_loss(mask), "fits": fits}
+        return frozen.mask_loss(mask), ({"mask": mask, **columns}, {"fits": fits})
 
     for number, mask in enumerate(masks):
         fits = []

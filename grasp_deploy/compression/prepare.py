@@ -125,7 +125,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
     check_tokens(text.token_ids, base.config)
     run = PreparedRun(config, source, base, device, budget, text, file_hashes(source.directory))
     most = len(run.blocks.train)
-    for name in ("criterion_sequences", "compensation_sequences", "gate_sequences"):
+    for name in ("criterion_sequences", "compensation_sequences"):  # many of gates mean all of them
         asked, default = getattr(config, name), getattr(CompressConfig, name)
         if asked > most and asked != default:  # the default takes what is there
             raise InputError(

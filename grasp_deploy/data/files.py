@@ -23,6 +23,11 @@ REMEDIES = {
 }
 
 
+def has_columns(what: str | Path) -> bool:
+    """True for a file of rows and for a hub's dataset, of which a user may choose the column."""
+    return Path(what).suffix.lower() in REMEDIES or str(what).startswith("hf:")
+
+
 def local_documents(
     path: Path,
     split: str | None,
@@ -47,7 +52,7 @@ def local_documents(
             f"{path} has no split {name!r}: a local file is one split, 'train'; write "
             "train[START:STOP] to take some of its rows, or pass the file of that split"
         )
-    if path.suffix.lower() in REMEDIES:
+    if has_columns(path):
         texts = texts_of(_columns(path, column), column, path, tokenizer)
         return texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
     if column:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.data.blocks import Blocks, Part, read_blocks
+from grasp_deploy.data.files import has_columns
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.errors import InputError
 
@@ -30,7 +31,10 @@ def read_calibration(
     counts = shares([source.weight for source in sources], sequences)
     mixed = torch.empty(sequences, sequence_length, dtype=torch.int64)
     parts = []
+    of_any = any(has_columns(source.what) for source in sources)
     for source, count, places in zip(sources, counts, places_of(counts), strict=True):
+        if of_any and not has_columns(source.what):
+            source = replace(source, column=None)  # it is meant for the others
         blocks = read_blocks(tokenizer, source, sequence_length, count)
         mixed[places] = blocks.token_ids
         parts.append(Part(source.what, source.weight, source.split, count, blocks.documents))

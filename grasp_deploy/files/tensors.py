@@ -22,7 +22,7 @@ RECORD_KEY = "grasp_deploy"  # of the file's metadata
 def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
     """Replace a file of tensors and a JSON record in one move; equal input gives equal bytes."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_files({path: save(contiguous, {RECORD_KEY: json.dumps(record)})})
+    write_files({path: save(contiguous, {RECORD_KEY: json.dumps(record, allow_nan=False)})})
 
 
 def checksum(tensors: dict[str, Tensor], text: str) -> str:

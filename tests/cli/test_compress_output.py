@@ -59,7 +59,7 @@ def assert_nothing_changes(model: Path, *words: str, options: tuple[str, ...] = 
         ("text.txt/out", ("cannot write", "text.txt/out.partial", "is a file", "another folder")),
         ("/proc/out", ("cannot write", "/proc/out.partial", "another")),
         ("x" * 300, ("cannot write", "name is too long", "shorter")),
-        ("pruned/deep/out", ("lies in the checkpoint", "a folder outside of it")),
+        ("pruned/deep/out", ("lies in the checkpoint", "a place outside of it")),
     ],
 )
 def test_an_output_that_cannot_be_written(
