@@ -130,6 +130,7 @@ def deep(warm: Forker, config: CompressConfig, tmp_path_factory: pytest.TempPath
     save_tiny("llama", folder / "model", num_hidden_layers=6)
     for name, keep in (("a", 0.6), ("b", 0.5)):
         short = {"model": str(folder / "model"), "keep": keep, "sequences": 4, "epochs": 1}
+        short |= {"criterion_sequences": 3, "compensation_sequences": 3}
         job = {**asdict(config), **short, "scale_epochs": 1}
         warm.run("compress", folder, config=job, output=str(folder / name))
     return folder

@@ -87,7 +87,7 @@ def test_shapes_stay_and_the_checkpoint_verifies(healed: Path, cut: Path) -> Non
     assert shapes[0] == shapes[1]
     checks = list(verify(healed))
     assert len(checks) == 6 and all(check.ok for check in checks), checks
-    assert "only manifest.json vouches for 42 fitted or healed ones" in checks[2].detail
+    assert "42 fitted or healed ones have no other witness" in checks[2].detail
     plan = load_plan(healed / PLAN_FILE)
     assert len(plan.fitted) == len(LINEARS) * len(plan.dense_layers)
     (healing,) = plan.provenance["healing"]

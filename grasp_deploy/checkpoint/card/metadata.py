@@ -43,7 +43,7 @@ def metadata_block(plan: Plan, from_base: Mapping[str, Any]) -> str:
     stated = {
         "base_model": provenance["config"].get("base_model_id")
         or (provenance["model"] if provenance["revision"] else None),
-        **{key: from_base[key] for key in FROM_BASE if key in from_base},
+        **{key: from_base[key] for key in FROM_BASE if key in from_base and key != "tags"},
         "datasets": _datasets(provenance),
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
