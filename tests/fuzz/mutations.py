@@ -62,7 +62,7 @@ def _changed_alike(value: Any, draw: Random) -> Any:
         return draw.choice((0, *(value * factor for factor in (-1, 2, 1 / 3, 1e300))))
     if isinstance(value, str) and draw.random() < 0.8:
         return value + draw.choice((RED, "x", "/", "[red]"))
-    for _ in range(draw.choice((0, 1, 5, 300, 800))):  # json.dumps has a limit of its own
+    for _ in range(draw.choice((0, 1, 5, 250))):  # thrice at most: json.dumps has a limit
         value = [value]
     return [value] * draw.choice((1, 2, 100))
 
