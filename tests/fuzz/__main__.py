@@ -59,19 +59,21 @@ def main() -> int:
     began, faults = time.monotonic(), 0
     figures: dict[str, Counter[str]] = {name: Counter() for name in names}
     seen: dict[str, list[str]] = {}
-    with tempfile.TemporaryDirectory(prefix="fuzz-world-") as folder:
-        world = make_world_once(Path(folder))
-        for index in range(options.runs):
-            if time.monotonic() - began > 60 * options.minutes:
-                break
-            name, number = names[index % len(names)], options.seed + index // len(names)
-            ended = fuzz_once(name, number, world, options.limit)
-            figures[name][ended.fault.split(":")[0] or f"exit {ended.code}"] += 1
-            if ended.fault or options.show:
-                faults += bool(ended.fault)
-                again = f"--only {shlex.quote(name)} --seed {number} --runs 1 --show"
-                _tell(ended, again, seen, options.show)
-    _print_figures(figures, time.monotonic() - began, seen)
+    try:
+        with tempfile.TemporaryDirectory(prefix="fuzz-world-") as folder:
+            world = make_world_once(Path(folder))
+            for index in range(options.runs):
+                if time.monotonic() - began > 60 * options.minutes:
+                    break
+                name, number = names[index % len(names)], options.seed + index // len(names)
+                ended = fuzz_once(name, number, world, options.limit)
+                figures[name][ended.fault.split(":")[0] or f"exit {ended.code}"] += 1
+                if ended.fault or options.show:
+                    faults += bool(ended.fault)
+                    again = f"--only {shlex.quote(name)} --seed {number} --runs 1 --show"
+                    _tell(ended, again, seen, options.show)
+    finally:  # of an interrupted run too
+        _print_figures(figures, time.monotonic() - began, seen)
     return 1 if faults else 0
 
 

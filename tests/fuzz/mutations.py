@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -137,4 +136,4 @@ def copy_beside(path: Path, draw: Random) -> None:
     """Put a copy under a name that some reader of a folder knows."""
     names = ("params.json", "adapter_config.json", "consolidated.safetensors", "x.safetensors")
     more = ("model.safetensors.index.json", "preprocessor_config.json", "x.gguf", "quality.json")
-    shutil.copyfile(path, path.with_name(draw.choice((*names, *more))))
+    path.with_name(draw.choice((*names, *more))).write_bytes(path.read_bytes())  # or itself
