@@ -101,7 +101,7 @@ def test_a_budget_that_free_units_meet(
     assert grasp_deploy("verify", work / "out").code == 0
 
 
-@pytest.mark.parametrize("name", ["criterion", "compensation", "gate"])
+@pytest.mark.parametrize("name", ["criterion", "compensation"])
 def test_sequences_beyond_the_text(tiny_folder: Path, work: Path, name: str) -> None:
     asked = f"--set={name}-sequences=4"
     words = (
