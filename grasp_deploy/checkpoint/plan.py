@@ -8,6 +8,7 @@ It may hold `calibrated` `(w,)` int64 too, a fingerprint of the text of calibrat
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -210,6 +211,17 @@ def check_pruned(directory: Path) -> None:
             )
         return
     raise InputError(f"{directory} holds no pruned checkpoint: name a folder that compress made")
+
+
+def texts_learnt_from(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of the texts that a model was calibrated and healed on."""
+    return [provenance["calibration"], *(h["text"] for h in provenance.get("healing", []))]
+
+
+def sources_of(texts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The sources of texts, as they were given; of a mixture each part's."""
+    parts = (part for text in texts for part in text.get("parts") or [text])
+    return list(dict.fromkeys(part["source"] for part in parts))
 
 
 def calibrated_beside(directory: Path) -> Tensor | None:

@@ -49,7 +49,8 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
     pruned = replace(dense, layers=layers, pruned=True)
     with staged_directory(output) as staging:
         write_json(staging / "config.json", pruned_config(stated, pruned))
-        assert model_shape(read_config(staging)) == pruned, "what was written has another shape"
+        written = model_shape(read_config(staging))
+        assert written == pruned, "what was written has another shape"
     return pruned
 
 

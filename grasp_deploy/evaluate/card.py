@@ -10,7 +10,7 @@ from grasp_deploy.checkpoint.card.model_card import model_name
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
 from grasp_deploy.checkpoint.card.update import intact_plan, renew_card
 from grasp_deploy.checkpoint.format.shapes import read_config
-from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
 from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.checkpoint.write.export import base_of
@@ -122,13 +122,7 @@ def heldout_corpora(
 
 def all_sources(provenance: Mapping[str, Any]) -> list[str]:
     """The texts that a plan was calibrated or healed on, as they were given."""
-    sources = [*_sources(provenance["calibration"]), *healing_sources(provenance)]
-    return list(dict.fromkeys(sources))
-
-
-def _texts_learnt_from(plan: Plan) -> list[Mapping[str, Any]]:
-    healings = plan.provenance.get("healing", [])
-    return [plan.provenance["calibration"], *(healing["text"] for healing in healings)]
+    return sources_of(texts_learnt_from(provenance))
 
 
 def one_kind_warning(corpora: Sequence[Mapping[str, Any]]) -> str | None:
@@ -143,12 +137,7 @@ def one_kind_warning(corpora: Sequence[Mapping[str, Any]]) -> str | None:
 
 def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
     """The texts that a checkpoint was healed on; none if it was not healed."""
-    texts = [healing["text"] for healing in provenance.get("healing", [])]
-    return list(dict.fromkeys(source for text in texts for source in _sources(text)))
-
-
-def _sources(text: Mapping[str, Any]) -> list[str]:
-    return [part["source"] for part in text.get("parts") or [text]]
+    return sources_of(texts_learnt_from(provenance)[1:])
 
 
 def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
@@ -199,7 +188,8 @@ def _row(
     if plan.calibrated is not None:
         share = calibrated_share(blocks.running_texts, plan.calibrated)
     named = was_seen(corpus, all_sources(plan.provenance))
-    kinds = [of["frequent_tokens"] for of in _texts_learnt_from(plan) if "frequent_tokens" in of]
+    learnt_from = texts_learnt_from(plan.provenance)
+    kinds = [text["frequent_tokens"] for text in learnt_from if text.get("frequent_tokens")]
     of_text, figures = blocks.as_dict(), ("perplexity", "loss_nats_per_token", "standard_error")
     return {
         "name": corpus.label,

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
 from grasp_deploy.data.corpora import find_corpus
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text
@@ -55,10 +55,8 @@ def metadata_block(plan: Plan, from_base: Mapping[str, Any]) -> str:
 
 def _datasets(provenance: Mapping[str, Any]) -> list[str]:
     """Hub names of the texts that the model was calibrated or healed on."""
-    texts = [provenance["calibration"], *(h["text"] for h in provenance.get("healing", []))]
-    parts = [part["source"] for text in texts for part in text.get("parts") or [text]]
-    names = [name for part in parts if (name := _hub_name(part))]
-    return list(dict.fromkeys(names))
+    names = map(_hub_name, sources_of(texts_learnt_from(provenance)))
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def _hub_name(source: str) -> str | None:

@@ -170,8 +170,10 @@ def write_checkpoint(
     card = model_card(plan, base.shape, pruned, from_base=stated)
     (staging / "README.md").write_text(card, encoding="utf-8")
     _write_manifest(staging, hashes)
-    assert read_stored_model(staging).shape == pruned, "what was written has another shape"
-    assert torch.equal(load_plan(staging / PLAN_FILE).mask, plan.mask), "its plan has another mask"
+    # Read before it is asserted: readers refuse what they cannot use under `python -O` too.
+    written, its_plan = read_stored_model(staging), load_plan(staging / PLAN_FILE)
+    assert written.shape == pruned, "what was written has another shape"
+    assert torch.equal(its_plan.mask, plan.mask), "its plan has another mask"
     return pruned
 
 
