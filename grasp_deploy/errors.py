@@ -5,7 +5,10 @@
 PICTURES = {
     **{
         code: "\ufffd"
-        for code in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+        for code in (
+            *range(0x80, 0xA0),
+            *(0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)),
+        )
     },
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: "\u2421",

@@ -144,7 +144,8 @@ class _Proof:
     def weights(self) -> str:
         for name, expected in cut_tensors(self.plan, self.base, self.fitted):
             stored = read_tensor(self.pruned.files[name], name)
-            if stored.dtype != expected.dtype or not torch.equal(stored, expected):
+            bits = (tensor.contiguous().view(torch.uint8) for tensor in (stored, expected))
+            if stored.dtype != expected.dtype or not torch.equal(*bits):  # -0.0 is not 0.0
                 raise Difference(f"{name} is not the plan's cut of the base weights")
         cut = len(self.pruned.files) - len(self.fitted)
         detail = f"{cut} tensors are the plan's cut of the base weights, bit for bit"

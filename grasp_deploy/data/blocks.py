@@ -14,7 +14,8 @@ from torch import Tensor
 from grasp_deploy.data.corpora import find_corpus, remote_documents
 from grasp_deploy.data.files import local_documents
 from grasp_deploy.data.source import TextSource
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.data.tokenizing import tokens
+from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -116,7 +117,7 @@ def read_token_documents(
     for text in read_documents(source, tokenizer):
         if documents is not None and len(kept) == documents:
             break
-        ids = _tokens(tokenizer, text)
+        ids = tokens(tokenizer, text)
         if len(ids) < 2:
             skipped += 1
         else:
@@ -197,7 +198,7 @@ def _first_tokens(
         end = _documents_within(documents, CHARACTERS_PER_TOKEN * needed)
     while True:
         text = JOIN.join(documents[:end])
-        ids = _tokens(tokenizer, text)
+        ids = tokens(tokenizer, text)
         if needed is None or end == len(documents):
             return ids
         # A token takes at least one byte, and Unicode's normal forms at most triple the bytes.
@@ -214,14 +215,3 @@ def _documents_within(documents: Sequence[str], characters: int) -> int:
         if total > characters and document.strip():
             return index + 1
     return len(documents)
-
-
-def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    try:
-        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    except Exception as error:  # whatever transformers makes of odd tokenizer files
-        raise InputError(
-            f"the model's tokenizer cannot read this text ({type(error).__name__}: "
-            f"{first_line(error)}): put the tokenizer files that belong to the model in its folder"
-        ) from None
-    return ids

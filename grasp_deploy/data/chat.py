@@ -7,24 +7,18 @@ never ends, or fills the memory, ends in one line.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import resource
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from pathlib import Path
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.data.bounded import Reply, bounded
+from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
-PATIENCE_SECONDS = 10.0  # for one conversation; templates take milliseconds
-MEMORY_BYTES = 2**31  # that a template may take
 LONGEST_TEXT = 2**20  # characters, beside some for each of the conversation
 
 Write = Callable[[list[object], str], str]  # a conversation, and where it stands, as a text
@@ -37,9 +31,6 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase) -> Iterator[Write]:
     Raises InputError for a conversation that is none, and for a template that is missing, refuses,
     or does not end.
     """
-    fork = multiprocessing.get_context("fork")  # a new process would import all again
-    near, far = fork.Pipe()
-    child = fork.Process(target=_answer, args=(near, far, tokenizer), daemon=True)
 
     def write(conversation: list[object], where: str) -> str:
         if tokenizer.chat_template is None:
@@ -50,10 +41,7 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase) -> Iterator[Write]:
         messages = [
             _message(value, f"{where}, message {place}") for place, value in enumerate(conversation)
         ]
-        if child.pid is None:
-            child.start()
-            far.close()  # so that the end of the child is the end of the pipe
-        reply = _asked(near, child, messages)
+        reply = ask(messages)
         if "text" in reply:
             return str(reply["text"])
         raise InputError(
@@ -61,50 +49,14 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase) -> Iterator[Write]:
             f"({reply['refusal']}); mend that row or name another column"
         )
 
-    try:
+    with bounded(partial(_written, tokenizer)) as ask:
         yield write
-    finally:
-        near.close()
-        if child.pid is not None:
-            child.kill()
-            child.join()
 
 
-def _asked(near: Connection, child: BaseProcess, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    try:
-        near.send_bytes(json.dumps(messages).encode())
-        reply: dict[str, Any] = json.loads(near.recv_bytes())
-    except (EOFError, OSError):
-        child.join()
-        if child.exitcode == -signal.SIGALRM:
-            return {"refusal": f"it did not end within {PATIENCE_SECONDS:g} s"}
-        return {"refusal": "it ended the process that it ran in"}
-    return reply
-
-
-def _answer(near: Connection, far: Connection, tokenizer: PreTrainedTokenizerBase) -> None:
-    """The child: write each conversation that comes, until the parent ends."""
-    near.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, whatever it is at
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    most = pages * resource.getpagesize() + MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    with suppress(EOFError):
-        while True:
-            sent = far.recv_bytes()
-            signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
-            far.send_bytes(json.dumps(_written(sent, tokenizer)).encode())
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _written(sent: bytes, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    try:
-        text = str(tokenizer.apply_chat_template(json.loads(sent), tokenize=False))
-    except Exception as error:  # templates are programs: each raises errors of its own
-        return {"refusal": first_line(error)}
-    if len(text) > LONGEST_TEXT + 8 * len(sent):
-        return {"refusal": f"it writes {len(text):,} characters"}
+def _written(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]]) -> Reply:
+    text = str(tokenizer.apply_chat_template(messages, tokenize=False))
+    if len(text) > LONGEST_TEXT + 8 * len(json.dumps(messages)):
+        raise InputError(f"it writes {len(text):,} characters")
     return {"text": text}
 
 

@@ -25,6 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from grasp_deploy.checkpoint.read.loading import check_tokens
 from grasp_deploy.data import Blocks, Documents
+from grasp_deploy.data.tokenizing import readable_failures
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.stats.clustered import clustered_error, perplexity_interval
@@ -237,6 +238,7 @@ def scored_bytes(tokenizer: PreTrainedTokenizerBase, windows: Sequence[Window]) 
     total = 0
     for window in windows:
         ids = window.token_ids.tolist()
-        before, whole = tokenizer.batch_decode([ids[: len(ids) - window.scored], ids])
+        with readable_failures():
+            before, whole = tokenizer.batch_decode([ids[: len(ids) - window.scored], ids])
         total += len(whole.encode()) - len(before.encode())
     return total

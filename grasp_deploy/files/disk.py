@@ -64,22 +64,26 @@ def write_text(path: Path, text: str) -> None:
 def write_files(files: Mapping[Path, bytes]) -> None:
     """Replace files, in folders made if need be, after all of them are complete on the disk.
 
-    They take their names in order. Raises InputError, with nothing changed, if the disk refuses.
+    They take their names in order. The folder may be a stranger's: a link in it is replaced, never
+    followed. Raises InputError, with nothing changed, if the disk refuses.
     """
-    staged = {path: path.with_name(f".{path.name}.incomplete") for path in files}
+    staged: dict[Path, Path] = {}
     try:
         for path, content in files.items():
             with readable_disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                staged[path].write_bytes(content)
-                sync(staged[path])
+                temporary = path.with_name(f".{path.name}.incomplete")
+                temporary.unlink(missing_ok=True)  # what a killed run left
+                with temporary.open("xb") as file:
+                    staged[path] = temporary
+                    file.write(content)
+                sync(temporary)
         for path, temporary in staged.items():
             with readable_disk_errors(path):
                 temporary.replace(path)
     except BaseException:
         for temporary in staged.values():
-            if kind_of(temporary):
-                temporary.unlink()
+            temporary.unlink(missing_ok=True)
         raise
 
 

@@ -121,6 +121,15 @@ def test_code_in_a_model_folder_is_never_run(model: Path, monkeypatch: pytest.Mo
     assert not ran.exists()
 
 
+def test_a_tokenizer_that_panics(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    edit_json(
+        model / "tokenizer.json",
+        normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"},
+    )
+    assert_leaves_nothing(model, "the tokenizer of", "index out of bounds", "add the tokenizer")
+    assert capfd.readouterr().err == "", "Rust prints panics by itself"
+
+
 def test_a_tokenizer_of_another_model(work: Path) -> None:
     tiny_model("llama", vocab_size=100).save_pretrained(work / "model")
     tiny_tokenizer().save_pretrained(work / "model")

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.cli.console import PlainConsole
+from grasp_deploy.errors import printable
 from grasp_deploy.files.tensors import read_tensors
 from grasp_deploy.report.progress import stage_bars
 from tests.cli.command import SHORT, assert_refused, grasp_deploy, run_process
@@ -151,6 +152,7 @@ def test_no_text_acts_on_the_terminal_and_brackets_are_brackets() -> None:
     assert "\x1b[31mred" not in shown
     assert own.count("\u241b[31mred\ufffd0m\ufffd") >= 9 and own.count("[bold]b[/bold] [") >= 9
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", own)
+    assert printable("a\u061c\u200e\u200fb") == "a\ufffd\ufffd\ufffdb", "they turn lines too"
 
 
 def test_warnings_of_libraries_stay_out_of_sight() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import assert_refused, compress, document, edit_json, grasp_deploy
@@ -122,6 +123,20 @@ def test_a_tampered_checkpoint(
     assert_broken(pruned, "files", file, "another SHA-256")
     state_anew(pruned)
     assert_broken(pruned, link, words)
+
+
+def test_minus_zero_is_not_zero(tiny_folder: Path, work: Path) -> None:
+    def with_first(folder: Path, value: float) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        tensors["model.norm.weight"][0] = value
+        save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+    base = Path(shutil.copytree(tiny_folder, work / "base"))
+    with_first(base, 0.0)
+    assert compress(base).code == 0
+    with_first(work / "out", -0.0)
+    state_anew(work / "out")
+    assert_broken(work / "out", "weights", "model.norm.weight is not the plan's cut")
 
 
 def state_anew(folder: Path) -> None:

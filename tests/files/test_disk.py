@@ -45,6 +45,30 @@ def test_files_are_replaced_together(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "deep"]
 
 
+@pytest.mark.parametrize("name", [".card.incomplete", "card"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "dangling", "pipe"])
+def test_what_lies_at_a_name_that_is_written_is_neither_followed_nor_kept(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    folder, victim = tmp_path / "stranger's", tmp_path / "victim"
+    folder.mkdir()
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    elif kind == "hard link":
+        victim.write_text("mine")
+        (folder / name).hardlink_to(victim)
+    else:
+        (folder / name).symlink_to(victim)
+        if kind == "link":
+            victim.write_text("mine")
+    before = victim.read_text() if victim.exists() else None
+    write_text(folder / "card", "new")
+    assert (victim.read_text() if victim.exists() else None) == before
+    card = folder / "card"
+    assert [path.name for path in folder.iterdir()] == ["card"] and not card.is_symlink()
+    assert card.read_text() == "new" and card.stat().st_nlink == 1
+
+
 def test_a_failure_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     with pytest.raises(InputError, match=r"cannot write .*/a/b: a part of that path is a file"):

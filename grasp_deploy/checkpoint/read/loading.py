@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 from grasp_deploy.checkpoint.format.shapes import DTYPES, limits_of, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
+from grasp_deploy.data.tokenizing import unusable
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.sizes import format_bytes
 
@@ -162,15 +164,16 @@ def random_model(
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a folder once `read_folder` has passed it; InputError if none works."""
     read_folder(directory)  # transformers reads config.json for a tokenizer as well
-    try:
-        return AutoTokenizer.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # whatever transformers makes of an odd file
+    load = partial(
+        AutoTokenizer.from_pretrained, directory, local_files_only=True, trust_remote_code=False
+    )
+    if reason := unusable(load):  # one that takes all time or memory takes it at loading already
         raise InputError(
-            f"the tokenizer of {directory} cannot be loaded, or its config.json cannot be read "
-            f"({first_line(error)}): add the tokenizer files that belong to it, or fetch it again"
-        ) from None
+            f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be "
+            f"read ({reason}): add the tokenizer files that belong to it, or fetch it again"
+        )
+    tokenizer: Tokenizer = load()
+    return tokenizer
 
 
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from grasp_deploy.files.outputs import MANIFEST_FILE, PLAN_FILE
 
 CARRIED_OVER = (  # what a checkpoint has as it is in its base model
     "tokenizer*",
+    "tekken.json",
     "vocab.*",
     "merges.txt",
     "added_tokens.json",

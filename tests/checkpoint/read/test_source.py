@@ -32,6 +32,7 @@ FILES = {
     "model.safetensors.index.json": b"{}",
     "tokenizer.json": b"{}",
     "tokenizer.model": b"t",
+    "tekken.json": b"{}",
     "tokenizer_config.json": b"{}",
     "chat_template.jinja": b"c",
     "LICENSE": b"l",
@@ -43,7 +44,7 @@ FILES = {
     "modeling_evil.py": b"code",
     "tokenizer_evil.py": b"code",
 }
-FETCHED = set(list(FILES)[:11])
+FETCHED = set(list(FILES)[:12])
 CODE = """
 import json, sys
 from grasp_deploy.checkpoint.read.source import resolve_model

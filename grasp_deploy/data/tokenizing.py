@@ -1,0 +1,67 @@
+"""Calls of tokenizers, whose files may be a stranger's: what is wrong with one is a reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from grasp_deploy.data.bounded import Reply, bounded
+from grasp_deploy.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SAMPLE = 2 * (
+    'The quick brown fox jumps over the lazy dog, and 1234567890 others do; it\'s "done" (once)\n'
+    "    def f(x):  return x ** 2 / 3.14 \\ y\t# one\r\n\n_-=+[]{}<>@$%^&~`|!?  \n"
+    "été naïve Über Ελλάδα русский عربي 你好世界 こんにちは 한국어 🙂 e\u0301\n"
+)
+MOST_PER_CHARACTER = 16  # tokens; four bytes, or what Unicode's normal forms make of one
+
+
+def unusable(load: Callable[[], PreTrainedTokenizerBase]) -> str | None:
+    """The reason why a tokenizer cannot be loaded and used, found in a child; None if it can."""
+
+    def tried(sample: str) -> Reply:
+        tokenizer = load()
+        ids = tokenizer(sample, add_special_tokens=False, verbose=False)["input_ids"]
+        for length, what in ((len(ids), "tokens"), (len(tokenizer.decode(ids)), "characters")):
+            if length > MOST_PER_CHARACTER * len(sample):
+                raise InputError(f"it makes {length:,} {what} of {len(sample)} characters")
+        return {"refusal": None}
+
+    with bounded(tried) as ask:
+        refusal: str | None = ask(SAMPLE)["refusal"]
+    return refusal
+
+
+def tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of a text, without special tokens; InputError where the tokenizer fails on it."""
+    with readable_failures():
+        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids
+
+
+@contextmanager
+def readable_failures() -> Iterator[None]:
+    """Turn any failure of a tokenizer into one line, and Rust's panics, which print by themselves.
+
+    Nothing reaches the error stream meanwhile.
+    """
+    stream, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # such as a signal; Rust's is the one other that has no class to import
+        raise InputError(
+            f"the model's tokenizer cannot read this text ({type(error).__name__}: "
+            f"{first_line(error)}): put the tokenizer files that belong to the model in its folder"
+        ) from None
+    finally:
+        os.dup2(stream, 2)
+        os.close(stream)
+        os.close(nowhere)
