@@ -44,7 +44,7 @@ MINISTRAL = {**SLIDING, "model_type": "mistral", "architectures": ["MistralForCa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quantization_config": {"quant_method": "fp8"}}, ("quantised", "the unquantised")),
+        ({"quantization_config": {"quant_method": "fp8"}}, ("quantised", "its tensors are plain")),
         ({"hidden_act": "gelu"}, ("the activation gelu", "silu alone")),
         (SLIDING, ("a Llama whose config.json has sliding",)),
         (MINISTRAL, ("the architecture Ministral", "not supported")),

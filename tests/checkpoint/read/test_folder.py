@@ -98,6 +98,20 @@ def other_layers(folder: Path) -> None:
     config(per_layer_config={**layers, "1": {**layers["1"], "rope_theta": 2.0}})(folder)
 
 
+def rope(**changes: object) -> Change:
+    return config(rope_parameters={"rope_theta": 1e4, "rope_type": "default", **changes})
+
+
+def hide_a_shard(folder: Path) -> None:
+    weight_map = json.loads((folder / INDEX).read_text())["weight_map"]
+    shard = weight_map[NORM]
+    (folder / shard).rename(folder / f".{shard}")
+    hidden = {name: f".{shard}" if file == shard else file for name, file in weight_map.items()}
+    edit(folder / INDEX, {"weight_map": hidden})
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "somebody/else"}
 REFUSED: dict[str, tuple[str, Change, str]] = {
     "adapter": ("dense", write("adapter_config.json", ADAPTER), "holds an adapter (adapter_"),
@@ -115,7 +129,16 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "speculators": ("dense", config(speculators_config={"verifier": {}}), "speculators_config = "),
     "text config": ("dense", config(text_config={"hidden_size": 8}), "text_config = "),
     "two classes": ("dense", config(architectures=["A", "LlamaForCausalLM"]), "architecture A "),
-    "not causal": ("dense", config(is_causal=False), "vLLM alone attends to later tokens"),
+    "not causal": ("dense", config(is_causal=False), "is_causal = False, which"),
+    "window of a Llama": ("dense", config(sliding_window=24), "sliding_window = 24"),
+    "part of RoPE": ("dense", rope(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5"),
+    "part, outside": ("dense", config(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5"),
+    "RoPE of fewer": ("dense", rope(rope_dim=16), "rope_parameters.rope_dim = 16"),
+    "RoPE of one reader": ("dense", rope(rope_type="proportional"), "= 'proportional', which"),
+    "RoPE by length": ("dense", rope(rope_type="longrope"), "= 'longrope', which transformers"),
+    "Mistral's biases": ("dense", config(**MISTRAL, mlp_bias=True), "mlp_bias = True"),
+    "quantised in name": ("dense", config(quantization_config=FP8), "its tensors are plain"),
+    "hidden shard": ("sharded", hide_a_shard, "which is no .safetensors file there"),
     "tied, other head": ("tied", own_head, "says tie_word_embeddings, and lm_head.weight differs"),
     "layers that differ otherwise": ("pruned", other_layers, "unknown field `rope_theta`"),
     "dense with layers": ("dense", config(per_layer_config={"0": {}}), "has per_layer_config"),
