@@ -122,7 +122,6 @@ def test_the_table_says_what_it_shows(tiny_folder: Path, files: list[str]) -> No
         (("--tasks", "query", "--task-file", "query.jsonl"), ("query is named twice",)),
         (("--task-file", "query.jsonl", "--engine", "slow"), ("--engine slow", "vllm")),
         (("--task-file", "query.jsonl", "--max-tokens", "513"), ("513", "512 positions")),
-        (("--task-file", "query.jsonl", "--num-fewshot", "12"), ("12 exceeds the 11 other",)),
         (("--task-file", "query.jsonl", "--enforce-eager"), ("option of vLLM",)),
         (("--task-file", "query.jsonl", "--device", "tpu"), ("--device tpu",)),
         (("--task-file", "query.jsonl", "--dtype", "int3"), ("--dtype int3",)),

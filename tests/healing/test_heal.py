@@ -153,8 +153,6 @@ def test_the_command_and_its_bad_input(
     assert_refused(refused, "--minutes 0")
     refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "1", "--steps", "1")
     assert_refused(refused, "--minutes and --steps", "give one")
-    refused = grasp_deploy("heal", cut, *text, "-o", "/proc/x/out")
-    assert_refused(refused, "/proc/x")
     assert not list(tmp_path.iterdir())
     other = Path(shutil.copytree(demo_model, tmp_path / "other"))
     with (other / "model.safetensors").open("r+b") as weights:
@@ -168,11 +166,6 @@ def test_the_command_and_its_bad_input(
             full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
             refused = grasp_deploy("heal", cut, *text, "-o", "out")
             assert_refused(refused, "disk of out has 0 bytes left", "free some space")
-        (tmp_path / ".out.incomplete").write_text("three years of work")
-        assert_refused(
-            grasp_deploy("heal", cut, *text, "-o", "out"), ".out.incomplete is in the way"
-        )
-        (tmp_path / ".out.incomplete").unlink()
         refused = grasp_deploy("heal", cut, *text, "-o", "out", "--model", other)
         assert_refused(refused, "with other weights than this model", "name the same model")
         refused = grasp_deploy("heal", changed, *text, "-o", "out")
