@@ -31,7 +31,6 @@ def tasks(*arguments: str | Path) -> Ended:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--data", "no.txt"), ("no.txt does not exist",)),
         (("--sequences", "1000"), ("too short", "give 140 sequences")),
         (("--stride", "33"), ("--stride 33", "use 32 or less")),
         (("--per-document", "--data", "letters.jsonl"), ("no document", "two tokens")),

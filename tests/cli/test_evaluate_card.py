@@ -115,7 +115,6 @@ def test_calibration_text_under_another_name_does_not_count(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--data", "=c4"), ("--data '=c4' lacks a part", "NAME=TEXT@SPLIT")),
         (("--data", "other.txt@test"), ("two corpora other.txt",)),
         (("--record", "none.json"), ("no file none.json",)),
         (("--record", "other.txt"), ("other.txt cannot be read",)),
@@ -123,7 +122,6 @@ def test_calibration_text_under_another_name_does_not_count(
         (("--model", "stranger"), ("the plan was made for", "SHA-256")),
         (("--sequence-length", "513"), ("513 tokens", "512 positions")),
         (("--device", "tpu"), ("--device tpu",)),
-        (("--dtype", "int3"), ("--dtype int3",)),
     ],
 )
 def test_bad_input_changes_nothing(

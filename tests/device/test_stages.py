@@ -148,18 +148,26 @@ def test_no_pivot_of_obs_waits(standin: str) -> None:
     assert torch.equal(removed.cpu(), _panel(*arguments, stays, 4)[0])
 
 
-def test_heal(device: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pruned checkpoint, beside it the dense model and text that this one wrote."""
+    folder = tmp_path_factory.mktemp("models")
+    dense = save_tiny("llama", folder / "dense", num_hidden_layers=2)
+    (folder / "text.txt").write_text(written_by(dense, sequences=16, length=32))
+    export(random_plan(folder / "dense"), folder / "dense", folder / "pruned")
+    return folder / "pruned"
+
+
+def test_heal(device: str, pruned: Path, tmp_path: Path) -> None:
     """Adapters, merging, losses on held-out text, and the checkpoint with its proof."""
     pytest.importorskip("peft", reason="healing needs the extra 'heal'")
-    dense, pruned, text = (tmp_path / name for name in ("dense", "pruned", "text.txt"))
-    text.write_text(written_by(save_tiny("llama", dense, num_hidden_layers=2), 16, 32))
-    export(random_plan(dense), dense, pruned)
-    config = HealConfig(str(text), sequences=16, sequence_length=32, steps=4, rank=2)
+    base, text = str(pruned.with_name("dense")), str(pruned.with_name("text.txt"))
+    config = HealConfig(text, sequences=16, sequence_length=32, steps=4, rank=2)
     folders = [tmp_path / name for name in ("cpu", device)]
     rows: list[list[dict[str, Any]]] = [[], []]
     losses = []
     for folder, told in zip(folders, rows, strict=True):
-        asked, base = replace(config, device=folder.name), str(dense)
+        asked = replace(config, device=folder.name)
         healed = heal(pruned, asked, folder, model=base, on_progress=told.append)
         losses.append([healed.loss_dense, healed.loss_before, healed.loss_after])
     weights = [load_file(folder / "model.safetensors") for folder in folders]
@@ -168,18 +176,14 @@ def test_heal(device: str, tmp_path: Path) -> None:
     else:  # bit for bit
         assert (losses[1], rows[1]) == (losses[0], rows[0])
         assert [name for name in weights[0] if not torch.equal(*(w[name] for w in weights))] == []
-    checks = list(verify(folders[1], str(dense), device=torch.device(device)))
+    checks = list(verify(folders[1], base, device=torch.device(device)))
     assert [check for check in checks if check.outcome == WRONG] == []
 
 
-def test_perplexity(device: str, demo_checkpoint: Path) -> None:
-    blocks = Blocks(IDS % 64, TextSource("random tokens"), len(IDS))
-    losses = [
-        perplexity(
-            load(demo_checkpoint, device=name, dtype="float32"), blocks, 2, stride=16
-        ).loss_nats_per_token
-        for name in ("cpu", device)
-    ]
+def test_perplexity(device: str, pruned: Path) -> None:
+    blocks = Blocks(IDS, TextSource("random tokens"), len(IDS))
+    models = [load(pruned, device=name, dtype="float32") for name in ("cpu", device)]
+    losses = [perplexity(model, blocks, 2, stride=16).loss_nats_per_token for model in models]
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 
