@@ -69,9 +69,8 @@ def test_sequences_windows_and_documents(pruned_once: Path, work: Path) -> None:
 
 @needs_lm_eval
 def test_models_side_by_side(pruned: Path, tiny_folder: Path, files: list[str], work: Path) -> None:
-    ended = tasks(tiny_folder, pruned, *files, "--limit", "8", "--json", "-o", "record.json")
-    assert ended.code == 0, ended.stderr
-    record = json.loads(ended.stdout)
+    output = ("--limit", "8", "--json", "-o", "record.json")
+    record = document("evaluate", "tasks", tiny_folder, pruned, *files, *output)
     assert record == json.loads(Path("record.json").read_text())
     assert record["benchmark"] == "tasks" and "lm_eval" in record["versions"]
     settings = [record["settings"][name] for name in ("engine", "dtype", "limit")]
