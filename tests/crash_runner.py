@@ -78,7 +78,8 @@ def _work(
             tell("")
 
     try:
-        progress.stage_bars = lambda *_: nullcontext(lambda row: tell(row["stage"]))
+        follow = nullcontext(lambda row: tell(row["stage"]))
+        progress.stage_bars = lambda *_: follow  # type: ignore[assignment]
         frozen_model.SAVE_EVERY_SECONDS = -1.0  # at every step
         sys.addaudithook(look)
         app(words)
