@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from grasp_deploy.checkpoint.read.loading import class_config, load, with_weight
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.read.validate import read_folder, read_stored_model
 from grasp_deploy.errors import InputError
+from tests.cli.command import edit_json
 from tests.quantised import quantise
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
@@ -48,11 +50,7 @@ def write(name: str, content: object = "") -> Change:
 
 
 def config(**changes: object) -> Change:
-    return lambda folder: edit(folder / "config.json", changes)
-
-
-def edit(path: Path, changes: dict[str, object]) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return lambda folder: edit_json(folder / "config.json", **changes)
 
 
 def stray(name: str, tensor: str = NORM) -> Change:
@@ -66,7 +64,7 @@ def index_of(change: Callable[[dict[str, str]], object]) -> Change:
     def edited(folder: Path) -> None:
         weight_map = json.loads((folder / INDEX).read_text())["weight_map"]
         change(weight_map)
-        edit(folder / INDEX, {"weight_map": weight_map})
+        edit_json(folder / INDEX, weight_map=weight_map)
 
     return edited
 
@@ -80,16 +78,10 @@ def in_two_shards(folder: Path) -> None:
     save_file({**load_file(first), NORM: torch.zeros(64)}, first, {"format": "pt"})
 
 
-def own_head(folder: Path) -> None:
+def own_head(folder: Path, difference: float = 1.0) -> None:
     tensors = load_file(folder / WEIGHTS)
     tensors[HEAD] = tensors["model.embed_tokens.weight"].clone()
-    tensors[HEAD][-1, -1] += 1
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-
-
-def equal_head(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    tensors[HEAD] = tensors["model.embed_tokens.weight"].clone()
+    tensors[HEAD][-1, -1] += difference
     save_file(tensors, folder / WEIGHTS, {"format": "pt"})
 
 
@@ -200,7 +192,7 @@ READ: dict[str, tuple[str, list[Change]]] = {
     ),
     "attributes that stand in for methods": ("dense", [config(to_dict=3, num_labels=5)]),
     "another dtype in the config": ("dense", [config(dtype="float16")]),
-    "tied, equal head": ("tied", [equal_head]),
+    "tied, equal head": ("tied", [partial(own_head, difference=0.0)]),
 }
 
 
