@@ -1,7 +1,8 @@
-"""Kill commands at a given file operation: a warm process forks them, so imports are paid once.
+"""Kill commands at a given event: a warm process forks them, so imports are paid once.
 
-A fork counts what it does to files below one folder (opens, renames, removals) and kills itself
-before the operation with a given number. So a kill hits the same place on any machine.
+A fork counts its events: rows of progress, and what it does to files below one folder (opens,
+renames, removals). It kills itself before the event with a given number, the same place on any
+machine, or a moment later, wherever it is then.
 """
 
 from __future__ import annotations
@@ -11,98 +12,91 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing.sharedctypes import RawValue
-from pathlib import Path
-from typing import Any, NamedTuple
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from typing import Any, NoReturn
 
-from grasp_deploy.engine.child import Ask, answer_requests, child
+from grasp_deploy.engine.child import answer_requests, child
 from tests.cli.command import environment
 
+Run = Callable[..., list[str] | None]
 OPERATIONS = frozenset({"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"})
 
 
-class Outcome(NamedTuple):
-    """The end of a fork: whether it was killed, else how many operations it took in all."""
-
-    killed: bool
-    operations: int
-
-
-@dataclass(frozen=True)
-class Forker:
-    """The near end of a warm process."""
-
-    ask: Ask
-
-    def run(self, job: str, folder: Path, kill_at: int | None = None, **arguments: Any) -> Outcome:
-        """Run a job in a fork, killed before its operation number `kill_at` below `folder`."""
-        request = {"job": job, "folder": str(folder), "kill_at": kill_at, "arguments": arguments}
-        return Outcome(**self.ask(request))
-
-
 @contextmanager
-def forker() -> Iterator[Forker]:
-    """A warm process for the length of a `with` block."""
+def forker() -> Iterator[Run]:
+    """A function that runs a command in a fork of a warm process, for the length of a block.
+
+    It takes the command, a folder, and the number of the event to be killed at, if any, and how
+    many seconds later. It returns None if the fork was killed, else each event: the stage of a row
+    of progress, or "" for an operation below the folder.
+    """
     with child("tests.crash_runner", environment(), name="the warm process") as ask:
-        yield Forker(ask)
+
+        def run(
+            command: str, folder: object, kill_at: int | None = None, after_seconds: float = 0.0
+        ) -> list[str] | None:
+            request = {"words": command.split(), "folder": str(folder), "kill_at": kill_at}
+            events: list[str] | None = ask({**request, "after_seconds": after_seconds})["events"]
+            return events
+
+        yield run
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """The far end: do a job in a fork; RuntimeError if it ends by itself and badly."""
-    operations, process = RawValue("i", 0), os.fork()
+    """The far end: run a command in a fork; RuntimeError if it ends by itself and badly."""
+    reading, writing = os.pipe()
+    process = os.fork()
     if process == 0:
-        _work(request, operations)
+        _work(writing, **request)
+    os.close(writing)
+    with os.fdopen(reading) as rows:
+        events = rows.read().split("\n")[:-1]
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    if status not in (0, -signal.SIGKILL):
-        raise RuntimeError(f"the job failed with exit status {status}")
-    return {"killed": status != 0, "operations": operations.value}
+    if status not in (0, -signal.SIGKILL, -signal.SIGALRM):
+        raise RuntimeError(f"{request['words']} ended with exit status {status}")
+    return {"events": None if status else events}
 
 
-def _work(request: dict[str, Any], operations: Any) -> None:
-    """In the fork: do the job, count its operations, and leave without the parent's clean-up."""
+def _work(
+    writing: int, words: list[str], folder: str, kill_at: int | None, after_seconds: float
+) -> NoReturn:
+    """In the fork: run the command, tell its events, and leave without the parent's clean-up."""
+    numbers, code = count(1), 1
 
-    def count(event: str, arguments: tuple[object, ...]) -> None:
-        if event in OPERATIONS and request["folder"] in str(arguments[0]):
-            operations.value += 1
-            if operations.value == request["kill_at"]:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def tell(stage: str) -> None:
+        os.write(writing, f"{stage}\n".encode())
+        if next(numbers) != kill_at:
+            return
+        if after_seconds:  # the kernel ends it, as by SIGKILL: nothing here catches this signal
+            signal.setitimer(signal.ITIMER_REAL, after_seconds)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    code = 1
+    def look(event: str, arguments: tuple[object, ...]) -> None:
+        if event in OPERATIONS and folder in str(arguments[0]):
+            tell("")
+
     try:
-        sys.addaudithook(count)
-        JOBS[request["job"]](**request["arguments"])
-        code = 0
+        follow = nullcontext(lambda row: tell(row["stage"]))
+        progress.stage_bars = lambda *_: follow  # type: ignore[assignment]
+        frozen_model.SAVE_EVERY_SECONDS = -1.0  # at every step
+        sys.addaudithook(look)
+        app(words)
+    except SystemExit as end:
+        code = int(end.code or 0)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def compress_job(config: dict[str, Any], output: str, resume: bool = False) -> None:
-    """A compression that saves its state at every step."""
-    from grasp_deploy.compression import frozen_model
-    from grasp_deploy.compression.compress import compress
-    from grasp_deploy.config.compress_config import CompressConfig
-
-    frozen_model.SAVE_EVERY_SECONDS = -1.0
-    compress(CompressConfig(**config), output, resume=resume)
-
-
-def export_job(plan: str, **arguments: Any) -> None:
-    """An export of a plan."""
-    from grasp_deploy.checkpoint.plan import load_plan
-    from grasp_deploy.checkpoint.write.export import export
-
-    export(load_plan(Path(plan)), **arguments)
-
-
-JOBS: dict[str, Callable[..., None]] = {"compress": compress_job, "export": export_job}
-
 if __name__ == "__main__":
-    import transformers.models.llama.modeling_llama  # noqa: F401  (for the jobs)
+    import transformers.models.llama.modeling_llama  # noqa: F401  (before the forks)
 
     import grasp_deploy.compression.compress  # noqa: F401
+    from grasp_deploy.cli.app import app
+    from grasp_deploy.compression import frozen_model
+    from grasp_deploy.report import progress
 
     answer_requests(answer)

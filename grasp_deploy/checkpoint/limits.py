@@ -37,8 +37,14 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
     raise InputError(f"the tensor-parallel size {size} does not divide {what}: {remedy}")
 
 
-def check_head_size(shape: ModelShape, platform: Platform) -> None:
-    """InputError if vLLM has no attention kernel for such heads; its CPU build has only some."""
+def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
+    """InputError if vLLM has no kernel for such heads, or makes another model of a dense one."""
+    if not shape.pruned and (shape.mixed_attention or (shape.o_bias and shape.family.qk_norm)):
+        what = "windows in some layers only" if shape.mixed_attention else "a bias in o_proj"
+        raise InputError(
+            f"the model has {what}, which vLLM drops without a word for a dense "
+            f"{shape.family.stem}: run it with transformers, or serve a pruned copy"
+        )
     if platform == "cpu" and shape.head_dim not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))
         raise InputError(

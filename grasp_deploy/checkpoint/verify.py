@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from grasp_deploy.checkpoint.limits import Platform, check_vllm_runs
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.checkpoint.read.loading import load_checked, with_weights
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
@@ -74,15 +75,16 @@ def verify(
     *,
     without_base: bool = False,
     served: Served | None = None,
+    platform: Platform | None = None,
     device: torch.device | None = None,
 ) -> Iterator[Check]:
     """Check a checkpoint, link by link, up to the first that is wrong.
 
     `model` names the base model, by default the one that the plan names; `without_base` leaves out
     the links that need it, so that the weights are not proven. `served(directory, prompts,
-    new_tokens)` gives the greedy tokens of a server; without it that link is left out. Raises
-    InputError if `directory` holds no pruned checkpoint, or the base model is out of reach or not
-    the one that the plan was made for.
+    new_tokens)` gives the greedy tokens of a server on `platform`; without it that link is left
+    out. Raises InputError if `directory` holds no pruned checkpoint, the platform cannot run it, or
+    the base model is out of reach or not the one that the plan was made for.
     """
     if without_base and model is not None:
         raise InputError("--model and --without-base exclude each other: leave one of them out")
@@ -93,6 +95,8 @@ def verify(
     if not intact:
         return
     plan, pruned = load_plan(directory / PLAN_FILE), read_stored_model(directory)
+    if platform is not None:
+        check_vllm_runs(pruned.shape, platform)
     device = device or torch.device("cpu")
     links: list[Link] = []
     base: StoredModel | None = None

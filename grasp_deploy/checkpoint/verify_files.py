@@ -102,7 +102,7 @@ def _raise_doubts(plan: Plan, unlike: list[str], foreign: list[str], from_base: 
             "classes, sizes and dtype"
         )
     if doubts:
-        raise NotProven(f"NOT PROVEN: {'; '.join(doubts)}")
+        raise NotProven("; ".join(doubts))
 
 
 def derived_config(pruned: StoredModel, plan: Plan) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from grasp_deploy.bench.kv.record import KvSettings
 from grasp_deploy.bench.memory.record import MemorySettings
 from grasp_deploy.bench.serve.record import ServeSettings
 from grasp_deploy.bench.throughput.record import ThroughputSettings
-from grasp_deploy.cli.console import print_json, stderr
+from grasp_deploy.cli.console import Commands, print_json, stderr
 from grasp_deploy.cli.options import Command, Json, Models, RecordOutput, takes_settings
 from grasp_deploy.cli.report import print_report
 from grasp_deploy.errors import InputError
@@ -77,7 +77,9 @@ def bench_command(kind: str, settings_type: type) -> Command:
     return command
 
 
-bench_app = typer.Typer(no_args_is_help=True, help="Measure memory and speed, models side by side.")
+bench_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Measure memory and speed, models side by side."
+)
 for kind, settings_type in BENCHES.items():
     bench_app.command(kind, help=HELP[kind])(bench_command(kind, settings_type))
 

@@ -50,7 +50,8 @@ NOT_PROVEN = 3  # exit code
 OUTCOMES = {
     "proven": "proven: the checkpoint is what its plan says, given the base model",
     "not proven": "NOT PROVEN: nothing is wrong, and nobody can vouch for all of it",
-    "wrong": "wrong: this is not the checkpoint that its plan describes",
+    "wrong": "wrong: the folder is not what its manifest and plan say, and the rest was not looked "
+    "at; put back what was changed, or make the folder again with grasp-deploy export",
 }
 
 
@@ -101,7 +102,7 @@ def verify_command(
     """Prove that a checkpoint is the model that was evaluated.
 
     The exit code is 0 if it is, 1 if something is wrong, and 3 if nothing is wrong but nobody can
-    vouch for all of it.
+    vouch for all of it, as always with --without-base.
     """
     checks = run_verify(directory, model, engine, device, without_base)
     from grasp_deploy.checkpoint.verify import worst
@@ -131,16 +132,16 @@ def run_verify(
 
     if engine not in ("transformers", "vllm"):
         raise InputError(f"--engine {engine} is unknown: use transformers or vllm")
-    if engine == "vllm":
-        installed_platform()  # a missing vLLM is an error, not a failed check
-
+    # A vLLM that is missing, or cannot run the model, is an error, not a failed check.
+    platform = installed_platform() if engine == "vllm" else None
     checks = []
     with stderr.status("verifying") as status:
         for check in verify(
             directory,
             model,
             without_base=without_base,
-            served=greedy_tokens if engine == "vllm" else None,
+            served=greedy_tokens if platform else None,
+            platform=platform,
             device=resolve_device(device),
         ):
             status.update(f"verifying: {check.name} done")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS
 from grasp_deploy.cli.checkpoint import run_verify
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import (
@@ -229,4 +230,12 @@ def _print_compressed(record: dict[str, Any]) -> None:
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
             "pruned; other text may lose more: grasp-deploy evaluate perplexity"
         )
-    print_line(f"wrote {record['output']}; serve it: grasp-deploy serve {record['output']}")
+    output, loss = record["output"], record["heldout_loss_pruned"]
+    if loss is not None and loss - record["heldout_loss_dense"] >= BROKEN_NATS:
+        print_line(
+            f"wrote {output}; it lost much even on the kind of text that it learnt from: keep "
+            "more, or try grasp-deploy heal, and measure it (grasp-deploy evaluate) before you "
+            "serve it"
+        )
+    else:
+        print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import logging
 import os
@@ -44,7 +45,18 @@ stdout = PlainConsole(emoji=False, markup=False)
 stderr = PlainConsole(stderr=True, emoji=False, markup=False, highlight=False)
 
 
-class ErrorBoundary(TyperGroup):
+class Commands(TyperGroup):
+    """A group of commands whose help joins the lines of each paragraph: terminals break them."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command and command.help:
+            paragraphs = inspect.cleandoc(command.help).split("\n\n")
+            command.help = "\n\n".join(part.replace("\n", " ") for part in paragraphs)
+        return command
+
+
+class ErrorBoundary(Commands):
     """The group of all commands: bad input ends in one line, our own bugs in a traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

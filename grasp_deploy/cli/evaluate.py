@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from grasp_deploy.cli.bench import run_bench
-from grasp_deploy.cli.console import print_error, print_json, print_line, stderr, stdout
+from grasp_deploy.cli.console import Commands, print_error, print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import (
     MODEL_HELP,
     Json,
@@ -34,7 +34,9 @@ Preset = Annotated[
     ),
 ]
 
-evaluate_app = typer.Typer(no_args_is_help=True, help="Measure the quality of a model.")
+evaluate_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Measure the quality of a model."
+)
 
 
 @evaluate_app.command("perplexity")

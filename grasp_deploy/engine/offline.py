@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.limits import check_head_size, check_tensor_parallel
+from grasp_deploy.checkpoint.limits import check_tensor_parallel, check_vllm_runs
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import installed_platform, vllm_child_environment
@@ -93,7 +93,7 @@ def _ask(
         shape = read_folder(directory).shape
     if shape.quantization is not None:  # whose kernels give other tokens in float32
         engine = {**engine, "dtype": shape.dtype}
-    check_head_size(shape, installed_platform())
+    check_vllm_runs(shape, installed_platform())
     check_tensor_parallel(shape, workers)
     request = {
         "engine": {**FORMAT, **engine, "model": str(directory)},

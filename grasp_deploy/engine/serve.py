@@ -16,7 +16,7 @@ from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.format.shapes import limits_of, model_shape, read_config, rope_of
-from grasp_deploy.checkpoint.limits import Platform, check_head_size, check_tensor_parallel
+from grasp_deploy.checkpoint.limits import Platform, check_tensor_parallel, check_vllm_runs
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_folder
 from grasp_deploy.engine.child import log_tail, running
 from grasp_deploy.engine.flags import read_flags
@@ -65,7 +65,7 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
         check_tokenizer(directory)
     _check_length(read_config(directory), flags.max_model_len)
     check_tensor_parallel(shape, flags.tensor_parallel_size)
-    check_head_size(shape, platform)
+    check_vllm_runs(shape, platform)
     if platform == "cuda":
         _check_gpu()
     if flags.uds is None:

@@ -52,9 +52,11 @@ def write_record(path: Path, record: Any) -> None:
 
 def read_record(path: Path) -> dict[str, Any]:
     """Read a record; InputError if the file holds none, or one of another schema."""
-    record = read_json(path, "name a record that a bench wrote")
+    record = read_json(path, "name a record that `bench` or `evaluate` wrote")
     if not {"schema_version", "benchmark"} <= record.keys():
-        raise InputError(f"{path} is not a record: name the JSON file that a bench wrote")
+        raise InputError(
+            f"{path} is not a record: name the JSON file that `bench` or `evaluate` wrote"
+        )
     if record["schema_version"] != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {record['schema_version']}, and this release reads version "

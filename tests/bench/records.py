@@ -132,9 +132,7 @@ def _times(figures: dict[str, Any], batch: int) -> tuple[float, float]:
 
 
 def memory_record(
-    models: Models,
-    prompt_tokens: Sequence[int] = (256, 512, 1024, 2048),
-    weight_error: float = 0.0,
+    models: Models, prompt_tokens: Sequence[int] = (256, 512, 1024, 2048), weight_error: float = 0.0
 ) -> Record:
     """Weights and cache as predicted (the weights off by `weight_error`), and some activations."""
     cells = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import read_record
 from grasp_deploy.report.section import NamedRecord
 from tests.bench import records
+from tests.documents import changed
 from tests.evaluate.tasks.task_records import task_record
 
 MODELS = [records.model("dense"), records.model("pruned", 0.6)]
@@ -28,16 +28,6 @@ MADE = {
 Place = tuple[str | int, ...]
 SAMPLE: Place = ("cells", 0, "samples", 0)
 FEWER = MADE["throughput"]["cells"][1]["samples"][:1]
-
-
-def changed(kind: str, place: Place, value: Any) -> dict[str, Any]:
-    """A record with another value in one place."""
-    made = copy.deepcopy(MADE[kind])
-    inner: Any = made
-    for step in place[:-1]:
-        inner = inner[step]
-    inner[place[-1]] = value
-    return made
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
@@ -74,7 +64,7 @@ def test_every_committed_record_of_a_bench_is_judged_and_keeps_its_keys(path: Pa
 )
 def test_what_is_refused(kind: str, place: Place, value: Any, words: str) -> None:
     with pytest.raises(InputError, match=words) as refused:
-        records.typed(changed(kind, place, value))
+        records.typed(changed(MADE[kind], place, value))
     assert str(refused.value).startswith("one.json") and "\n" not in str(refused.value)
 
 
@@ -89,13 +79,13 @@ def test_what_is_refused(kind: str, place: Place, value: Any, words: str) -> Non
     ],
 )
 def test_odd_figures_within_bounds_are_judged(kind: str, place: Place, value: Any) -> None:
-    section = section_of(NamedRecord(kind, changed(kind, place, value)))
+    section = section_of(NamedRecord(kind, changed(MADE[kind], place, value)))
     assert section.verdicts and all(table.row_count for table in section.tables())
 
 
 def test_a_server_that_answered_without_a_token_is_not_compared() -> None:
     place = ("cells", 1, "samples", 0, "output_tokens_per_second")
-    section = section_of(NamedRecord("serve", changed("serve", place, 0.0)))
+    section = section_of(NamedRecord("serve", changed(MADE["serve"], place, 0.0)))
     assert section.verdicts[1]["ratio"] is None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from benchmarks.common.plans import plan_of, random_mask, random_scales
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
@@ -66,40 +67,48 @@ import sys, torch
 from pathlib import Path
 sys.modules["grasp_deploy"] = None
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 ids = torch.randint(256, (4, 24), generator=torch.Generator().manual_seed(3))
 logits = {}
 for folder in Path(sys.argv[1]).iterdir():
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
     with torch.no_grad():
         logits[folder.name] = model.eval()(input_ids=ids).logits
+    assert isinstance(AutoModel.from_pretrained(folder, trust_remote_code=True), type(model.model))
+    assert type(AutoConfig.from_pretrained(folder, trust_remote_code=True)) is type(model.config)
+    assert len(AutoTokenizer.from_pretrained(folder)), "which runs no code"
+    model.save_pretrained(Path("again", folder.name))
+try:
+    AutoModelForCausalLM.from_pretrained(folder)
+except (ValueError, EOFError, OSError) as error:
+    assert "trust_remote_code" in str(error), error
+else:
+    raise AssertionError("loaded without the package and without trust_remote_code")
 save_file(logits, sys.argv[2])
 """
 
 
 @pytest.fixture(scope="module")
-def logits_without_package(
+def without_package(
     gated_logits: dict[Path, torch.Tensor], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, torch.Tensor]:
-    """Logits of each export from one interpreter that cannot import grasp_deploy."""
+) -> Path:
+    """What one interpreter that cannot import grasp_deploy makes: logits, and models again."""
     folder, (first, *_) = tmp_path_factory.mktemp("without"), gated_logits
     environment = {"HF_HOME": str(folder / "hf"), "PATH": "", "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-c", WITHOUT_PACKAGE, str(first.parent), str(folder / "logits")],
-        check=True,
-        env=environment,
-        cwd=folder,
-    )
-    return load_file(folder / "logits")
+    command = [sys.executable, "-I", "-c", WITHOUT_PACKAGE, str(first.parent), "logits"]
+    stdin = subprocess.DEVNULL  # nobody is asked for trust
+    subprocess.run(command, check=True, env=environment, cwd=folder, stdin=stdin)
+    return folder
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_gated_sliced_reloaded_and_loaded_without_the_package_agree(
-    name: str,
-    gated_logits: dict[Path, torch.Tensor],
-    logits_without_package: dict[str, torch.Tensor],
+def test_gated_sliced_reloaded_and_loaded_or_saved_without_the_package_agree(
+    name: str, gated_logits: dict[Path, torch.Tensor], without_package: Path
 ) -> None:
     (output,) = (folder for folder in gated_logits if folder.name == name)
-    expected = gated_logits[output]
-    assert (logits(load(output)) - expected).abs().max() <= TOLERANCE
-    assert (logits_without_package[name] - expected).abs().max() <= TOLERANCE
+    expected, reloaded = gated_logits[output], logits(load(output))
+    assert (reloaded - expected).abs().max() <= TOLERANCE
+    assert (load_file(without_package / "logits")[name] - expected).abs().max() <= TOLERANCE
+    again = AutoModelForCausalLM.from_pretrained(without_package / "again" / name)
+    assert torch.equal(logits(again), reloaded)

@@ -9,11 +9,12 @@ import pytest
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, model_shape
 from grasp_deploy.checkpoint.limits import (
     CPU_HEAD_SIZES,
-    check_head_size,
     check_tensor_parallel,
+    check_vllm_runs,
     tensor_parallel_sizes,
 )
 from grasp_deploy.errors import InputError
+from tests.tiny import VARIANTS, tiny_config
 
 
 def shape_of(*layers: tuple[int, int], head_dim: int = 64) -> ModelShape:
@@ -61,10 +62,20 @@ def test_no_remedy_is_promised_that_cannot_work() -> None:
 
 
 def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:
-    check_head_size(shape_of((1, 1), head_dim=64), "cpu")
-    check_head_size(shape_of((1, 1), head_dim=8), "cuda")
+    check_vllm_runs(shape_of((1, 1), head_dim=64), "cpu")
+    check_vllm_runs(shape_of((1, 1), head_dim=8), "cuda")
     with pytest.raises(InputError, match=re.escape("the model's heads are 8 wide, and vLLM's CPU")):
-        check_head_size(shape_of((1, 1), head_dim=8), "cpu")
+        check_vllm_runs(shape_of((1, 1), head_dim=8), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("qwen2-sliding", "windows in some layers"), ("qwen3-biases", "a bias in")]
+)
+def test_dense_models_that_vllm_would_change_are_refused(name: str, words: str) -> None:
+    shape = model_shape({**tiny_config(**VARIANTS[name]).to_dict(), "head_dim": 32})
+    with pytest.raises(InputError, match=words):
+        check_vllm_runs(shape, "cpu")
+    check_vllm_runs(replace(shape, pruned=True), "cpu")
 
 
 @pytest.mark.vllm

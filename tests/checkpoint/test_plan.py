@@ -11,13 +11,13 @@ import torch
 from grasp_deploy.checkpoint.plan import Plan, load_plan
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from tests.documents import ABSENT, changed
 
 BEHIND_GATES = [
     f"model.layers.{layer}.{linear}.weight"
     for layer in range(2)
     for linear in ("mlp.down_proj", "self_attn.o_proj")
 ]
-ABSENT = object()
 
 
 def provenance() -> dict[str, Any]:
@@ -47,18 +47,6 @@ def loaded(folder: Path, record: dict[str, Any]) -> Plan:
     return load_plan(folder / "plan.grasp")
 
 
-def changed(place: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    record = provenance()
-    inner: Any = record
-    for step in place[:-1]:
-        inner = inner[step]
-    if value is ABSENT:
-        del inner[place[-1]]
-    else:
-        inner[place[-1]] = value
-    return record
-
-
 HEALING = {
     **{"steps": 3, "rank": 8, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
     "text": {"source": "c4", "sequences": 8, "sequence_length": 64},
@@ -75,7 +63,7 @@ HEALING = {
     ],
 )
 def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: Any) -> None:
-    assert loaded(tmp_path, changed(place, value)).mask.all()
+    assert loaded(tmp_path, changed(provenance(), place, value)).mask.all()
 
 
 def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
@@ -106,9 +94,9 @@ def test_damaged_plans(
     tmp_path: Path, place: tuple[str | int, ...], value: Any, reason: str
 ) -> None:
     with pytest.raises(InputError, match=rf"plan.grasp does not fit \(.*{reason}.*again"):
-        loaded(tmp_path, changed(place, value))
+        loaded(tmp_path, changed(provenance(), place, value))
 
 
 def test_a_plan_of_half_a_character(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"plan.grasp cannot be read \("):
-        loaded(tmp_path, changed(("config", "model"), "\ud800"))
+        loaded(tmp_path, changed(provenance(), ("config", "model"), "\ud800"))

@@ -64,6 +64,13 @@ def compress(model: Path | str, *options: str | Path) -> Ended:
     return grasp_deploy("compress", model, *defaults, *options)
 
 
+def assert_nothing_changes(model: Path | str, *words: str, options: Sequence[str] = ()) -> None:
+    """Assert that `compress` refuses in a line with these words, and leaves the folder as it is."""
+    before = tree(Path.cwd())
+    assert_refused(compress(model, *options), *words)
+    assert tree(Path.cwd()) == before
+
+
 def has_vllm() -> bool:
     """True if any build of vLLM is installed."""
     try:

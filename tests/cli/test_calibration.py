@@ -60,7 +60,7 @@ def job(model: Path, **options: Any) -> PreparedRun:
     return prepare(CompressConfig(model=str(model), keep=0.7, device="cpu", **options))
 
 
-def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
+def test_a_mixture_is_recorded_and_told(mixed: Path) -> None:
     calibration = load_plan(mixed / "plan.grasp").provenance["calibration"]
     assert calibration["source"] == "upper.txt=3, lower.txt=1"
     assert calibration["heldout_sequences"] == 2  # one of each source
@@ -70,9 +70,6 @@ def test_a_mixture_is_recorded_and_told(mixed: Path, tiny_folder: Path) -> None:
     ]
     card = " ".join((mixed / "README.md").read_text().split())
     assert "`upper.txt` (6)" in card and "`lower.txt` (2)" in card
-    plan, model = mixed / "plan.grasp", ("--model", tiny_folder)
-    assert grasp_deploy("export", plan, *model, "-o", "again").code == 0
-    assert Path("again", plan.name).read_bytes() == plan.read_bytes()
 
 
 @pytest.mark.parametrize(("weights", "sequences"), [("1:1", 5), ("30:1", 49), ("1:50", 65)])

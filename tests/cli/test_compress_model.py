@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.command import (
+    assert_nothing_changes,
     assert_refused,
     compress,
     edit_json,
     grasp_deploy,
-    tree,
 )
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -31,12 +31,6 @@ def model(tiny_folder: Path, work: Path) -> Path:
     return Path(shutil.copytree(tiny_folder, work / "model"))
 
 
-def assert_leaves_nothing(model: Path | str, *words: str, options: tuple[str, ...] = ()) -> None:
-    before = tree(Path.cwd())
-    assert_refused(compress(model, *options), *words)
-    assert tree(Path.cwd()) == before
-
-
 SLIDING = {"layer_types": ["sliding_attention"] * 3}
 MINISTRAL = {**SLIDING, "model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 
@@ -44,14 +38,10 @@ MINISTRAL = {**SLIDING, "model_type": "mistral", "architectures": ["MistralForCa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quantization_config": {"quant_method": "fp8"}}, ("quantised", "the unquantised")),
+        ({"quantization_config": {"quant_method": "fp8"}}, ("quantised", "its tensors are plain")),
         ({"hidden_act": "gelu"}, ("the activation gelu", "silu alone")),
         (SLIDING, ("a Llama whose config.json has sliding",)),
         (MINISTRAL, ("the architecture Ministral", "not supported")),
-        ({"max_position_embeddings": "512"}, ("config.json does not fit", "'512'")),
-        ({"vocab_size": 300}, ("embed_tokens", "(256, 64)", "(300, 64) by config.json", AGAIN)),
-        ({"num_hidden_layers": 4}, ("lacks model.layers.3.", "config.json asks for", AGAIN)),
-        ({"num_hidden_layers": 2}, ("holds model.layers.2.", "does not know", AGAIN)),
         ({"num_key_value_heads": 3}, ("4 query heads for 3 KV heads", "damaged", AGAIN)),
         ({"hidden_size": None}, ("does not fit (hidden_size", "it is None", AGAIN)),
         ({"per_layer_config": {"0": 3}}, ("does not fit (per_layer_config", AGAIN)),
@@ -61,21 +51,19 @@ MINISTRAL = {**SLIDING, "model_type": "mistral", "architectures": ["MistralForCa
 )
 def test_configs(model: Path, changes: dict[str, object], words: tuple[str, ...]) -> None:
     edit_json(model / "config.json", **changes)
-    assert_leaves_nothing(model, *words)
+    assert_nothing_changes(model, *words)
 
 
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
         ("config.json", None, ("config.json", "model")),
-        ("config.json", b"{", ("config.json", "model")),
         ("tokenizer.json", b"{", ("the tokenizer of", "cannot be loaded", "add the tokenizer")),
-        (WEIGHTS, b"\0" * 1000, (f"{WEIGHTS} is cut short or damaged", "fetch the file again")),
     ],
 )
 def test_files(model: Path, file: str, content: bytes | None, words: tuple[str, ...]) -> None:
     (model / file).unlink() if content is None else (model / file).write_bytes(content)
-    assert_leaves_nothing(model, *words)
+    assert_nothing_changes(model, *words)
 
 
 def test_a_config_that_asks_for_plain_tuples(model: Path, work: Path) -> None:
@@ -108,7 +96,7 @@ def test_sequences_beyond_the_text(tiny_folder: Path, work: Path, name: str) -> 
         f"{asked.replace('=', ' ', 1)} is more than the 3 sequences to learn from",
         "at most 3",
     )
-    assert_leaves_nothing(tiny_folder, *words, options=(asked,))
+    assert_nothing_changes(tiny_folder, *words, options=(asked,))
 
 
 def test_code_in_a_model_folder_is_never_run(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,13 +122,13 @@ def test_a_tokenizer_of_another_model(work: Path) -> None:
     tiny_model("llama", vocab_size=100).save_pretrained(work / "model")
     tiny_tokenizer().save_pretrained(work / "model")
     words = ("the tokenizer gave token 122", "only 100", "tokenizer that belongs to the model")
-    assert_leaves_nothing(work / "model", *words)
+    assert_nothing_changes(work / "model", *words)
 
 
 def test_what_is_no_dense_model(pruned: Path) -> None:
-    assert_leaves_nothing(pruned, "already pruned", "smaller budget", "the model that it")
+    assert_nothing_changes(pruned, "already pruned", "smaller budget", "the model that it")
     for name in ("./nowhere", "text.txt"):
-        assert_leaves_nothing(name, name, "folder", "hub id")
+        assert_nothing_changes(name, name, "folder", "hub id")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +143,7 @@ def test_what_is_no_dense_model(pruned: Path) -> None:
     ],
 )
 def test_devices(tiny_folder: Path, work: Path, device: str, words: tuple[str, ...]) -> None:
-    assert_leaves_nothing(tiny_folder, *words, options=("--device", device))
+    assert_nothing_changes(tiny_folder, *words, options=("--device", device))
 
 
 def test_a_loss_that_is_not_a_number(model: Path) -> None:
@@ -163,7 +151,7 @@ def test_a_loss_that_is_not_a_number(model: Path) -> None:
     tensors["model.layers.1.mlp.up_proj.weight"][3] = float("nan")
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
     words = ("loss on held-out sequences is nan", "weights are damaged", "--dtype float32")
-    assert_leaves_nothing(model, *words)
+    assert_nothing_changes(model, *words)
     data = ("--data", "text.txt", "--sequence-length", "16", "--sequences", "2")
     measured = grasp_deploy("evaluate", "perplexity", model, *data, "--json")
     assert_refused(measured, "the loss is nan", "weights are broken", "--dtype float32")

@@ -14,7 +14,7 @@ import pytest
 
 from grasp_deploy.compression.compress import learn_plan
 from tests.cli import conftest
-from tests.cli.command import assert_refused, compress, edit_json, tree
+from tests.cli.command import assert_nothing_changes, assert_refused, compress, edit_json, tree
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,6 @@ def unfinished(unfinished_once: Path, work: Path) -> Path:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def assert_nothing_changes(model: Path, *words: str, options: tuple[str, ...] = ()) -> None:
-    before = tree(Path.cwd())
-    assert_refused(compress(model, *options), *words)
-    assert tree(Path.cwd()) == before
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ def tasks(*arguments: str | Path) -> Ended:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--data", "no.txt"), ("no.txt does not exist",)),
         (("--sequences", "1000"), ("too short", "give 140 sequences")),
         (("--stride", "33"), ("--stride 33", "use 32 or less")),
         (("--per-document", "--data", "letters.jsonl"), ("no document", "two tokens")),
@@ -70,9 +69,8 @@ def test_sequences_windows_and_documents(pruned_once: Path, work: Path) -> None:
 
 @needs_lm_eval
 def test_models_side_by_side(pruned: Path, tiny_folder: Path, files: list[str], work: Path) -> None:
-    ended = tasks(tiny_folder, pruned, *files, "--limit", "8", "--json", "-o", "record.json")
-    assert ended.code == 0, ended.stderr
-    record = json.loads(ended.stdout)
+    output = ("--limit", "8", "--json", "-o", "record.json")
+    record = document("evaluate", "tasks", tiny_folder, pruned, *files, *output)
     assert record == json.loads(Path("record.json").read_text())
     assert record["benchmark"] == "tasks" and "lm_eval" in record["versions"]
     settings = [record["settings"][name] for name in ("engine", "dtype", "limit")]
@@ -122,7 +120,6 @@ def test_the_table_says_what_it_shows(tiny_folder: Path, files: list[str]) -> No
         (("--tasks", "query", "--task-file", "query.jsonl"), ("query is named twice",)),
         (("--task-file", "query.jsonl", "--engine", "slow"), ("--engine slow", "vllm")),
         (("--task-file", "query.jsonl", "--max-tokens", "513"), ("513", "512 positions")),
-        (("--task-file", "query.jsonl", "--num-fewshot", "12"), ("12 exceeds the 11 other",)),
         (("--task-file", "query.jsonl", "--enforce-eager"), ("option of vLLM",)),
         (("--task-file", "query.jsonl", "--device", "tpu"), ("--device tpu",)),
         (("--task-file", "query.jsonl", "--dtype", "int3"), ("--dtype int3",)),

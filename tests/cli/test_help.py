@@ -22,6 +22,7 @@ COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate"
     ("program", "absent"),
     [
         ("import grasp_deploy", (*HEAVY, "rich", "typer")),
+        ("import grasp_deploy.checkpoint.footprint", ("torch", "transformers", "numpy")),
         ("from grasp_deploy.cli.app import app; app(['--help'], standalone_mode=False)", HEAVY),
     ],
 )

@@ -22,13 +22,6 @@ TEXT = ("--calibration", "text.txt", "--keep", "0.6")
 COSTS = "def f(units, shape): return [1.0 for i in range(units.size)]"
 
 
-@needs_vllm
-def test_what_serve_refuses(pruned: Path) -> None:
-    assert_refused(grasp_deploy("serve", "nowhere"), "no such folder: nowhere", "name the folder")
-    refused = grasp_deploy("serve", pruned, "--max-model-len", "513")
-    assert_refused(refused, "--max-model-len 513", "the 512 positions", "use 512 or less")
-
-
 def test_vllm_is_not_installed(pruned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
         raise PackageNotFoundError(name)

@@ -102,7 +102,7 @@ def change_scale(mask: Any, scales: Any) -> None:
     [
         (flip_bit, WEIGHTS, "weights", "is not the plan's cut of the base weights"),
         (with_rope(rope_theta=100.0), CONFIG, "gated", "logits differ by"),
-        (with_rope(rope_type="none"), CONFIG, "gated", "cannot be loaded (KeyError"),
+        (with_rope(rope_type="none"), CONFIG, "shapes", "do not read alike"),
         (widen, CONFIG, "shapes", "by config.json"),
         (
             lambda folder: (folder / CONFIG).write_text("{"),
@@ -144,18 +144,6 @@ def state_anew(folder: Path) -> None:
     files = [path for path in folder.iterdir() if path.name != "manifest.json"]
     sha256 = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     edit_json(folder / "manifest.json", sha256=sha256)
-
-
-def test_code_under_another_releases_name_is_not_proven(pruned: Path) -> None:
-    tensors, record = read_tensors(pruned / PLAN)
-    write_tensors(pruned / PLAN, tensors, {**record, "versions": {"grasp_deploy": "0.0.9"}})
-    with (pruned / "modeling_grasp.py").open("a") as code:
-        code.write("import os\n")
-    state_anew(pruned)
-    found = document("verify", pruned, "--json", code=3)
-    assert [check["outcome"] for check in found["checks"]] == ["proven"] * 5 + ["not proven"]
-    words = "NOT PROVEN: release 0.0.9 wrote it, and modeling_grasp.py is not this release"
-    assert found["checks"][-1]["detail"].startswith(words)
 
 
 @pytest.mark.parametrize(

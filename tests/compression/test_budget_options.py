@@ -51,8 +51,7 @@ def test_keeping_everything_keeps_every_unit() -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_weights_fit_the_bytes_that_were_asked_for(name: str) -> None:
-    variant = dict(VARIANTS[name])
-    shape = model_shape(tiny_config(variant.pop("family"), **variant).to_dict())
+    shape = model_shape(tiny_config(**VARIANTS[name]).to_dict())
     asked = int(0.8 * shape.weight_bytes)
     left = asked - pruned_shape(budget(shape, weights=str(asked)), shape).weight_bytes
     group = 4 * shape.head_dim * 10 * (shape.hidden_size + 1)  # no unit is larger

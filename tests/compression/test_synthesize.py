@@ -114,9 +114,7 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--keep", "60"), ("--keep 60", "0.6 for 60 %")),
         (("--keep", "0.01"), ("under the floor", "the smallest possible is --keep")),
-        (("--keep", "0.6", "--seed", "-1"), ("--seed -1 is not allowed: give a whole number",)),
         (("--keep", "0.6", "--targets", "x"), ("--targets 'x'", "one of both")),
         (("--keep", "0.6", "--kv-keep", "1.1"), ("--kv-keep 1.1", "at most 1")),
         (("--keep", "0.6", "--kv-keep", "0.1"), ("do not go together", "floor 3", "change one")),

@@ -107,11 +107,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         ("a.jsonl", b"", "is empty; give a file with text in it"),
         ("a.txt", b" \n ", "a.txt is empty: it holds no text; give another"),
         ("a.csv", b"text\n", "is empty: it holds no text; give another"),
-        (
-            "a.txt",
-            b"abc\x89PNG\xff",
-            "can't decode byte 0x89 in position 3",
-        ),
+        ("a.txt", b"abc\x89PNG\xff", "can't decode byte 0x89 in position 3"),
         ("a.txt", b"abc\0def", "cannot be read as text: it holds NUL bytes; give plain text"),
         ("a.jsonl", b'{"text": "a"}\n\n{"text": \n', "valid jsonl: line 3: Expecting value"),
         ("a.jsonl", b"[" * 10_000 + b"]" * 10_000, "valid jsonl: maximum recursion depth"),

@@ -17,11 +17,12 @@ from grasp_deploy.bench.memory.child import prefill, warm_up
 from grasp_deploy.bench.throughput.transformers_child import generate
 from grasp_deploy.checkpoint.read.loading import load, random_model
 from grasp_deploy.checkpoint.verify import WRONG, verify
+from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.healing.lora import LoraDistiller
+from grasp_deploy.healing.heal import heal
 from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
@@ -31,7 +32,9 @@ from grasp_deploy.pruning.criteria.obs import _panel
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
 from grasp_deploy.pruning.units import UnitTable
+from tests.checkpoint.test_equivalence import random_plan
 from tests.device.standin import noted
+from tests.kills import written_by
 from tests.tiny import VARIANTS, save_tiny, tiny_model
 
 pytestmark = pytest.mark.slow  # every operation goes through Python: a second or more each
@@ -145,28 +148,42 @@ def test_no_pivot_of_obs_waits(standin: str) -> None:
     assert torch.equal(removed.cpu(), _panel(*arguments, stays, 4)[0])
 
 
-def test_healing(device: str) -> None:
-    def healed(name: str) -> tuple[list[float], dict[str, torch.Tensor]]:
-        models: list[nn.Module] = [tiny_model("llama", seed) for seed in (0, 1)]
-        teacher, student = (model.to(name) for model in models)
-        config = HealConfig("", steps=4, rank=2, learning_rate=0.01)
-        distiller = LoraDistiller(config, CalibrationBlocks.split(IDS), teacher, student)
-        return [row["distance"] for row in distiller.learn()], distiller.merge(torch.float32)
-
-    (expected, on_cpu), (distances, on_device) = healed("cpu"), healed(device)
-    assert distances == pytest.approx(expected, rel=1e-5)
-    for name, weight in on_cpu.items():
-        assert torch.allclose(weight, on_device[name], rtol=1e-3, atol=1e-4), name
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pruned checkpoint, beside it the dense model and text that this one wrote."""
+    folder = tmp_path_factory.mktemp("models")
+    dense = save_tiny("llama", folder / "dense", num_hidden_layers=2)
+    (folder / "text.txt").write_text(written_by(dense, sequences=16, length=32))
+    export(random_plan(folder / "dense"), folder / "dense", folder / "pruned")
+    return folder / "pruned"
 
 
-def test_perplexity(device: str, demo_checkpoint: Path) -> None:
-    blocks = Blocks(IDS % 64, TextSource("random tokens"), len(IDS))
-    losses = [
-        perplexity(
-            load(demo_checkpoint, device=name, dtype="float32"), blocks, 2, stride=16
-        ).loss_nats_per_token
-        for name in ("cpu", device)
-    ]
+def test_heal(device: str, pruned: Path, tmp_path: Path) -> None:
+    """Adapters, merging, losses on held-out text, and the checkpoint with its proof."""
+    pytest.importorskip("peft", reason="healing needs the extra 'heal'")
+    base, text = str(pruned.with_name("dense")), str(pruned.with_name("text.txt"))
+    config = HealConfig(text, sequences=16, sequence_length=32, steps=4, rank=2)
+    folders = [tmp_path / name for name in ("cpu", device)]
+    rows: list[list[dict[str, Any]]] = [[], []]
+    losses = []
+    for folder, told in zip(folders, rows, strict=True):
+        asked = replace(config, device=folder.name)
+        healed = heal(pruned, asked, folder, model=base, on_progress=told.append)
+        losses.append([healed.loss_dense, healed.loss_before, healed.loss_after])
+    weights = [load_file(folder / "model.safetensors") for folder in folders]
+    if device == "cuda":
+        assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    else:  # bit for bit
+        assert (losses[1], rows[1]) == (losses[0], rows[0])
+        assert [name for name in weights[0] if not torch.equal(*(w[name] for w in weights))] == []
+    checks = list(verify(folders[1], base, device=torch.device(device)))
+    assert [check for check in checks if check.outcome == WRONG] == []
+
+
+def test_perplexity(device: str, pruned: Path) -> None:
+    blocks = Blocks(IDS, TextSource("random tokens"), len(IDS))
+    models = [load(pruned, device=name, dtype="float32") for name in ("cpu", device)]
+    losses = [perplexity(model, blocks, 2, stride=16).loss_nats_per_token for model in models]
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 

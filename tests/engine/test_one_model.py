@@ -14,17 +14,13 @@ from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.verify import greedy_tokens as greedy_with_transformers
 from grasp_deploy.engine.offline import greedy_tokens
 from grasp_deploy.engine.serve import running_server
+from tests.cli.command import edit_json
 from tests.quantised import quantise
 from tests.tiny import save_tiny
 
 pytestmark = pytest.mark.vllm
 PROMPTS = torch.randint(1, 256, (4, 16), generator=torch.Generator().manual_seed(5))
 NEW_TOKENS = 24
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
 
 
 def full_snapshot(folder: Path) -> None:
@@ -49,7 +45,7 @@ def other_files_and_kernels(folder: Path) -> None:
     for name in ("model.gguf", "pytorch_model.bin", "model.pt", "original"):
         (folder / name).mkdir() if name == "original" else (folder / name).write_bytes(b"\x80")
     save_file({"model.norm.weight": torch.zeros(128)}, folder / "original" / "model.safetensors")
-    edit_config(folder, dtype="float16", attn_implementation="somebody/kernel")
+    edit_json(folder / "config.json", dtype="float16", attn_implementation="somebody/kernel")
 
 
 def test_a_full_snapshot_is_served_as_it_is_evaluated(tmp_path: Path) -> None:

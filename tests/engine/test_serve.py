@@ -23,6 +23,7 @@ from grasp_deploy.engine.serve import (
     serve_command,
 )
 from grasp_deploy.errors import ChildError, InputError
+from tests.cli.command import edit_json
 from tests.quantised import quantise
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
@@ -97,8 +98,7 @@ def test_another_format_is_the_users_choice(model: Path, tmp_path: Path) -> None
 
 def test_what_is_served_has_the_weights_dtype_unless_they_are_quantised(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path / "dense", dtype=torch.bfloat16)
-    config = json.loads((tmp_path / "dense" / "config.json").read_text())
-    (tmp_path / "dense" / "config.json").write_text(json.dumps({**config, "dtype": "float32"}))
+    edit_json(tmp_path / "dense" / "config.json", dtype="float32")
     assert serve_command(tmp_path / "dense", [], "cuda")[-2:] == ["--dtype", "bfloat16"]
     quantise(tmp_path / "dense", tmp_path / "int8")
     assert "--dtype" not in serve_command(tmp_path / "int8", [], "cuda")
@@ -115,8 +115,7 @@ def test_only_stretched_positions_take_a_longer_context(
     model: Path, tmp_path: Path, changes: dict[str, object], longer: bool
 ) -> None:
     folder = Path(shutil.copytree(model, tmp_path / "model"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    edit_json(folder / "config.json", **changes)
     if longer:
         check_before_serving(folder, with_port("--max-model-len", "600"))
     else:

@@ -25,7 +25,7 @@ import torch
 
 import grasp_deploy
 from tests.fuzz.cases import CASES
-from tests.fuzz.runs import Ended, fuzz_once, make_world_once
+from tests.fuzz.runs import fuzz_once, make_world_once
 from tests.fuzz.world import run_command
 
 WARM = ("transformers.models.llama.modeling_llama", "peft", "lm_eval", "matplotlib.figure")
@@ -56,9 +56,8 @@ def main() -> int:
     options = parser.parse_args()
     names = [options.only] if options.only else list(CASES)
     warm_up()
-    began, faults = time.monotonic(), 0
+    began, faults = time.monotonic(), dict[str, list[str]]()
     figures: dict[str, Counter[str]] = {name: Counter() for name in names}
-    seen: dict[str, list[str]] = {}
     try:
         with tempfile.TemporaryDirectory(prefix="fuzz-world-") as folder:
             world = make_world_once(Path(folder))
@@ -68,37 +67,30 @@ def main() -> int:
                 name, number = names[index % len(names)], options.seed + index // len(names)
                 ended = fuzz_once(name, number, world, options.limit)
                 figures[name][ended.fault.split(":")[0] or f"exit {ended.code}"] += 1
-                if ended.fault or options.show:
-                    faults += bool(ended.fault)
-                    again = f"--only {shlex.quote(name)} --seed {number} --runs 1 --show"
-                    _tell(ended, again, seen, options.show)
+                again = f"--only {shlex.quote(name)} --seed {number} --runs 1 --show"
+                if ended.fault:
+                    faults.setdefault(ended.fault, []).append(again)
+                if options.show or faults.get(ended.fault) == [again]:  # seen for the first time
+                    print(f"{ended.fault!a}\n    {shlex.join(ended.arguments)!a}")
+                    print(f"    again: {again}", flush=True)
+                if options.show:
+                    print(f"exit {ended.code}, {ended.seconds:.1f} s\n{ended.stdout!a}")
+                    print(ended.stderr)
     finally:  # of an interrupted run too
-        _print_figures(figures, time.monotonic() - began, seen)
+        _print_figures(figures, time.monotonic() - began, faults)
     return 1 if faults else 0
 
 
-def _tell(ended: Ended, again: str, seen: dict[str, list[str]], in_full: bool) -> None:
-    """Print a run; of a fault that was seen before, only that it came again is noted."""
-    seen.setdefault(ended.fault, []).append(again)
-    if in_full or len(seen[ended.fault]) == 1:
-        print(
-            f"{ended.fault!a}\n    {shlex.join(ended.arguments)!a}\n    again: {again}", flush=True
-        )
-    if in_full:
-        print(f"exit {ended.code}, {ended.seconds:.1f} s\n{ended.stdout!a}\n{ended.stderr}")
-
-
 def _print_figures(
-    figures: dict[str, Counter[str]], seconds: float, seen: dict[str, list[str]]
+    figures: dict[str, Counter[str]], seconds: float, faults: dict[str, list[str]]
 ) -> None:
     runs = sum(map(Counter.total, figures.values()))
     print(f"\n{runs} runs in {seconds / 60:.1f} minutes")
     for name, counts in figures.items():
         print(f"{name:14} {counts.total():5}  ", end="")
         print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
-    for fault, commands in sorted(seen.items(), key=lambda item: -len(item[1])):
-        if fault:
-            print(f"{len(commands):5} x {fault!a}  ({commands[0]})")
+    for fault, again in sorted(faults.items(), key=lambda item: -len(item[1])):
+        print(f"{len(again):5} x {fault!a}  ({again[0]})")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.healing.heal import heal
 from grasp_deploy.healing.lora import LINEARS
 from grasp_deploy.healing.settings import HealConfig
-from tests.cli.command import assert_refused, grasp_deploy
+from tests.cli.command import assert_refused, document, grasp_deploy
 
 pytest.importorskip("peft", reason="healing needs the extra 'heal'")
 pytestmark = pytest.mark.slow  # each heals or compresses the embedded model
@@ -99,12 +98,11 @@ def test_the_card_names_the_healing_and_its_text_does_not_count(
 ) -> None:
     folder = Path(shutil.copytree(healed, tmp_path / "healed"))
     text = ("--data", demo_text[0], "--sequences", "4", "--sequence-length", "64")
-    ended = grasp_deploy("evaluate", "card", folder, *text, "--json")
-    assert ended.code == 0, ended.stderr
-    quality = json.loads(ended.stdout)
+    quality = document("evaluate", "card", folder, *text, "--json")
     assert quality["healed_on"] == ["calibration.jsonl"]
     assert quality["corpora"][0]["calibrated_on"]
-    assert "no text was measured that the model was not calibrated or healed on" in ended.stdout
+    words = "no text was measured that the model was not calibrated or healed on"
+    assert words in quality["verdict"]["sentence"]
     card = " ".join((folder / "README.md").read_text().split())
     assert "† The model was calibrated or healed on this corpus" in card
     assert "Healed on 64 sequences of 64 tokens of `calibration.jsonl`" in card
@@ -153,8 +151,6 @@ def test_the_command_and_its_bad_input(
     assert_refused(refused, "--minutes 0")
     refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "1", "--steps", "1")
     assert_refused(refused, "--minutes and --steps", "give one")
-    refused = grasp_deploy("heal", cut, *text, "-o", "/proc/x/out")
-    assert_refused(refused, "/proc/x")
     assert not list(tmp_path.iterdir())
     other = Path(shutil.copytree(demo_model, tmp_path / "other"))
     with (other / "model.safetensors").open("r+b") as weights:
@@ -168,11 +164,6 @@ def test_the_command_and_its_bad_input(
             full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
             refused = grasp_deploy("heal", cut, *text, "-o", "out")
             assert_refused(refused, "disk of out has 0 bytes left", "free some space")
-        (tmp_path / ".out.incomplete").write_text("three years of work")
-        assert_refused(
-            grasp_deploy("heal", cut, *text, "-o", "out"), ".out.incomplete is in the way"
-        )
-        (tmp_path / ".out.incomplete").unlink()
         refused = grasp_deploy("heal", cut, *text, "-o", "out", "--model", other)
         assert_refused(refused, "with other weights than this model", "name the same model")
         refused = grasp_deploy("heal", changed, *text, "-o", "out")
@@ -180,7 +171,5 @@ def test_the_command_and_its_bad_input(
     shutil.rmtree(other)
     shutil.rmtree(changed)
     assert not list(tmp_path.iterdir())
-    ended = grasp_deploy("heal", cut, *text, "-o", "out", "--steps", "30", "--json")
-    assert ended.code == 0, ended.stderr
-    record = json.loads(ended.stdout)
+    record = document("heal", cut, *text, "-o", "out", "--steps", "30", "--json")
     assert record["loss_dense"] < record["loss_after"] < record["loss_before"]

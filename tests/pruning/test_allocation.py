@@ -70,9 +70,7 @@ def test_one_share_explains_what_every_layer_keeps(case: Case, owl: bool) -> Non
 
 @settings(max_examples=100)
 @given(
-    st.floats(0.3, 0.8),
-    st.lists(st.floats(0, 0.1), min_size=5, max_size=5),
-    st.integers(0, 1000),
+    st.floats(0.3, 0.8), st.lists(st.floats(0, 0.1), min_size=5, max_size=5), st.integers(0, 1000)
 )
 def test_layerwise_and_owl_keep_their_shares_of_every_layer_to_one_unit(
     keep: float, ratios: list[float], seed: int

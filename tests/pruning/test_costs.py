@@ -18,8 +18,7 @@ UNITS = UnitTable.of_layers([(3, 2), (3, 2)])
 
 @pytest.mark.parametrize("name", ["llama", "llama-mha", "llama-biases", "qwen2", "qwen3-biases"])
 def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
-    variant = dict(VARIANTS[name])
-    shape = model_shape(tiny_config(variant.pop("family"), **variant).to_dict())
+    shape = model_shape(tiny_config(**VARIANTS[name]).to_dict())
     units, group, head_dim = unit_table(shape), shape.query_heads_per_group, shape.head_dim
     biases = shape.qkv_bias, shape.mlp_bias
     costs = parameters_cost(units, Widths(shape.hidden_size, head_dim, group, *biases, 4, 4))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-
-from rich.console import Console
 from rich.table import Table
 
 from grasp_deploy.report.tables import card_tables, provenance_table, value_table
+from tests.bench.records import lines_of
 from tests.evaluate.quality.rows import corpus, task
 from tests.report.sections import record
 
@@ -15,10 +13,7 @@ from tests.report.sections import record
 def test_a_row_of_a_corpus_is_one_line_of_80_columns() -> None:
     marked = corpus("mine.jsonl", 0.0953102, True, error=0.004)
     quality = {"corpora": [corpus("c4", 0.2), marked], "tasks": [task("piqa", 0.8, 0.7)]}
-    text = io.StringIO()
-    Console(file=text, width=80).print(*card_tables(quality))
-    lines = text.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
+    lines = [line for table in card_tables(quality) for line in lines_of(table, width=80)]
     (row,) = (line for line in lines if "mine.jsonl" in line)
     cells = [cell.strip() for cell in row.strip("│").split("│")]
     # exp(0.0953102) is 1.1.

@@ -10,7 +10,7 @@ from grasp_deploy.bench.table import change, mebibytes, new_table
 from grasp_deploy.engine.offline import KvCapacity
 from grasp_deploy.stats.wording import span
 
-HEADS = ("model", "KV bytes\nper token", "in one layer", "cache,\nMiB", "", "tokens", "sequences")
+HEADS = ("model", "KV bytes\nper token", "in one\nlayer", "cache,\nMiB", "", "tokens", "sequences")
 
 
 def kv_table(record: KvRecord) -> Table:
@@ -31,7 +31,7 @@ def kv_table(record: KvRecord) -> Table:
 def _add_rows(table: Table, cell: Cell, dense: Cell | None) -> None:
     figures = (
         f"{cell.kv_bytes_per_token:,}",
-        span(cell.layer_kv_bytes_per_token, ","),
+        span(cell.layer_kv_bytes_per_token, ",").replace(" to ", " to\n"),
         mebibytes(cell.memory_bytes),
     )
     table.add_row(Text(cell.model), *figures, "predicted", *_held(cell.predicted))

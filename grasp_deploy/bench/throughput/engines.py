@@ -13,7 +13,7 @@ from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.memory.prefill import predict_prefill
 from grasp_deploy.bench.throughput.record import ThroughputSettings
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.limits import check_head_size
+from grasp_deploy.checkpoint.limits import check_vllm_runs
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import BLOCK_TOKENS, vllm_child_environment, vllm_platform
@@ -57,7 +57,7 @@ def _checked_for_vllm(
     if memory is None:
         memory = kv_pool_bytes(models[0].shape, max(settings.batches), settings.tokens, block)
     for model in models:
-        check_head_size(model.shape, platform)
+        check_vllm_runs(model.shape, platform)
         least = kv_pool_bytes(model.shape, 1, settings.tokens, block)
         if memory < least:
             raise InputError(

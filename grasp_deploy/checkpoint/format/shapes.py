@@ -71,6 +71,7 @@ class Sizes(Limits, kw_only=True):
     sliding_window: Size | None = None
     max_window_layers: Count | None = None
     use_sliding_window: bool | None = None
+    layer_types: list[str] | None = None
     tie_word_embeddings: bool | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
@@ -109,6 +110,7 @@ class ModelShape:
     o_bias: bool
     mlp_bias: bool
     dtype: str
+    mixed_attention: bool = False  # some layers see a window, and some see all
     quantization: str | None = None  # the method, where the weights were quantised afterwards
     stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
 
@@ -214,6 +216,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         o_bias=_flag(config, family.o_bias),
         mlp_bias=_flag(config, family.mlp_bias),
         dtype=_dtype(sizes),
+        mixed_attention=_is_mixed(sizes),
         quantization=quantization.quant_method if quantization else None,
     )
     _check_heads(shape)
@@ -224,6 +227,13 @@ def dense_shape(config: dict[str, Any]) -> ModelShape:
     """The shape of the dense model that a pruned config.json came from (its global sizes)."""
     dense = {key: value for key, value in config.items() if key not in APART}
     return replace(model_shape(dense), pruned=False)
+
+
+def _is_mixed(sizes: Sizes) -> bool:
+    if sizes.layer_types is not None:
+        return len(set(sizes.layer_types)) > 1
+    first = sizes.max_window_layers or 0  # the first layer with a window
+    return bool(sizes.use_sliding_window) and 0 < first < sizes.num_hidden_layers
 
 
 def _flag(config: dict[str, Any], rule: bool | str) -> bool:

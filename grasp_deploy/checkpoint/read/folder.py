@@ -57,9 +57,11 @@ def weight_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
             "files, which vLLM loads: move one of the two out of the folder"
         )
     for name in files:
-        if Path(name).name != name or kind_of(directory / name) != "file":
+        is_weights = name.endswith(".safetensors") and not name.startswith(".")
+        if not is_weights or Path(name).name != name or kind_of(directory / name) != "file":
             raise InputError(
-                f"{directory} should hold {name!r:.80}, which is not a file there: {REMEDY}"
+                f"{directory} should hold {name!r:.80}, which is no .safetensors file there: "
+                f"{REMEDY}"
             )
     _refuse_strays(directory, names - set(files), indexed=INDEX_FILE in names)
     return [directory / name for name in files], weight_map

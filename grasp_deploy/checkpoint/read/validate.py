@@ -169,9 +169,17 @@ def _quantised(model: StoredModel, tensors: dict[str, StoredTensor]) -> StoredMo
             f"{model.directory} holds {listed(surplus)}, which its config.json does not know: "
             f"{APART}"
         )
-    for name, tensor in tensors.items():
-        if name in expected and tensor.dtype in DTYPES:
-            _check_size(tensor, name, expected[name])
+    plain_ones = {n: t for n, t in tensors.items() if n in expected and t.dtype in DTYPES}
+    if len(plain_ones) == len(tensors):
+        raise InputError(
+            f"config.json says that {model.directory} is quantised ({model.shape.quantization}), "
+            "and all of its tensors are plain: one program would quantise them and another not; "
+            "take quantization_config out of config.json, or fetch the model again"
+        )
+    for name, tensor in plain_ones.items():
+        _check_size(tensor, name, expected[name])
+    if EMBEDDINGS in plain_ones:
+        _check_tied_copy(model.shape, tensors)
     files = {name: tensor.path for name, tensor in tensors.items()}
     plain = tensors.get(EMBEDDINGS)
     dtype = plain.dtype if plain is not None and plain.dtype in DTYPES else model.shape.dtype

@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from grasp_deploy.checkpoint.limits import check_head_size
+from grasp_deploy.checkpoint.limits import check_vllm_runs
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.engine.vllm_process import vllm_platform
@@ -93,7 +93,7 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
     if settings.engine == "vllm":
         platform = vllm_platform(settings.device, settings.enforce_eager)
         for model in models:
-            check_head_size(model.shape, platform)
+            check_vllm_runs(model.shape, platform)
         device: str = platform
     elif settings.engine == "transformers":
         if settings.enforce_eager:

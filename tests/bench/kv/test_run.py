@@ -1,6 +1,5 @@
 """`bench kv`: what a memory holds, predicted and as a running vLLM says."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from grasp_deploy.bench.kv.table import kv_table
 from grasp_deploy.engine.offline import KvCapacity, predict_capacity
 from grasp_deploy.errors import InputError
 from tests.bench.records import lines_of, typed
-from tests.cli.command import assert_refused, grasp_deploy
+from tests.cli.command import assert_refused, document, grasp_deploy
 from tests.tiny import pruned_config, tiny_config
 
 KV_HEADS, LAYERS, HEAD_DIM, WIDTH = 4, 3, 32, 2
@@ -33,12 +32,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def kv_record(models: list[Path], *options: str) -> dict[str, Any]:
-    ended = grasp_deploy(
-        "bench", "kv", *models, "--random-weights", "--memory", "64MiB", *options, "--json"
-    )
-    assert ended.code == 0, ended.stderr
-    record: dict[str, Any] = json.loads(ended.stdout)
-    return record
+    memory = ("--random-weights", "--memory", "64MiB", "--json")
+    return document("bench", "kv", *models, *memory, *options)
 
 
 def table_text(record: dict[str, Any]) -> str:

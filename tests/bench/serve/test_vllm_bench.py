@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from grasp_deploy.bench.serve.record import LoadPoint, Percentiles, ServeSettings
-from grasp_deploy.bench.serve.vllm_bench import (
-    bench_serve_environment,
-    load_arguments,
-    sample_of,
-)
+from grasp_deploy.bench.serve.vllm_bench import bench_serve_environment, load_arguments, sample_of
 
 SETTINGS = ServeSettings(
     requests=20, prompt_tokens=64, new_tokens=16, slo_ms={"ttft": 200.0, "tpot": 12.5}

@@ -17,7 +17,7 @@ from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.record import read_record
-from tests.cli.command import REPOSITORY, grasp_deploy
+from tests.cli.command import REPOSITORY, document, grasp_deploy
 from tests.tiny import save_tiny
 
 SMALL = ("--prompt-tokens", "16", "--new-tokens", "4", "--batch", "1,3")
@@ -131,11 +131,9 @@ def test_the_command_writes_the_record_that_it_prints(models: list[Path], tmp_pa
     config.write_text((models[0] / "config.json").read_text())
     options = ("--engine", "transformers", "--random-weights", "--repetitions", "2", *SMALL)
     output = ("--json", "-o", tmp_path / "record.json")
-    ended = grasp_deploy(
-        "bench", "throughput", config, models[1], "--device", "cpu", *options, *output
-    )
-    record = json.loads(ended.stdout)
-    assert ended.code == 0 and record == read_record(tmp_path / "record.json")
+    on = ("--device", "cpu")
+    record = document("bench", "throughput", config, models[1], *on, *options, *output)
+    assert record == read_record(tmp_path / "record.json")
     assert [model["name"] for model in record["models"]] == ["small", "narrow"]
     assert record["settings"]["batches"] == [1, 3] and record["settings"]["random_weights"]
     for cell in record["cells"]:

@@ -13,6 +13,7 @@ from benchmarks.common.output import FOLDER
 from benchmarks.study.record import read_study, study_of
 from grasp_deploy.errors import InputError
 from tests.benchmarks.study.records import study, with_allocation, with_tasks
+from tests.documents import ABSENT, changed
 
 COMMITTED = [
     path
@@ -20,7 +21,6 @@ COMMITTED = [
     if json.loads(path.read_text())["benchmark"] == "study"
 ]
 PATH, ROW = Path("one.json"), ("rows", 1)
-ABSENT = object()
 
 
 def full_record() -> dict[str, Any]:
@@ -30,19 +30,6 @@ def full_record() -> dict[str, Any]:
         with_allocation(row, 0.6, (0.5, -0.5))
     record: dict[str, Any] = json.loads(json.dumps(made.as_record()))
     return record
-
-
-def changed(place: Sequence[str | int], value: Any) -> dict[str, Any]:
-    """A record with another value in one place, or without what was there."""
-    made = full_record()
-    inner: Any = made
-    for step in place[:-1]:
-        inner = inner[step]
-    if value is ABSENT:
-        del inner[place[-1]]
-    else:
-        inner[place[-1]] = value
-    return made
 
 
 def test_committed_records_are_read_and_written_unchanged() -> None:
@@ -66,6 +53,6 @@ def test_committed_records_are_read_and_written_unchanged() -> None:
 )
 def test_what_is_refused(place: Sequence[str | int], value: Any, words: str) -> None:
     with pytest.raises(InputError, match=words) as refused:
-        study_of(changed(place, value), PATH)
+        study_of(changed(full_record(), place, value), PATH)
     assert str(refused.value).startswith("one.json ")
     assert "run its command again, or name another" in str(refused.value)

@@ -7,8 +7,6 @@ import copy
 import inspect
 import json
 import pickle
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from types import MethodType, ModuleType
@@ -21,8 +19,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 from transformers.utils import logging
 
 from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
-from grasp_deploy.checkpoint.format.families import FAMILIES
 from tests.tiny import (
+    STEMS,
     VARIANTS,
     mask_by_hand,
     pruned_config,
@@ -30,11 +28,9 @@ from tests.tiny import (
     slice_by_hand,
     tiny_config,
     tiny_model,
-    tiny_tokenizer,
 )
 
 IDS = torch.randint(1, 256, (2, 20), generator=torch.Generator().manual_seed(7))
-STEMS = {family.model_type: family.stem for family in FAMILIES}
 OTHERS_LAYERS = [(2, 96), (1, 63), (1, 30)]
 
 
@@ -114,45 +110,6 @@ def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: P
     }
     known = {*AutoConfig.for_model(family).to_dict(), "head_dim", "auto_map", "per_layer_config"}
     assert set(written) <= known, "nothing of our own may end up in config.json"
-
-
-# Runs where importing the package fails, as on a machine that does not have it.
-WITHOUT_THE_PACKAGE = """
-import sys
-sys.modules["grasp_deploy"] = None
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
-for folder in sys.argv[1:]:
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-    assert type(model).__module__.startswith("transformers_modules."), type(model)
-    assert isinstance(AutoModel.from_pretrained(folder, trust_remote_code=True), type(model.model))
-    assert len(AutoTokenizer.from_pretrained(folder)), "which runs no code"
-    assert type(AutoConfig.from_pretrained(folder, trust_remote_code=True)) is type(model.config)
-    model.save_pretrained(folder + "-again")
-    try:
-        AutoModelForCausalLM.from_pretrained(folder)
-    except (ValueError, EOFError, OSError) as error:
-        assert "trust_remote_code" in str(error), error
-    else:
-        raise AssertionError("loaded without the package and without trust_remote_code")
-"""
-
-
-@pytest.mark.slow
-def test_checkpoints_load_and_save_without_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That their logits are equal is shown in test_equivalence."""
-    names = ["llama-biases", "mistral", "qwen2-tied", "qwen3"]
-    models = {str(tmp_path / name): pruned_variant(name) for name in names}
-    for folder, model in models.items():
-        model.save_pretrained(folder)
-        tiny_tokenizer().save_pretrained(folder)
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, *models]
-    subprocess.run(command, cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
-    for folder, model in models.items():
-        again = AutoModelForCausalLM.from_pretrained(folder + "-again")
-        assert torch.equal(logits(again), logits(model)), "saved there, loaded here"
 
 
 def test_global_sizes_are_the_dense_ones_and_reading_them_is_quiet(

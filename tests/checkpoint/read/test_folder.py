@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from grasp_deploy.checkpoint.read.loading import class_config, load, with_weight
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.read.validate import read_folder, read_stored_model
 from grasp_deploy.errors import InputError
+from tests.cli.command import edit_json
 from tests.quantised import quantise
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
@@ -48,11 +50,7 @@ def write(name: str, content: object = "") -> Change:
 
 
 def config(**changes: object) -> Change:
-    return lambda folder: edit(folder / "config.json", changes)
-
-
-def edit(path: Path, changes: dict[str, object]) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return lambda folder: edit_json(folder / "config.json", **changes)
 
 
 def stray(name: str, tensor: str = NORM) -> Change:
@@ -66,7 +64,7 @@ def index_of(change: Callable[[dict[str, str]], object]) -> Change:
     def edited(folder: Path) -> None:
         weight_map = json.loads((folder / INDEX).read_text())["weight_map"]
         change(weight_map)
-        edit(folder / INDEX, {"weight_map": weight_map})
+        edit_json(folder / INDEX, weight_map=weight_map)
 
     return edited
 
@@ -80,16 +78,10 @@ def in_two_shards(folder: Path) -> None:
     save_file({**load_file(first), NORM: torch.zeros(64)}, first, {"format": "pt"})
 
 
-def own_head(folder: Path) -> None:
+def own_head(folder: Path, difference: float = 1.0) -> None:
     tensors = load_file(folder / WEIGHTS)
     tensors[HEAD] = tensors["model.embed_tokens.weight"].clone()
-    tensors[HEAD][-1, -1] += 1
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-
-
-def equal_head(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    tensors[HEAD] = tensors["model.embed_tokens.weight"].clone()
+    tensors[HEAD][-1, -1] += difference
     save_file(tensors, folder / WEIGHTS, {"format": "pt"})
 
 
@@ -98,6 +90,20 @@ def other_layers(folder: Path) -> None:
     config(per_layer_config={**layers, "1": {**layers["1"], "rope_theta": 2.0}})(folder)
 
 
+def rope(**changes: object) -> Change:
+    return config(rope_parameters={"rope_theta": 1e4, "rope_type": "default", **changes})
+
+
+def hide_a_shard(folder: Path) -> None:
+    weight_map = json.loads((folder / INDEX).read_text())["weight_map"]
+    shard = weight_map[NORM]
+    (folder / shard).rename(folder / f".{shard}")
+    hidden = {name: f".{shard}" if file == shard else file for name, file in weight_map.items()}
+    edit(folder / INDEX, {"weight_map": hidden})
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "somebody/else"}
 REFUSED: dict[str, tuple[str, Change, str]] = {
     "adapter": ("dense", write("adapter_config.json", ADAPTER), "holds an adapter (adapter_"),
@@ -115,7 +121,16 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "speculators": ("dense", config(speculators_config={"verifier": {}}), "speculators_config = "),
     "text config": ("dense", config(text_config={"hidden_size": 8}), "text_config = "),
     "two classes": ("dense", config(architectures=["A", "LlamaForCausalLM"]), "architecture A "),
-    "not causal": ("dense", config(is_causal=False), "vLLM alone attends to later tokens"),
+    "not causal": ("dense", config(is_causal=False), "is_causal = False, which"),
+    "window of a Llama": ("dense", config(sliding_window=24), "sliding_window = 24"),
+    "part of RoPE": ("dense", rope(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5"),
+    "part, outside": ("dense", config(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5"),
+    "RoPE of fewer": ("dense", rope(rope_dim=16), "rope_parameters.rope_dim = 16"),
+    "RoPE of one reader": ("dense", rope(rope_type="proportional"), "= 'proportional', which"),
+    "RoPE by length": ("dense", rope(rope_type="longrope"), "= 'longrope', which transformers"),
+    "Mistral's biases": ("dense", config(**MISTRAL, mlp_bias=True), "mlp_bias = True"),
+    "quantised in name": ("dense", config(quantization_config=FP8), "its tensors are plain"),
+    "hidden shard": ("sharded", hide_a_shard, "which is no .safetensors file there"),
     "tied, other head": ("tied", own_head, "says tie_word_embeddings, and lm_head.weight differs"),
     "layers that differ otherwise": ("pruned", other_layers, "unknown field `rope_theta`"),
     "dense with layers": ("dense", config(per_layer_config={"0": {}}), "has per_layer_config"),
@@ -177,7 +192,7 @@ READ: dict[str, tuple[str, list[Change]]] = {
     ),
     "attributes that stand in for methods": ("dense", [config(to_dict=3, num_labels=5)]),
     "another dtype in the config": ("dense", [config(dtype="float16")]),
-    "tied, equal head": ("tied", [equal_head]),
+    "tied, equal head": ("tied", [partial(own_head, difference=0.0)]),
 }
 
 

@@ -24,22 +24,10 @@ def write_items(folder: Path, items: int = 12) -> dict[str, Path]:
         choices = [WORDS[(index + step) % len(WORDS)] for step in (0, 1, 3)]
         gold = index % 3
         rows["query"].append({"query": f"Question: {index}?", "choices": choices, "gold": gold})
-        rows["contexts"].append(
-            {
-                "context_options": [f"{choice} was" for choice in choices],
-                "continuation": f"number {index}.",
-                "gold": gold,
-            }
-        )
-        rows["hellaswag"].append(
-            {
-                "activity_label": "Counting",
-                "ctx_a": f"It is {index}.",
-                "ctx_b": "then",
-                "endings": choices,
-                "label": gold,
-            }
-        )
+        contexts = {"context_options": [f"{choice} was" for choice in choices], "gold": gold}
+        rows["contexts"].append({**contexts, "continuation": f"number {index}."})
+        text = {"activity_label": "Counting", "ctx_a": f"It is {index}.", "ctx_b": "then"}
+        rows["hellaswag"].append({**text, "endings": choices, "label": gold})
     paths = {}
     for name, lines in rows.items():
         paths[name] = folder / f"{name}.jsonl"
