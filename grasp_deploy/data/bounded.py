@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 from grasp_deploy.errors import first_line
 
 PATIENCE_SECONDS = 10.0  # of computing, for one answer
-WAIT_FACTOR = 6  # as long on the clock: the machine may be busy
 MEMORY_BYTES = 2**31  # that the child may take beside what is there already
 
 Reply = dict[str, Any]
@@ -44,10 +43,9 @@ def bounded(answer: Callable[[Any], Reply]) -> Iterator[Callable[[Any], Reply]]:
             far.close()  # so that the end of the child is the end of the pipe
         try:
             near.send_bytes(json.dumps(question).encode())
-            reply: Reply = json.loads(near.recv_bytes())
+            return dict(json.loads(near.recv_bytes()))
         except (EOFError, OSError):
             return {"refusal": _ending(child)}
-        return reply
 
     try:
         yield ask
@@ -63,7 +61,7 @@ def _ending(child: int) -> str:
     with suppress(ChildProcessError):
         # It stays a zombie, whose number nobody else gets, until the block ends.
         end = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        if end is not None and end.si_status in (signal.SIGALRM, signal.SIGPROF):
+        if end and end.si_status in (signal.SIGALRM, signal.SIGPROF):
             return f"it did not end within {PATIENCE_SECONDS:g} s"
     return "it ended the process that it ran in"
 
@@ -79,12 +77,18 @@ def _serve(near: Connection, far: Connection, answer: Callable[[Any], Reply]) ->
             signal.signal(number, signal.SIG_DFL)  # ends this process, whatever it is at
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most = pages * resource.getpagesize() + MEMORY_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         while True:
             question = json.loads(far.recv_bytes())
             _limit(PATIENCE_SECONDS)
-            far.send_bytes(json.dumps(_answered(answer, question)).encode())
+            try:
+                reply = answer(question)
+            except BaseException as error:  # these programs raise errors of their own; Rust panics
+                reply = {"refusal": first_line(error)}
+            far.send_bytes(json.dumps(reply).encode())
             _limit(0)
     finally:
         os._exit(0)  # without the parent's clean-up
@@ -92,11 +96,4 @@ def _serve(near: Connection, far: Connection, answer: Callable[[Any], Reply]) ->
 
 def _limit(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, WAIT_FACTOR * seconds)
-
-
-def _answered(answer: Callable[[Any], Reply], question: Any) -> Reply:
-    try:
-        return answer(question)
-    except BaseException as error:  # these programs raise errors of their own; Rust panics
-        return {"refusal": first_line(error)}
+    signal.setitimer(signal.ITIMER_REAL, 6 * seconds)  # on the clock: the machine may be busy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grasp_deploy.data.bounded import Reply, bounded
@@ -33,8 +34,7 @@ def unusable(load: Callable[[], PreTrainedTokenizerBase]) -> str | None:
         return {"refusal": None}
 
     with bounded(tried) as ask:
-        refusal: str | None = ask(SAMPLE)["refusal"]
-    return refusal
+        return ask(SAMPLE)["refusal"]
 
 
 def tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -50,13 +50,14 @@ def readable_failures() -> Iterator[None]:
 
     Nothing reaches the error stream meanwhile.
     """
-    stream, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    stream = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
     try:
         yield
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # such as a signal; Rust's is the one other that has no class to import
+            raise  # such as a signal; Rust's class cannot be imported
         raise InputError(
             f"the model's tokenizer cannot read this text ({type(error).__name__}: "
             f"{first_line(error)}): put the tokenizer files that belong to the model in its folder"
@@ -64,4 +65,3 @@ def readable_failures() -> Iterator[None]:
     finally:
         os.dup2(stream, 2)
         os.close(stream)
-        os.close(nowhere)

@@ -67,23 +67,22 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     They take their names in order. The folder may be a stranger's: a link in it is replaced, never
     followed. Raises InputError, with nothing changed, if the disk refuses.
     """
-    staged: dict[Path, Path] = {}
+    staged = {path: path.with_name(f".{path.name}.incomplete") for path in files}
     try:
         for path, content in files.items():
             with readable_disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_name(f".{path.name}.incomplete")
-                temporary.unlink(missing_ok=True)  # what a killed run left
-                with temporary.open("xb") as file:
-                    staged[path] = temporary
+                staged[path].unlink(missing_ok=True)  # what a killed run left
+                with staged[path].open("xb") as file:
                     file.write(content)
-                sync(temporary)
+                sync(staged[path])
         for path, temporary in staged.items():
             with readable_disk_errors(path):
                 temporary.replace(path)
     except BaseException:
         for temporary in staged.values():
-            temporary.unlink(missing_ok=True)
+            if kind_of(temporary):
+                temporary.unlink()
         raise
 
 

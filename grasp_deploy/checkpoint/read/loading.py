@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -164,7 +165,7 @@ def random_model(
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a folder once `read_folder` has passed it; InputError if none works."""
     read_folder(directory)  # transformers reads config.json for a tokenizer as well
-    load = partial(
+    load: Callable[[], Tokenizer] = partial(
         AutoTokenizer.from_pretrained, directory, local_files_only=True, trust_remote_code=False
     )
     if reason := unusable(load):  # one that takes all time or memory takes it at loading already
@@ -172,8 +173,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be "
             f"read ({reason}): add the tokenizer files that belong to it, or fetch it again"
         )
-    tokenizer: Tokenizer = load()
-    return tokenizer
+    return load()
 
 
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
