@@ -99,7 +99,7 @@ def hide_a_shard(folder: Path) -> None:
     shard = weight_map[NORM]
     (folder / shard).rename(folder / f".{shard}")
     hidden = {name: f".{shard}" if file == shard else file for name, file in weight_map.items()}
-    edit(folder / INDEX, {"weight_map": hidden})
+    edit_json(folder / INDEX, weight_map=hidden)
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
