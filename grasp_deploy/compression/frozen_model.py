@@ -42,6 +42,7 @@ class FrozenModel:
         config = run.config
         if model is None:
             model = load_checked(run.source.directory, run.device, config.dtype, config.attention)
+        _refuse_infinite_weights(model, run)
         freeze(model, config.gradient_checkpointing)
         self.run, self.model, self.workspace = run, model, workspace
         self.on_progress = on_progress
@@ -153,6 +154,16 @@ class FrozenModel:
         names = ("stage", "step", "steps", "loss", "heldout_loss")
         row = {name: getattr(step, name) for name in names}
         return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}
+
+
+def _refuse_infinite_weights(model: nn.Module, run: PreparedRun) -> None:
+    """Raise InputError for NaN or infinity: in the row of a rare token no loss would show it."""
+    for name, weight in model.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise InputError(
+                f"{name} of {run.source.name} holds numbers that are not finite in {weight.dtype}: "
+                "fetch the model again, or try --dtype float32"
+            )
 
 
 @contextmanager
