@@ -182,9 +182,9 @@ def drift_command(
     token; over the texts the mean loss and the worst. On request the share of answers that flip
     (--task-file) and the length of greedy answers (--prompts).
     """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is imported
     from grasp_deploy.evaluate.drift.run import measure_drift
 
-    os.environ.setdefault("TQDM_DISABLE", "1")  # as in `evaluate tasks`
     measure = partial(measure_drift, settings=settings)
     run_bench("drift", measure, (dense, pruned), output, as_json, dtype=settings.dtype)
 
