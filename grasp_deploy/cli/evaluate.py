@@ -150,6 +150,8 @@ def tasks_command(
     As in the paper, the accuracy of a task is its acc_norm (log-likelihoods divided by answer
     lengths) or, without one, its acc. The average over tasks is unweighted.
     """
+    # lm-eval's bars would interfere with ours; tqdm reads it when it is imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     from grasp_deploy.evaluate.tasks.accuracy import PRESETS
     from grasp_deploy.evaluate.tasks.harness import check_installed
     from grasp_deploy.evaluate.tasks.run import bench_tasks
@@ -160,7 +162,6 @@ def tasks_command(
     if "" in names:
         raise InputError(f"--tasks {tasks!r} has an empty name: write it like arc_easy,piqa")
     names += [name for name in PRESETS.get(preset or "", ()) if name not in names]
-    os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval's bars would interfere with ours
     check_installed()
     measure = partial(bench_tasks, settings=replace(settings, tasks=tuple(names)))
     run_bench("tasks", measure, models, output, as_json, dtype=settings.dtype)
@@ -182,7 +183,7 @@ def drift_command(
     token; over the texts the mean loss and the worst. On request the share of answers that flip
     (--task-file) and the length of greedy answers (--prompts).
     """
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is imported
+    os.environ.setdefault("TQDM_DISABLE", "1")  # as in `evaluate tasks`
     from grasp_deploy.evaluate.drift.run import measure_drift
 
     measure = partial(measure_drift, settings=settings)

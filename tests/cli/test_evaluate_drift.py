@@ -78,7 +78,7 @@ def test_prompts_go_through_the_chat_template(tiny_folder: Path, work: Path) -> 
     asked = (chat, chat, *SMALL, "--prompts", "prompts.jsonl", "--max-new-tokens", "6")
     assert_refused(drift(*asked), "one has 600 tokens", "the 512 positions", "--max-new-tokens")
     (chat / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
-    assert_refused(drift(*asked), "the chat template", "refuses 'Once upon' (no)")
+    assert_refused(drift(*asked), "prompt 0", "refused by the chat template", "(no)")
 
 
 @pytest.mark.parametrize(

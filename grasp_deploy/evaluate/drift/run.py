@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor
@@ -13,14 +13,14 @@ from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.plan import calibrated_beside
 from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import positions_at
-from grasp_deploy.data import Blocks
+from grasp_deploy.data import Blocks, beginnings, evaluation_source
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.data.source import OWN
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.card import heldout_corpora, read_texts
 from grasp_deploy.evaluate.drift.answers import answer_lengths, end_tokens
 from grasp_deploy.evaluate.drift.divergence import mean_drift
 from grasp_deploy.evaluate.drift.figures import answers_of, excess_over, flips_of, text_drift
-from grasp_deploy.evaluate.drift.prompts import read_prompts
 from grasp_deploy.evaluate.drift.record import Answers, Flips
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.settings import DriftSettings, TaskSettings
@@ -90,7 +90,11 @@ def _prompts(
     """The prompts asked for, if any; InputError if one with its answer exceeds the positions."""
     if settings.prompts is None:
         return []
-    prompts = read_prompts(tokenizer, settings.prompts, settings.column)
+    source = evaluation_source(
+        settings.prompts, column=settings.column, option="--prompts", evaluates=False
+    )
+    asked = replace(source, what=f"{OWN}:{source.what}")  # read as those of own text
+    prompts = [ids.tolist() for ids in beginnings(tokenizer, asked)]
     longest = max(map(len, prompts))
     for model in models:
         positions = positions_at(model.path)
