@@ -15,15 +15,9 @@ PROMPTS_AT_ONCE = 16
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """The tokens that end an answer; InputError if the model's files name none."""
-    stated: list[int | list[int] | None] = [tokenizer.eos_token_id]
-    if model.generation_config is not None:
-        stated.append(model.generation_config.eos_token_id)
-    found = {
-        int(token)
-        for tokens in stated
-        for token in (tokens if isinstance(tokens, list) else [tokens])
-        if token is not None
-    }
+    config = model.generation_config
+    stated = [tokenizer.eos_token_id, config.eos_token_id if config else None]
+    found = {int(t) for ids in stated if ids is not None for t in torch.tensor(ids).flatten()}
     if not found:
         raise InputError(
             "neither the dense model nor its tokenizer names a token that ends an answer: leave "
