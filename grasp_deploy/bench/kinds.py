@@ -24,6 +24,8 @@ from grasp_deploy.bench.throughput import verdict as throughput
 from grasp_deploy.bench.throughput.record import ThroughputRecord
 from grasp_deploy.bench.throughput.table import gain_table, throughput_table
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.drift.record import DriftRecord
+from grasp_deploy.evaluate.drift.table import answer_table, flip_table, text_table
 from grasp_deploy.evaluate.tasks.record import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
@@ -56,6 +58,9 @@ KINDS = {
     "kv": Kind("KV cache", KvRecord, (kv_table,), kv),
     "serve": Kind("Load on the live server", ServeRecord, (serve_table,), serve),
     "tasks": Kind("Accuracy on tasks", TasksRecord, (lambda r: task_table(to_builtins(r)),)),
+    "drift": Kind(
+        "Drift from the dense model", DriftRecord, (text_table, flip_table, answer_table)
+    ),
 }
 
 
@@ -82,7 +87,7 @@ def section_of(named: NamedRecord) -> Section:
         name=named.name,
         title=kind.title,
         record=document,
-        tables=lambda: [table(record) for table in kind.tables],
+        tables=lambda: [t for draw in kind.tables if (t := draw(record)).row_count],
         headlines=judge.headlines(record) if judge else [],
         verdicts=to_builtins(judge.verdicts(record)) if judge else [],
         figures=figures if judge else list,

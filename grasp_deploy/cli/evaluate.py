@@ -1,4 +1,4 @@
-"""`evaluate`: perplexity, accuracy on tasks, and the quality card."""
+"""`evaluate`: perplexity, accuracy on tasks, drift from the dense model, and the quality card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from grasp_deploy.cli.options import (
     takes_settings,
 )
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.settings import SEQUENCES, CardSettings, PerplexitySettings, TaskSettings
+from grasp_deploy.evaluate.settings import (
+    SEQUENCES,
+    CardSettings,
+    DriftSettings,
+    PerplexitySettings,
+    TaskSettings,
+)
 
 TaskNames = Annotated[
     str | None, typer.Option("--tasks", help="lm-eval's names, such as arc_easy,piqa.")
@@ -144,6 +150,8 @@ def tasks_command(
     As in the paper, the accuracy of a task is its acc_norm (log-likelihoods divided by answer
     lengths) or, without one, its acc. The average over tasks is unweighted.
     """
+    # lm-eval's bars would interfere with ours; tqdm reads it when it is imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     from grasp_deploy.evaluate.tasks.accuracy import PRESETS
     from grasp_deploy.evaluate.tasks.harness import check_installed
     from grasp_deploy.evaluate.tasks.run import bench_tasks
@@ -154,10 +162,32 @@ def tasks_command(
     if "" in names:
         raise InputError(f"--tasks {tasks!r} has an empty name: write it like arc_easy,piqa")
     names += [name for name in PRESETS.get(preset or "", ()) if name not in names]
-    os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval's bars would interfere with ours
     check_installed()
     measure = partial(bench_tasks, settings=replace(settings, tasks=tuple(names)))
     run_bench("tasks", measure, models, output, as_json, dtype=settings.dtype)
+
+
+@evaluate_app.command("drift")
+@takes_settings(DriftSettings)
+def drift_command(
+    dense: Annotated[str, typer.Argument(help="Hub id or folder of the dense model.")],
+    pruned: Annotated[str, typer.Argument(help="Folder or hub id of the pruned model.")],
+    *,
+    settings: DriftSettings,
+    output: RecordOutput = None,
+    as_json: Json = False,
+) -> None:
+    """How far the pruned model has moved from its dense one, on texts of several kinds.
+
+    For each text the KL divergence, the agreement on the most likely token and the loss in nats a
+    token; over the texts the mean loss and the worst. On request the share of answers that flip
+    (--task-file) and the length of greedy answers (--prompts).
+    """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # as in `evaluate tasks`
+    from grasp_deploy.evaluate.drift.run import measure_drift
+
+    measure = partial(measure_drift, settings=settings)
+    run_bench("drift", measure, (dense, pruned), output, as_json, dtype=settings.dtype)
 
 
 @evaluate_app.command("card")

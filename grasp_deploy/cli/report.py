@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Records = Annotated[
     list[Path],
-    typer.Argument(metavar="RECORD...", help="JSON files that `bench` or `evaluate tasks` wrote."),
+    typer.Argument(metavar="RECORD...", help="JSON files that `bench` or `evaluate` wrote."),
 ]
 Page = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")

@@ -20,7 +20,7 @@ from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import Perplexity, perplexity
-from grasp_deploy.evaluate.settings import SEQUENCES, CardSettings
+from grasp_deploy.evaluate.settings import SEQUENCES, CardSettings, DriftSettings
 from grasp_deploy.evaluate.tasks.accuracy import task_changes
 from grasp_deploy.evaluate.tasks.record import read_tasks_record
 from grasp_deploy.files.progress import OnProgress, ignore_progress
@@ -44,21 +44,22 @@ def evaluate_card(
     plan = intact_plan(directory)
     base = base_of(plan, settings.model, "nothing tells what was lost").directory
     tasks = task_rows(settings.records, base, directory)
-    texts = _texts(directory, plan, settings)
+    corpora = heldout_corpora(settings.data, all_sources(plan.provenance), settings.column)
+    texts = read_texts(directory, corpora, settings)
     dense, pruned = (
         _measure(folder, texts, settings, on_progress, what)
         for folder, what in ((base, "dense"), (directory, "pruned"))
     )
-    corpora = [_row(*row, plan) for row in zip(texts.items(), dense, pruned, strict=True)]
+    rows = [_row(*row, plan) for row in zip(texts.items(), dense, pruned, strict=True)]
     healed = [display_name(name) for name in healing_sources(plan.provenance)]
     record = {
         "schema_version": SCHEMA_VERSION,
-        "verdict": quality_verdict(corpora, tasks, bool(healed)),
-        "warning": one_kind_warning(corpora),
+        "verdict": quality_verdict(rows, tasks, bool(healed)),
+        "warning": one_kind_warning(rows),
         "base_model": model_name(plan.provenance),
         "calibrated_on": [display_name(name) for name in all_sources(plan.provenance)],
         "healed_on": healed,
-        "corpora": corpora,
+        "corpora": rows,
         "tasks": tasks,
         "versions": versions(),
     }
@@ -147,12 +148,15 @@ def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
     )
 
 
-def _texts(directory: Path, plan: Plan, settings: CardSettings) -> dict[TextSource, Blocks]:
+def read_texts(
+    directory: Path, corpora: Sequence[TextSource], settings: CardSettings | DriftSettings
+) -> dict[TextSource, Blocks]:
+    """The sequences of each corpus, as a model's tokenizer makes them; InputError as it reads."""
     config, tokenizer = read_config(directory), load_tokenizer(directory)
     positions = positions_at(directory) or SEQUENCE_LENGTH
     length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
     texts = {}
-    for corpus in heldout_corpora(settings.data, all_sources(plan.provenance), settings.column):
+    for corpus in corpora:
         texts[corpus] = read_blocks(
             tokenizer,
             corpus,

@@ -1,4 +1,4 @@
-"""The options of `evaluate perplexity`, `evaluate card` and `evaluate tasks`."""
+"""The options of `evaluate perplexity`, `evaluate card`, `evaluate drift` and `evaluate tasks`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from grasp_deploy.config.option import (
     option,
 )
 
+ITEMS_HELP = (
+    "Local items as JSON lines: {query, choices, gold}, {context_options, continuation, gold}, "
+    "or HellaSwag's own. May be repeated."
+)
 SEQUENCES = 80  # unless the user says otherwise; all of a shorter text
 
 
@@ -76,13 +80,38 @@ class CardSettings:
 
 
 @dataclass(frozen=True)
+class DriftSettings:
+    """The texts, items and prompts that both models get."""
+
+    data: tuple[str, ...] = option(
+        "Text of one kind: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]. May be repeated: "
+        "what a pruned model loses differs by the kind.",
+        metavar="[NAME=]TEXT[@SPLIT]",
+    )
+    task_files: tuple[Path, ...] = option(ITEMS_HELP, (), flag="--task-file", metavar="FILE")
+    prompts: str | None = option(
+        "Documents to answer greedily, through the chat template where there is one.",
+        None,
+        metavar="TEXT[@SPLIT]",
+    )
+    max_new_tokens: Count = option("Most tokens of an answer to one of --prompts.", 256)
+    column: str | None = option("Column that holds the text.", None)
+    sequence_length: Length | None = option(SEQUENCE_LENGTH_HELP, None)
+    sequences: Count | None = option(
+        f"Sequences of each text. Default: {SEQUENCES}, or all of less text.", None
+    )
+    batch_size: Count = option("Sequences in a batch.", 1)
+    device: str = option(DEVICE_HELP, "auto")
+    dtype: str = option(DTYPE_HELP, "auto")
+
+
+@dataclass(frozen=True)
 class TaskSettings:
     """The tasks and how they run; the same for all models."""
 
     tasks: tuple[str, ...] = ()
     task_files: tuple[Path, ...] = option(
-        "Local items as JSON lines: {query, choices, gold}, {context_options, continuation, gold}, "
-        "or HellaSwag's own. May be repeated.",
+        ITEMS_HELP,
         (),
         flag="--task-file",
         metavar="FILE",

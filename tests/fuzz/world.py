@@ -50,6 +50,7 @@ COMMANDS = {
         "documents": "evaluate perplexity pruned --per-document --data {text}",
         "card": "evaluate card pruned --data {text}",
         "card-record": "evaluate card pruned --data {text} --record tasks.json",
+        "drift": "evaluate drift model pruned --data {text} --prompts {text} --max-new-tokens 4",
         "tasks": "evaluate tasks model pruned --task-file items.jsonl --device cpu -o new.json",
         "synthesize": "synthesize model -o out --keep 0.6",
         "kv": "bench kv model pruned --predict-only -o new.json",
@@ -59,7 +60,7 @@ COMMANDS = {
         "serve-pruned": "serve pruned",
     }.items()
 }
-NEED_LENGTHS = ("compress", "heal", "evaluate perplexity", "evaluate card")
+NEED_LENGTHS = ("compress", "heal", "evaluate perplexity", "evaluate card", "evaluate drift")
 
 
 def command_line(name: str, draw: Random, damaged: str = "") -> list[str]:

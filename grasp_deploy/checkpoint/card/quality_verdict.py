@@ -1,7 +1,8 @@
 """The verdict on a pruned model: usable as it is, worth healing, or broken.
 
 Corpora that the model was not calibrated on and tasks decide, the worst of them. What the model was
-calibrated on says little: there it does better than anywhere else.
+calibrated on says little: there it does better than anywhere else. Text of its kind alone does not
+acquit a model: other kinds may lose more.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def quality_verdict(
     """
     unmeasured = f"no text was measured that the model was not {seen(healed)}"
     none = _Loss(unmeasured, -math.inf, math.inf)
-    losses = [_Loss.of(row, seen(healed)) for row in corpora if not row["calibrated_on"]]
+    measured = [row for row in corpora if not row["calibrated_on"]]
+    losses = [_Loss.of(row, seen(healed)) for row in measured]
     worst = max(losses, key=lambda loss: loss.at_least, default=none)
     fallen, lost = _fallen_to_chance(tasks), _lost_tasks(tasks)
     needs_healing = NEEDS_MORE_HEALING if healed else NEEDS_HEALING
@@ -70,6 +72,9 @@ def quality_verdict(
     if worst.at_most > DROP_IN_NATS:
         doubt = f"it takes more text to see if at most the {DROP_IN_NATS} of a drop-in are lost"
         return _verdict(UNDECIDED, f"{worst.said}: {doubt} (--data, --sequences)")
+    if all(row.get("other_kind") is False for row in measured):  # None: an older plan
+        doubt = f"text of other kinds than it was {seen(healed)} may lose more, and none was"
+        return _verdict(UNDECIDED, f"{worst.said}: {doubt} measured (--data)")
     kept = ", and no accuracy fell by more than noise" if tasks else ""
     within = f"with noise at most the {DROP_IN_NATS} that a drop-in may lose"
     return _verdict(DROP_IN, f"{worst.said}, {within}{kept}")

@@ -48,6 +48,10 @@ UNABLE = task("unable", 0.26, 0.25)
         # What was calibrated on does not count, for better or for worse.
         ([corpus("c4", 0.9, True), corpus("ptb", 0.01)], [], DROP_IN),
         ([corpus("c4", 0.01, True)], [], UNDECIDED),
+        # Nor does text of the calibration's kind alone acquit a model.
+        ([{**corpus("c4", 0.01), "other_kind": False}], [], UNDECIDED),
+        ([{**corpus("c4", 0.01), "other_kind": False}, corpus("ptb", 0.0)], [], DROP_IN),
+        ([{**corpus("c4", 0.9), "other_kind": False}, corpus("ptb", 0.0)], [], BROKEN),
         # Tasks: 1 point is noise, 10 points are not.
         ([corpus("c4", 0.01)], [KEPT], DROP_IN),
         ([corpus("c4", 0.01)], [task("edge", 0.6, 0.58 + NEAR)], DROP_IN),
