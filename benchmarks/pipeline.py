@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import nn
+from transformers import PreTrainedModel
 
 from benchmarks.common.models import MODEL
 from benchmarks.common.output import (
@@ -78,7 +78,9 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
         device=device,
         budget=budget_for(config, shape, device),
         text=Blocks(tokens, TextSource("random tokens"), options.sequences),
+        beginnings=[],
         weight_hashes={},
+        text_hash="",
     )
 
 
@@ -104,7 +106,7 @@ def mask_chosen(frozen: FrozenModel) -> torch.Tensor:
 
 
 def stage_rows(
-    options: argparse.Namespace, model: nn.Module, work: Path, on_progress: OnProgress
+    options: argparse.Namespace, model: PreTrainedModel, work: Path, on_progress: OnProgress
 ) -> Iterator[dict[str, Any]]:
     """A row for each stage: its seconds and peak memory, and the time at the paper's schedule."""
     masks: dict[str, torch.Tensor] = {}

@@ -79,5 +79,5 @@ def learn_plan(
         losses["heldout_pruned"] = frozen.heldout_loss(mask * scales)
         fitted = fold_scales(frozen, mask, scales)
     provenance = provenance_of(frozen, mask, losses, fitted)
-    calibrated = fingerprint(run.text.token_ids)
+    calibrated = fingerprint(frozen.run.text.token_ids)
     return Plan(scores.float().cpu(), mask.cpu(), scales.cpu(), provenance, calibrated), fitted

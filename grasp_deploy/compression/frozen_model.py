@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import StageResult, Workspace
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
@@ -36,13 +38,17 @@ class FrozenModel:
         run: PreparedRun,
         workspace: Workspace,
         on_progress: OnProgress,
-        model: nn.Module | None = None,
+        model: PreTrainedModel | None = None,
     ) -> None:
-        """Load the run's weights onto its device, unless `model` has them, and freeze them."""
+        """Load the run's weights onto its device, unless `model` has them, and freeze them.
+
+        The model writes the text of its own that the run lacks.
+        """
         config = run.config
         if model is None:
             model = load_checked(run.source.directory, run.device, config.dtype, config.attention)
         _refuse_infinite_weights(model, run)
+        run = with_own_text(run, model, workspace, on_progress)
         freeze(model, config.gradient_checkpointing)
         self.run, self.model, self.workspace = run, model, workspace
         self.on_progress = on_progress
@@ -156,7 +162,7 @@ class FrozenModel:
         return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}
 
 
-def _refuse_infinite_weights(model: nn.Module, run: PreparedRun) -> None:
+def _refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
     """Raise InputError for NaN or infinity: in the row of a rare token no loss would show it."""
     for name, weight in model.named_parameters():
         if not bool(weight.isfinite().all()):

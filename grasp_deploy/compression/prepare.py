@@ -17,7 +17,13 @@ from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import assigned
-from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
+from grasp_deploy.data import (
+    Blocks,
+    beginnings,
+    calibration_sources,
+    places_of,
+    read_calibration,
+)
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
@@ -36,14 +42,16 @@ class PreparedRun:
     device: torch.device
     budget: Budget
     text: Blocks
+    beginnings: list[Tensor]  # (t,) ids that the model's own texts begin with, if it writes any
     weight_hashes: dict[str, str]  # SHA-256 by file name
+    text_hash: str  # SHA-256 of what is given of the text: all but the model's own
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
         """Fingerprints of the files behind the config's names."""
         return {
             "weights": self.weight_hashes,
-            "calibration tokens": self.text.as_dict()["token_ids_sha256"],
+            "calibration tokens": self.text_hash,
             "costs": hashlib.sha256(self.budget.costs.cpu().numpy().tobytes()).hexdigest(),
         }
 
@@ -119,11 +127,25 @@ def prepare(config: CompressConfig) -> PreparedRun:
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
     budget = budget_for(config, base.shape, device)
-    text = read_calibration(
-        load_tokenizer(source.directory), sources, config.sequence_length, config.sequences
-    )
+    tokenizer = load_tokenizer(source.directory)
+    text = read_calibration(tokenizer, sources, config.sequence_length, config.sequences)
     check_tokens(text.token_ids, base.config)
-    run = PreparedRun(config, source, base, device, budget, text, file_hashes(source.directory))
+    own = [source for source in sources if source.is_own]
+    starts = [ids for each in own for ids in beginnings(tokenizer, each)]
+    for ids in starts:
+        check_tokens(ids[None], base.config)
+    given = [text.token_ids.flatten(), *starts]
+    run = PreparedRun(
+        config,
+        source,
+        base,
+        device,
+        budget,
+        text,
+        starts,
+        file_hashes(source.directory),
+        hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
+    )
     most = len(run.blocks.train)
     for name in ("criterion_sequences", "compensation_sequences"):  # many of gates mean all of them
         asked, default = getattr(config, name), getattr(CompressConfig, name)

@@ -87,8 +87,9 @@ class CompressOptions:
 
     calibration: tuple[str, ...] = option(
         "Text or chats: wikitext2, ptb, c4, a local file or hf:NAME[:CONFIG]. May be repeated; the "
-        "sequences are shared out by weight, or equally.",
-        ("wikitext2",),
+        "sequences are shared out by weight, or equally. self, or self:PROMPTS, is what the model "
+        "writes itself.",
+        ("self",),
         "Calibration",
         metavar="TEXT[@SPLIT][=WEIGHT]",
     )
@@ -104,6 +105,7 @@ class CompressOptions:
         "Calibration",
         shown="help-all",
     )
+    own_temperature: Factor = study("Temperature at which the model writes its own text.", 1.0)
     sequences: Count = option("Number of calibration sequences.", 512, "Calibration")
     sequence_length: Length = option("Tokens in a sequence.", 512, "Calibration")
 

@@ -1,7 +1,8 @@
 """Text to sequences of tokens: named corpora, datasets of the hub and local files."""
 
 from grasp_deploy.data.blocks import Blocks, Documents, Part, read_blocks, read_token_documents
-from grasp_deploy.data.mixture import places_of, read_calibration
+from grasp_deploy.data.mixture import own_places, places_of, read_calibration
+from grasp_deploy.data.own import beginnings
 from grasp_deploy.data.source import TextSource, calibration_sources, evaluation_source
 
 __all__ = [
@@ -9,8 +10,10 @@ __all__ = [
     "Documents",
     "Part",
     "TextSource",
+    "beginnings",
     "calibration_sources",
     "evaluation_source",
+    "own_places",
     "places_of",
     "read_blocks",
     "read_calibration",

@@ -32,7 +32,12 @@ class Part:
     weight: float
     split: str | None
     sequences: int
-    documents: int
+    documents: int  # 0 for what the model writes itself
+
+    @property
+    def is_own(self) -> bool:
+        """True for text that the model itself writes."""
+        return TextSource(self.source).is_own
 
 
 @dataclass(frozen=True)

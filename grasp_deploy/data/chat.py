@@ -25,8 +25,10 @@ Write = Callable[[list[object], str], str]  # a conversation, and where it stand
 
 
 @contextmanager
-def chat_writer(tokenizer: PreTrainedTokenizerBase) -> Iterator[Write]:
+def chat_writer(tokenizer: PreTrainedTokenizerBase, *, asks: bool = False) -> Iterator[Write]:
     """A function that writes conversations; its child process starts with the first of them.
+
+    With `asks` the text ends where the model is to answer.
 
     Raises InputError for a conversation that is none, and for a template that is missing, refuses,
     or does not end.
@@ -49,12 +51,14 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase) -> Iterator[Write]:
             f"({reply['refusal']}); mend that row or name another column"
         )
 
-    with bounded(partial(_written, tokenizer)) as ask:
+    with bounded(partial(_written, tokenizer, asks)) as ask:
         yield write
 
 
-def _written(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]]) -> Reply:
-    text = str(tokenizer.apply_chat_template(messages, tokenize=False))
+def _written(
+    tokenizer: PreTrainedTokenizerBase, asks: bool, messages: list[dict[str, Any]]
+) -> Reply:
+    text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks))
     if len(text) > LONGEST_TEXT + 8 * len(json.dumps(messages)):
         raise InputError(f"it writes {len(text):,} characters")
     return {"text": text}

@@ -25,19 +25,24 @@ def read_calibration(
     sequence_length: int,
     sequences: int,
 ) -> Blocks:
-    """Read each source's share of `sequences`, spread evenly; raises as `shares` does."""
-    if len(sources) == 1:
+    """Read each source's share of `sequences`, spread evenly; raises as `shares` does.
+
+    The places of the model's own text hold zeros until it has been written.
+    """
+    if len(sources) == 1 and not sources[0].is_own:
         return read_blocks(tokenizer, sources[0], sequence_length, sequences)
     counts = shares([source.weight for source in sources], sequences)
-    mixed = torch.empty(sequences, sequence_length, dtype=torch.int64)
+    mixed = torch.zeros(sequences, sequence_length, dtype=torch.int64)
     parts = []
     of_any = any(has_columns(source.what) for source in sources)
     for source, count, places in zip(sources, counts, places_of(counts), strict=True):
         if of_any and not has_columns(source.what):
             source = replace(source, column=None)  # it is meant for the others
-        blocks = read_blocks(tokenizer, source, sequence_length, count)
-        mixed[places] = blocks.token_ids
-        parts.append(Part(source.what, source.weight, source.split, count, blocks.documents))
+        documents = 0
+        if not source.is_own:
+            blocks = read_blocks(tokenizer, source, sequence_length, count)
+            mixed[places], documents = blocks.token_ids, blocks.documents
+        parts.append(Part(source.what, source.weight, source.split, count, documents))
     splits = {source.split for source in sources}
     whole = replace(
         sources[0],
@@ -45,6 +50,13 @@ def read_calibration(
         split=splits.pop() if len(splits) == 1 else None,
     )
     return Blocks(mixed, whole, sum(part.documents for part in parts), tuple(parts))
+
+
+def own_places(parts: Sequence[Part]) -> Tensor:
+    """Positions `(n,)` int64 of the sequences that the model writes itself."""
+    places = places_of([part.sequences for part in parts])
+    own = [place for part, place in zip(parts, places, strict=True) if part.is_own]
+    return torch.cat(own) if own else torch.empty(0, dtype=torch.int64)
 
 
 def shares(weights: Sequence[float], total: int) -> list[int]:

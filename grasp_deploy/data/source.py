@@ -3,6 +3,7 @@
     c4                            a corpus (wikitext2, ptb, c4), a local file, or hf:NAME[:CONFIG]
     mine.jsonl@train[:900]        some of its rows, written as in `datasets`
     c4=0.5                        with its weight among several texts, to calibrate on
+    self, self:prompts.jsonl      to calibrate on: what the model itself writes, to prompts or not
     held-out=mine.jsonl@[900:]    with a name, to evaluate on
 
 A path that exists as written is taken whole, even if it holds `=` or `@`.
@@ -13,13 +14,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grasp_deploy.data.corpora import find_corpus
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
 
+OWN = "self"
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf")
 
 
@@ -27,7 +29,7 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf")
 class TextSource:
     """A text, the part of it to read, and its share of the sequences among several texts."""
 
-    what: str  # corpus name, path of a local file, or hf:NAME[:CONFIG]
+    what: str  # corpus name, path of a local file, hf:NAME[:CONFIG], or self[:PROMPTS]
     split: str | None = None
     column: str | None = None
     weight: float = 1.0
@@ -37,6 +39,17 @@ class TextSource:
     def label(self) -> str:
         """The given name, else that of the corpus or file."""
         return self.name or display_name(self.what)
+
+    @property
+    def is_own(self) -> bool:
+        """True for text that the model itself writes."""
+        return self.what.partition(":")[0] == OWN
+
+    @property
+    def prompts(self) -> TextSource | None:
+        """The prompts that the model's own text answers, if any are named."""
+        what = self.what.partition(":")[2]
+        return replace(self, what=what) if what else None
 
     def as_dict(self) -> dict[str, str | None]:
         """Provenance for records."""
@@ -56,7 +69,7 @@ def calibration_sources(
     """Parse `TEXT[@SPLIT][=WEIGHT]` of each `--calibration`; `split` is for texts that name none.
 
     Raises InputError for an empty part, a weight that is not positive, a text that is given twice,
-    and a `split` if each text names one.
+    and a `split` if each text names one or is what the model writes.
     """
     sources: list[TextSource] = []
     own_splits = 0
@@ -65,7 +78,9 @@ def calibration_sources(
         is_weighted = NUMBER.fullmatch(number) and not kind_of(text)
         head, weight = (head, float(number)) if is_weighted else (text, 1.0)
         what, chosen = _what_and_split(head, split, evaluates=False)
-        own_splits += what != head
+        if what == OWN:
+            chosen = None
+        own_splits += what != head or what == OWN
         if not what or chosen == "" or not 0 < weight < math.inf:
             raise InputError(
                 f"--calibration {text!r} lacks a part or a positive weight: write "
@@ -108,7 +123,9 @@ def evaluation_source(
 
 
 def _needless_split(split: str) -> InputError:
-    return InputError(f"the split {split!r:.60} has no effect, since TEXT@SPLIT names one: drop it")
+    return InputError(
+        f"the split {split!r:.60} has no effect on these texts, which name their own: drop it"
+    )
 
 
 def display_name(what: str) -> str:

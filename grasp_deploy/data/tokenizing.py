@@ -37,10 +37,14 @@ def unusable(load: Callable[[], PreTrainedTokenizerBase]) -> str | None:
         return ask(SAMPLE)["refusal"]
 
 
-def tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a text, without special tokens; InputError where the tokenizer fails on it."""
+def tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = False
+) -> list[int]:
+    """Token ids of a text; InputError where the tokenizer fails on it."""
     with readable_failures():
-        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)[
+            "input_ids"
+        ]
     return ids
 
 

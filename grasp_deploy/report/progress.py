@@ -22,6 +22,7 @@ from rich.progress import (
 from grasp_deploy.files.progress import OnProgress
 
 STAGES = {
+    "own-text": "writing own text",
     "rounds": "cutting in rounds",
     "criterion": "scoring units",
     "gates": "learning gates",

@@ -26,6 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("ptb@[:9]", TextSource("ptb", "train[:9]")),
         ("a.txt=1e-1", TextSource("a.txt", weight=0.1)),
         ("hf:org/name:en@test", TextSource("hf:org/name:en", "test")),
+        ("self=2", TextSource("self", weight=2.0)),
+        ("self:asks.txt@[:5]", TextSource("self:asks.txt", "[:5]")),
         ("a=b.txt", TextSource("a=b.txt")),
         ("c@d.txt", TextSource("c@d.txt")),
         ("e=2", TextSource("e=2")),  # a path that exists as written is taken whole
@@ -91,6 +93,8 @@ def test_a_split_that_would_have_no_effect() -> None:
         evaluation_source("ptb@train", "[:9]")
     with pytest.raises(InputError, match="'train' has no effect"):
         calibration_sources(["c4@train[:5]", "a.txt@[1:]"], "train")
+    with pytest.raises(InputError, match="'train' has no effect"):
+        calibration_sources(["self"], "train")
 
 
 @pytest.mark.parametrize("text", ["", "=c4", "mine=", "c4@", "@test", "mine=@test"])

@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache
 
 from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, throughput_answers
+from grasp_deploy.checkpoint.cache import empty_cache
 from grasp_deploy.checkpoint.read.loading import load as load_weights
 from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
 from grasp_deploy.engine.child import answer_requests
@@ -85,42 +85,6 @@ def _next_tokens(model: PreTrainedModel, tokens: Tensor, cache: Cache) -> Tensor
     output = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
     likeliest: Tensor = output.logits.argmax(dim=-1)
     return likeliest
-
-
-class PreallocatedLayer(DynamicLayer):
-    """A layer's keys and values in tensors with room for all; attention sees what is there."""
-
-    def __init__(self, attention: Any, batch: int, tokens: int) -> None:
-        super().__init__()
-        weight, width = attention.k_proj.weight, attention.head_dim
-        heads = attention.k_proj.out_features // width
-        self.all_keys, self.all_values = weight.new_zeros(2, batch, heads, tokens, width)
-        self.lazy_initialization(self.all_keys, self.all_values)
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = self.all_keys[:, :, :0], self.all_values[:, :, :0]
-        self.is_initialized = True
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write the new `(B, K, T, D)` behind those cached; gives all of them, without a copy."""
-        start = self.get_seq_length()
-        end = start + key_states.shape[2]
-        self.all_keys[:, :, start:end] = key_states
-        self.all_values[:, :, start:end] = value_states
-        self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
-        return self.keys, self.values
-
-
-def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
-    """A cache with room for `tokens` of each sequence; transformers' own for sliding windows."""
-    dynamic = DynamicCache(config=model.config)
-    if any(dynamic.is_sliding):
-        return dynamic
-    decoder: Any = model.model
-    return Cache([PreallocatedLayer(layer.self_attn, batch, tokens) for layer in decoder.layers])
 
 
 def _now(device: torch.device) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.config.compress_options import LEARNT_METHODS
+from grasp_deploy.data.source import TextSource
 from grasp_deploy.stats.wording import counted, listed
 
 UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
@@ -87,4 +88,6 @@ def _sequences(text: Texts) -> str:
 
 
 def _corpus(source: str) -> str:
+    if TextSource(source).is_own:
+        return "the model's own text"
     return f"`{source if source.startswith('hf:') else Path(source).name}`"

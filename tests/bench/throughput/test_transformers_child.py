@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 
 from grasp_deploy.bench.throughput import transformers_child
 from grasp_deploy.bench.throughput.timing import random_prompts
+from grasp_deploy.checkpoint.cache import PreallocatedLayer, empty_cache
 from grasp_deploy.errors import InputError
 from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model
 
@@ -21,7 +22,7 @@ PROMPTS = random_prompts(3, 11, 256, seed=0)
 def greedy(model: PreTrainedModel, new_tokens: int) -> torch.Tensor:
     """The tokens that a measured batch is continued by."""
     tokens = torch.tensor(PROMPTS)
-    cache = transformers_child.empty_cache(model, len(PROMPTS), 11 + new_tokens)
+    cache = empty_cache(model, len(PROMPTS), 11 + new_tokens)
     parts = []
     with torch.inference_mode():
         for _ in range(new_tokens):
@@ -40,16 +41,14 @@ def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
     options = {"max_new_tokens": 7, "min_new_tokens": 7, "do_sample": False, "eos_token_id": None}
     wanted = generator.generate(torch.tensor(PROMPTS), **options)
     assert torch.equal(greedy(model, 7), wanted[:, 11:])
-    is_ours = isinstance(
-        transformers_child.empty_cache(model, 1, 9).layers[0], transformers_child.PreallocatedLayer
-    )
+    is_ours = isinstance(empty_cache(model, 1, 9).layers[0], PreallocatedLayer)
     assert is_ours != ("sliding" in variant), "transformers' own cache forgets"
 
 
 def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
     dense = tiny_model("llama")
     model = slice_by_hand(dense, random_kept(dense.config))
-    layers: list[Any] = list(transformers_child.empty_cache(model, batch=2, tokens=9).layers)
+    layers: list[Any] = list(empty_cache(model, batch=2, tokens=9).layers)
     heads = [layer.num_key_value_heads for layer in model.config.per_layer_config]
     assert len(set(heads)) > 1
     assert [layer.all_keys.shape for layer in layers] == [(2, k, 9, 32) for k in heads]

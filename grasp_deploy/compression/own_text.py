@@ -1,0 +1,108 @@
+"""The dense model's own text: what it writes by itself is what it knows.
+
+Calibration text that never exercises a part of what a model knows lets that part be pruned away.
+Tokens drawn from the model's own distribution exercise all of it, and need no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from grasp_deploy.checkpoint.cache import empty_cache
+from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.data import own_places
+from grasp_deploy.files.progress import OnProgress
+
+STAGE = "own-text"
+MOST_ROWS = 128  # written at once: a step reads the weights once for all of them
+CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
+
+
+def with_own_text(
+    run: PreparedRun, model: PreTrainedModel, workspace: Workspace, on_progress: OnProgress
+) -> PreparedRun:
+    """The run with the model's own text in the sequences that await it.
+
+    Rows are saved batch by batch. Each batch has a random state of its own, so that a killed run
+    goes on with the same text.
+    """
+    places, length = own_places(run.text.parts), run.text.token_ids.shape[1]
+    if not len(places):
+        return run
+    rows = torch.empty(0, length, dtype=torch.int64)
+    if workspace.has(STAGE):
+        rows = workspace.load(STAGE)[0]["token_ids"]
+    cache = run.base.shape.kv_bytes_per_token() * length
+    at_once = max(1, min(MOST_ROWS, CACHE_BYTES // cache))
+    while len(rows) < len(places):
+        batch, count = len(rows), min(at_once, len(places) - len(rows))
+        seeded = partial(_generator, run.config.seed * 1_000_003 + batch)
+
+        def show(tokens: int, done: int = batch, more: int = count) -> None:
+            step = done * length + more * tokens
+            on_progress({"stage": STAGE, "step": step, "steps": len(places) * length})
+
+        order = torch.randperm(len(run.beginnings), generator=seeded("cpu")).tolist()
+        written = write_rows(
+            model,
+            cycle(run.beginnings[place].tolist() for place in order),
+            count,
+            length,
+            temperature=run.config.own_temperature,
+            generator=seeded(run.device),
+            on_step=show,
+        )
+        rows = torch.cat([rows, written])
+        workspace.save(STAGE, {"token_ids": rows}, {})
+    token_ids = run.text.token_ids.clone()
+    token_ids[places] = rows
+    return replace(run, text=replace(run.text, token_ids=token_ids))
+
+
+def _generator(seed: int, device: torch.device | str) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+@torch.no_grad()
+def write_rows(
+    model: PreTrainedModel,
+    beginnings: Iterator[list[int]],
+    count: int,
+    length: int,
+    *,
+    temperature: float,
+    generator: torch.Generator,
+    on_step: Callable[[int], None],
+) -> Tensor:
+    """`(count, length)` int64 on the CPU: texts that a model writes, one behind the other.
+
+    Where the model ends a text, its row goes on with the next beginning, token by token. So rows
+    stay equally long, and none waits for another. `on_step` is told the tokens of each row.
+    """
+    stated = model.generation_config.eos_token_id
+    ends = set() if stated is None else set(torch.tensor(stated).flatten().tolist())
+    cache = empty_cache(model, count, length)
+    waiting = [list(next(beginnings)) for _ in range(count)]
+    drawn = torch.zeros(count, 1, dtype=torch.int64)
+    rows: list[Tensor] = []
+    for step in range(length):
+        for row, forced in enumerate(waiting):
+            if forced:
+                drawn[row] = forced.pop(0)
+            elif int(drawn[row]) in ends:
+                forced.extend(next(beginnings))
+        rows.append(drawn)
+        ids = drawn.to(model.device)
+        output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        chances = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
+        drawn = torch.multinomial(chances, 1, generator=generator).cpu()
+        on_step(step + 1)
+    return torch.cat(rows, dim=1)

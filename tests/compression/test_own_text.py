@@ -1,0 +1,132 @@
+"""Text that the model writes itself: drawn as it should be, and the same after a kill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.verify import greedy_tokens
+from grasp_deploy.compression import own_text
+from grasp_deploy.compression.own_text import STAGE, with_own_text, write_rows
+from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import TextSource, beginnings
+from grasp_deploy.errors import InputError
+from tests.cli.command import grasp_deploy
+from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
+
+ENDS, LENGTH = 0, 64
+
+
+def written(temperature: float = 1.0, seed: int = 0, rows: int = 8, length: int = LENGTH) -> Tensor:
+    return write_rows(
+        tiny_model("llama"),
+        cycle([[65, 66, 67]]),
+        rows,
+        length,
+        temperature=temperature,
+        generator=torch.Generator().manual_seed(seed),
+        on_step=lambda _: None,
+    )
+
+
+def test_the_coldest_text_is_the_greedy_one() -> None:
+    prompt = torch.tensor([[65, 66, 67]])
+    expected = greedy_tokens(tiny_model("llama"), prompt, 40)[0]
+    expected = expected[: expected.index(ENDS)] if ENDS in expected else expected
+    assert len(expected) > 8, "long enough for a wrong cache or position to show"
+    row = written(temperature=1e-4, rows=1)[0].tolist()
+    assert row[: 3 + len(expected)] == [65, 66, 67, *expected]
+
+
+def test_a_row_goes_on_with_the_next_beginning_where_a_text_ends() -> None:
+    rows = written(temperature=20.0, length=256)  # next to uniform: ends are drawn often enough
+    ends = [place for place in (rows == ENDS).nonzero().tolist() if place[1] < 252]
+    assert rows.shape == (8, 256) and len(ends) > 3
+    assert all(rows[row, at + 1 : at + 4].tolist() == [65, 66, 67] for row, at in ends)
+
+
+def test_rows_are_seeded() -> None:
+    assert torch.equal(written(), written())
+    assert not torch.equal(written(), written(seed=1))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> PreparedRun:
+    save_tiny("llama", tmp_path / "model")
+    (tmp_path / "text.txt").write_text("Once upon a time. " * 200)
+    return prepare(
+        CompressConfig(
+            model=str(tmp_path / "model"),
+            keep=0.6,
+            calibration=(f"{tmp_path / 'text.txt'}=2", "self=3"),
+            sequences=10,
+            sequence_length=24,
+            device="cpu",
+        )
+    )
+
+
+def test_a_killed_run_goes_on_with_the_same_text(
+    run: PreparedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = load(run.source.directory, device="cpu")
+    monkeypatch.setattr(own_text, "MOST_ROWS", 2)
+    rows: list[dict[str, Any]] = []
+    (tmp_path / "whole").mkdir()
+    whole = with_own_text(run, model, Workspace(tmp_path / "whole", ""), rows.append)
+    own, given = whole.text.token_ids, run.text.token_ids
+    is_own = (given == 0).all(dim=1)
+    assert is_own.sum() == 6 and (own[is_own] != 0).any(dim=1).all()
+    assert torch.equal(own[~is_own], given[~is_own])
+    assert len({tuple(row) for row in own[is_own].tolist()}) == 6
+    assert (rows[-1]["step"], rows[-1]["steps"]) == (6 * 24, 6 * 24)
+
+    first = Workspace(tmp_path / "whole", "").load(STAGE)[0]["token_ids"][:4]
+    (tmp_path / "cut").mkdir()
+    cut = Workspace(tmp_path / "cut", "")
+    cut.save(STAGE, {"token_ids": first}, {})
+    again = with_own_text(run, model, cut, rows.append)
+    assert torch.equal(again.text.token_ids, own)
+    assert again.inputs == run.inputs, "what identifies the run does not wait for its own text"
+
+
+def test_what_texts_begin_with(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    assert [ids.tolist() for ids in beginnings(tokenizer, TextSource("self"))] == [[ENDS]]
+    (tmp_path / "prompts.jsonl").write_text('{"text": "Hi"}\n{"text": "Why?"}\n')
+    prompts = TextSource(f"self:{tmp_path / 'prompts.jsonl'}")
+    given = [tokenizer.decode(ids) for ids in beginnings(tokenizer, prompts)]
+    assert given == ["Hi", "Why?"]
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    asked = [tokenizer.decode(ids) for ids in beginnings(tokenizer, prompts)]
+    assert asked == ["<user>Hi<assistant>", "<user>Why?<assistant>"]
+    assert len(beginnings(tokenizer, TextSource("self"))) > 50, "prompts of our own"
+    tokenizer.chat_template = tokenizer.eos_token = None
+    with pytest.raises(InputError, match="names no token that a text begins with: give text"):
+        beginnings(tokenizer, TextSource("self"))
+
+
+def test_compress_needs_no_text(run: PreparedRun, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ("--keep", "0.6", "--sequences", "6", "--sequence-length", "16", "--device", "cpu")
+    made = grasp_deploy("compress", run.source.directory, *options, "-o", out)
+    assert made.code == 0, made.stderr
+    calibration = load_plan(out / PLAN_FILE).provenance["calibration"]
+    assert (calibration["source"], calibration["sequences"]) == ("self=1", 6)
+    assert "6 sequences of 16 tokens of the model's own text" in " ".join(
+        (out / "README.md").read_text().split()
+    )
+    assert replace(run.config, calibration=("self",)).calibration == CompressConfig.calibration
