@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,7 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from benchmarks.peak_memory import peak_table, stage_rows
+from benchmarks.peak_memory import STAGES, peak_table, stage_rows
 from benchmarks.study.published_figures import AVERAGE, TABLES, Figure, PublishedTable
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
@@ -150,8 +151,10 @@ def measure(
     seconds, recorded, model, calibration = {}, {}, options.model, []
     if keep < 1:
         config = config_of(table, keep, options)
-        if config.calibration == (FINEWEB,):
-            config = replace(config, calibration=(str(fineweb_file(options.work)),))
+        if FINEWEB in config.calibration:
+            fetched = str(fineweb_file(options.work))
+            texts = tuple(fetched if text == FINEWEB else text for text in config.calibration)
+            config = replace(config, calibration=texts)
         made = options.work / f"{path_of(options.model).name}-{table.name}-{keep:g}"
         plan = compress(config, made, resume=True, on_progress=on_progress).plan
         seconds = dict(plan.provenance["seconds"])
@@ -291,7 +294,7 @@ def memory_tables(tables: Sequence[PublishedTable], config: Path, folder: Path) 
         sequences = min(144, table.sequences)  # enough for the least squares
         shape = {"sequences": sequences, "sequence_length": table.sequence_length}
         asked = argparse.Namespace(config=config, keep=table.keeps[0], dtype="bfloat16", **shape)
-        rows = list(stage_rows(asked, folder / table.name))
+        rows = list(islice(stage_rows(asked, folder / table.name), STAGES - 1))  # healing is last
         yield peak_table({"settings": {"config": f"setting of {table.name}"}, "rows": rows})
 
 

@@ -3,8 +3,8 @@
 The operations of a forward pass are counted on the meta device, where nothing is computed. A step
 of learning takes two of them: the backward pass runs through activations alone. Least squares and
 the optimal brain surgeon are counted from their formulas in float64, as if every column stayed. The
-card is taken to reach a stated share of its peak. Loading, export and the reading of text are left
-out.
+card is taken to reach a stated share of its peak. Loading, export, and reading or writing text are
+left out.
 """
 
 from __future__ import annotations
