@@ -81,7 +81,7 @@ def calibration_sources(
         if what == OWN:
             chosen = None
         own_splits += what != head or what == OWN
-        if not what or chosen == "" or not 0 < weight < math.inf:
+        if what in ("", f"{OWN}:") or chosen == "" or not 0 < weight < math.inf:
             raise InputError(
                 f"--calibration {text!r} lacks a part or a positive weight: write "
                 "TEXT@SPLIT=WEIGHT, such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]"

@@ -126,7 +126,7 @@ def test_compress_needs_no_text(run: PreparedRun, tmp_path: Path) -> None:
     assert made.code == 0, made.stderr
     calibration = load_plan(out / PLAN_FILE).provenance["calibration"]
     assert (calibration["source"], calibration["sequences"]) == ("self=1", 6)
-    assert "6 sequences of 16 tokens of the model's own text" in " ".join(
+    assert "6 sequences of 16 tokens of the model's own text." in " ".join(
         (out / "README.md").read_text().split()
     )
     assert replace(run.config, calibration=("self",)).calibration == CompressConfig.calibration

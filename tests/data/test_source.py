@@ -45,7 +45,7 @@ def test_split_and_column_are_for_texts_that_name_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "=1", "@train", "c4@=1", "c4=0", "c4=-1", "c4=nan", "c4=1e999"]
+    "text", ["", "=1", "@train", "c4@=1", "c4=0", "c4=-1", "c4=nan", "c4=1e999", "self:"]
 )
 def test_a_part_that_lacks_or_a_weight_that_is_not_positive(text: str) -> None:
     words = "lacks a part or a positive weight: write TEXT@SPLIT=WEIGHT, such as"

@@ -80,10 +80,9 @@ def how_it_is_made_again(plan: Plan) -> str:
 
 def _sequences(text: Texts) -> str:
     """Number, length and corpora of a text; files without their folders."""
-    corpora = [
-        f"{_corpus(part['source'])} ({part['sequences']:,})" for part in text.get("parts", [])
-    ]
-    sources = listed(corpora or [_corpus(text["source"])])
+    parts = text.get("parts") or [text]
+    corpora = [f"{_corpus(part['source'])} ({part['sequences']:,})" for part in parts]
+    sources = listed(corpora if len(parts) > 1 else [_corpus(parts[0]["source"])])
     return f"{text['sequences']:,} sequences of {text['sequence_length']:,} tokens of {sources}"
 
 
