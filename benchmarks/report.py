@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.common.output import new_parser, run_command
 from benchmarks.mask_stability import stability_of, stability_table
+from benchmarks.published import published_of, published_tables
 from benchmarks.startup import startup_drawing, startup_of, startup_table
 from benchmarks.study.across_models import across_models, across_tables
 from benchmarks.study.record import Study, study_of
@@ -58,6 +59,9 @@ def section(named: NamedRecord) -> Section:
     if kind == "mask-stability":
         stability = stability_of(named.record, named.path)
         return made(title="Mask stability", tables=lambda: [stability_table(stability)])
+    if kind == "published":
+        published = published_of(named.record, named.path)
+        return made(title="Published tables", tables=lambda: list(published_tables(published)))
     title = kind.replace("_", " ").capitalize()
     return made(title=title, tables=lambda: [value_table(named.record)])
 

@@ -1,0 +1,366 @@
+"""LLaMA-2-7B at the budgets of published tables, ours beside the published figures.
+
+Each table is entered under its own setting: its calibration text and as much of it, its sparsity as
+a share for --keep, its length of sequences for perplexity, its tasks and their metric. The record
+is written after each row. The same command goes on where it was stopped, within a compression too;
+pruned models stay in --work. `--predict` shows sizes, hours and memory on a card of 80 GB and ends.
+
+    python -m benchmarks.published --predict
+    python -m benchmarks.published --output published.json --work published-models
+    python -m benchmarks.report published.json --html published.html
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from msgspec import Meta, Struct, to_builtins
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.common.hours import ASSUMED, compression_seconds, forward_seconds
+from benchmarks.common.models import MODEL, demo_texts
+from benchmarks.common.output import (
+    add_output_options,
+    check_place,
+    command_of,
+    new_parser,
+    run_command,
+    working_folder,
+    write,
+)
+from benchmarks.peak_memory import STAGES, peak_table, stage_rows
+from benchmarks.study.published_figures import AVERAGE, TABLES, Figure, PublishedTable
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
+from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import evaluation_source, read_blocks
+from grasp_deploy.data.corpora import Corpus, remote_documents
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.evaluate.settings import TaskSettings
+from grasp_deploy.evaluate.tasks.harness import check_installed
+from grasp_deploy.evaluate.tasks.run import bench_tasks
+from grasp_deploy.files.disk import write_text
+from grasp_deploy.files.json_files import typed
+from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.record import new_record, read_record
+
+LLAMA = "meta-llama/Llama-2-7b-hf"
+OURS, DENSE = "ours", "dense, measured here"
+COLUMNS = 3  # of figures in a printed table, which is to fit a terminal
+# The first 6,000 documents of the file that Týr's code samples from are over 5M tokens.
+FINEWEB = "fineweb-edu"
+FINEWEB_EDU = Corpus(
+    "HuggingFaceFW/fineweb-edu",
+    data_files={"train": "sample/10BT/000_00000.parquet"},
+    streamed_documents=6_000,
+)
+EVALUATION_TOKENS_MILLIONS = 0.5  # of a corpus, about
+SMOKE: dict[str, Any] = {"sequences": 4, "sequence_length": 32, "evaluation_length": 32}
+
+
+class Row(Struct, kw_only=True):
+    """One model at one budget of a published table: its size, and figures as the table has them."""
+
+    table: str
+    keep: Annotated[float, Meta(gt=0, le=1)]  # 1: the dense model
+    parameters: Annotated[int, Meta(gt=0)]
+    calibration: list[str]
+    values: dict[str, float]  # perplexity by corpus, accuracy in percent by task
+    seconds: dict[str, Annotated[float, Meta(ge=0)]]
+    options: dict[str, Any]
+
+
+class Published(Struct):
+    """The figures of a record of `published`."""
+
+    settings: dict[str, Any]
+    rows: list[Row]
+
+
+def published_of(record: dict[str, Any], path: Path) -> Published:
+    """The rows that a record holds; InputError names the file and what is wrong in it."""
+    remedy = "run `python -m benchmarks.published` again, or name another file"
+    found = typed(record, Published, path, remedy)
+    if unknown := {row.table for row in found.rows} - TABLES.keys():
+        raise InputError(f"{path} has rows of an unknown table, {min(unknown)}: {remedy}")
+    return found
+
+
+def earlier_rows(output: Path, settings: dict[str, Any]) -> list[Row]:
+    """Rows that an earlier run left; InputError if it was made with other settings."""
+    if not output.exists():
+        return []
+    earlier = published_of(read_record(output), output)
+    before, now = earlier.settings, json.loads(json.dumps(settings))
+    if changed := [name for name in now if before.get(name) != now[name]]:
+        raise InputError(
+            f"{output} was measured with {changed[0]} {before.get(changed[0])}, not "
+            f"{now[changed[0]]}: name another file as --output, or remove it"
+        )
+    return earlier.rows
+
+
+def config_of(table: PublishedTable, keep: float, options: argparse.Namespace) -> CompressConfig:
+    """Our defaults, on a table's text and budget."""
+    return CompressConfig(
+        model=options.model,
+        keep=keep,
+        calibration=tuple(options.calibration or [table.calibration]),
+        sequences=table.sequences,
+        sequence_length=table.sequence_length,
+        rounds=1 if options.smoke else CompressConfig.rounds,
+        seed=options.seed,
+    )
+
+
+def fineweb_file(work: Path) -> Path:
+    """A file of the first documents of FineWeb-Edu, streamed now unless it is there."""
+    path = work / f"{FINEWEB}.jsonl"
+    if not path.exists():
+        documents = remote_documents(FINEWEB_EDU, "FineWeb-Edu", "train", "text")
+        write_text(path, "".join(json.dumps({"text": text}) + "\n" for text in documents))
+    return path
+
+
+def parameters_at(shape: ModelShape, keep: float) -> int:
+    """Parameters of a model that spends all of its budget; units are whole, so at most this."""
+    budget = budget_for(CompressConfig(model="", keep=keep), shape, torch.device("cpu"))
+    return int(shape.parameters - (budget.total_cost - budget.limit))
+
+
+def measure(
+    table: PublishedTable, keep: float, options: argparse.Namespace, on_progress: OnProgress
+) -> Row:
+    """Compress at a budget (1: not at all), and measure what the table has."""
+    seconds, recorded, model, calibration = {}, {}, options.model, []
+    if keep < 1:
+        config = config_of(table, keep, options)
+        if FINEWEB in config.calibration:
+            fetched = str(fineweb_file(options.work))
+            texts = tuple(fetched if text == FINEWEB else text for text in config.calibration)
+            config = replace(config, calibration=texts)
+        made = options.work / f"{path_of(options.model).name}-{table.name}-{keep:g}"
+        plan = compress(config, made, resume=True, on_progress=on_progress).plan
+        seconds = dict(plan.provenance["seconds"])
+        recorded, model = config.as_dict(), str(made)
+        calibration = [Path(text).name for text in config.calibration]
+    began = time.perf_counter()
+    values = perplexities(table, model, on_progress)
+    values |= accuracies(table, model, options.task_limit, on_progress)
+    return Row(
+        table=table.name,
+        keep=keep,
+        parameters=bench_models([model])[0].shape.parameters,
+        calibration=calibration,
+        values=values,
+        seconds={**seconds, "evaluation": time.perf_counter() - began},
+        options={k: v for k, v in recorded.items() if k not in ("model", "calibration")},
+    )
+
+
+def perplexities(table: PublishedTable, model: str, on_progress: OnProgress) -> dict[str, float]:
+    """Perplexity by corpus, over all whole sequences of the table's length."""
+    tokenizer = load_tokenizer(resolve_model(model).directory)
+    weights = load(model)
+    found = {}
+    for name, text in table.corpora.items():
+        blocks = read_blocks(tokenizer, evaluation_source(text), table.evaluation_length, None)
+        stage = f"perplexity, {name}"
+        found[name] = perplexity(weights, blocks, on_progress=on_progress, stage=stage).perplexity
+    return found
+
+
+def accuracies(
+    table: PublishedTable, model: str, limit: int | None, on_progress: OnProgress
+) -> dict[str, float]:
+    """Accuracy in percent by task, and their unweighted average; empty without tasks."""
+    found: dict[str, float] = {}
+    for examples in dict.fromkeys(task.examples for task in table.tasks):
+        names = tuple(task.name for task in table.tasks if task.examples == examples)
+        settings = TaskSettings(names, num_fewshot=examples, limit=limit)
+        for cell in bench_tasks(bench_models([model]), settings, [], on_progress)["cells"]:
+            metrics = cell["metrics"]
+            accuracy = metrics.get(f"{table.metric},none", metrics["acc,none"])
+            found[cell["task"]] = 100 * accuracy
+    return found | ({AVERAGE: statistics.fmean(found.values())} if found else {})
+
+
+def published_tables(published: Published) -> Iterator[Table]:
+    """Each published table with our rows in it by budget, a few columns at a time."""
+    for table in TABLES.values():
+        ours = [row for row in published.rows if row.table == table.name]
+        values = [figure.values for figure in table.figures] + [row.values for row in ours]
+        found = {name for some in values for name in some}
+        columns = [name for name in table.columns if name in found]
+        starts = range(0, len(columns) if ours else 0, COLUMNS)
+        for start in starts:
+            drawn = _part(table, ours, columns[start : start + COLUMNS])
+            drawn.caption = _caption(table, ours) if start == starts[-1] else None
+            yield drawn
+
+
+def _part(table: PublishedTable, ours: Sequence[Row], columns: Sequence[str]) -> Table:
+    """Some columns of a published table, where a method has any of them."""
+    drawn = Table(title=table.source, title_justify="left", caption_justify="left")
+    drawn.add_column("removed", justify="right", no_wrap=True)
+    drawn.add_column("method", overflow="fold")
+    for name in columns:
+        drawn.add_column(name, justify="right")
+    for keep in (1.0, *table.keeps):
+        for figure in (*table.figures, *map(_as_figure, ours)):
+            if figure.keep == keep and figure.values.keys() & set(columns):
+                method = Text(figure.method + "*" * bool(figure.source))
+                cells = (_cell(figure, name) for name in columns)
+                drawn.add_row(f"{1 - keep:.1%}", method, *cells)
+        drawn.add_section()
+    return drawn
+
+
+def _cell(figure: Figure, name: str) -> str:
+    return f"{figure.values[name]:.2f}" if name in figure.values else ""
+
+
+def _as_figure(row: Row) -> Figure:
+    name = OURS if row.keep < 1 else DENSE
+    return Figure(f"{name}, {row.parameters / 1e6:,.1f} M", row.keep, row.values)
+
+
+def _caption(table: PublishedTable, ours: Sequence[Row]) -> Text:
+    """The settings of the published figures and of ours."""
+    texts = dict.fromkeys(text for row in ours for text in row.calibration)
+    calibrated = f"calibrated on {', '.join(texts)}; " if texts else ""
+    sources = dict.fromkeys(figure.source for figure in table.figures if figure.source)
+    marked = f"\n* from {'; '.join(sources)}." if sources else ""
+    return Text(
+        f"removed: {table.sparsity_means}.\nPublished: {table.setting}.\nOurs: {calibrated}no "
+        f"special tokens; the same lengths and tasks, lm-eval's present release.{marked}"
+    )
+
+
+def plan_table(
+    tables: Sequence[PublishedTable], config: Path, options: argparse.Namespace
+) -> Table:
+    """The rows to measure: sparsity as it is published and as --keep, size, predicted hours."""
+    shape = model_shape(read_config(config))
+    drawn = Table(
+        "table", title="What will be measured", title_justify="left", caption_justify="left"
+    )
+    for head in ("removed", "--keep", "parameters", "of all", "hours"):
+        drawn.add_column(head, justify="right", no_wrap=True)
+    total = 0.0
+    for table in tables:
+        learning = forward_seconds(config, table.sequence_length)
+        millions = sum(task.tokens_millions for task in table.tasks)
+        millions += EVALUATION_TOKENS_MILLIONS * len(table.corpora)
+        # Pruned models run faster; the dense model's seconds are taken for all.
+        evaluating = 1e6 * millions * forward_seconds(config, table.evaluation_length)
+        for keep in (1.0, *table.keeps):
+            seconds = evaluating
+            if keep < 1:
+                stages = compression_seconds(config_of(table, keep, options), shape, learning)
+                seconds += sum(stages.values())
+            total += seconds / 3600
+            size = parameters_at(shape, keep)
+            share = f"{size / shape.parameters:.1%}"
+            hours = f"{seconds / 3600:.2f}"
+            drawn.add_row(
+                table.name, f"{1 - keep:.1%}", f"{keep:g}", f"{size / 1e6:,.1f} M", share, hours
+            )
+        drawn.add_section()
+    means = "\n".join(f"{table.name}, removed: {table.sparsity_means}." for table in tables)
+    drawn.caption = Text(f"{total:.1f} hours in all; {ASSUMED}.\n{means}")
+    return drawn
+
+
+def memory_tables(tables: Sequence[PublishedTable], config: Path, folder: Path) -> Iterator[Table]:
+    """Predicted peak memory of each stage, at each table's length of sequences."""
+    for table in tables:
+        sequences = min(144, table.sequences)  # enough for the least squares
+        shape = {"sequences": sequences, "sequence_length": table.sequence_length}
+        asked = argparse.Namespace(config=config, keep=table.keeps[0], dtype="bfloat16", **shape)
+        rows = list(islice(stage_rows(asked, folder / table.name), STAGES - 1))  # healing is last
+        yield peak_table({"settings": {"config": f"setting of {table.name}"}, "rows": rows})
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = new_parser(__doc__)
+    parser.add_argument("--model", default=LLAMA, help=f"hub id or folder; default: {LLAMA}")
+    parser.add_argument("--tables", default=",".join(TABLES), help="default: %(default)s")
+    parser.add_argument(
+        "--calibration", action="append", metavar="TEXT", help="instead of each table's own; repeat"
+    )
+    parser.add_argument("--no-tasks", action="store_true", help="perplexity alone")
+    parser.add_argument("--task-limit", type=int, help="only the first items of each task")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, metavar="DIR", help="default: published-models")
+    parser.add_argument("--predict", action="store_true", help="sizes, hours and memory alone")
+    add_output_options(parser, "the embedded model and its text, in seconds; figures of no use")
+    parser.set_defaults(output=Path("published.json"))
+    options = parser.parse_args(arguments)
+    check_place(options.output, "published")
+    if options.smoke and options.model == LLAMA:
+        options.model = str(MODEL)
+    return options
+
+
+def chosen_tables(options: argparse.Namespace, folder: Path) -> list[PublishedTable]:
+    """The tables that --tables names; a smoke run cuts them short and needs no hub."""
+    names = options.tables.split(",")
+    if unknown := [name for name in names if name not in TABLES]:
+        raise InputError(f"--tables {unknown[0]!r} is unknown: choose from {','.join(TABLES)}")
+    tables = [table for name, table in TABLES.items() if name in names]
+    if options.smoke:
+        calibration, heldout = map(str, demo_texts(folder))
+        options.calibration, few = options.calibration or [calibration], f"{heldout}@[:5]"
+        tables = [
+            replace(t, keeps=t.keeps[-1:], corpora=dict.fromkeys(t.corpora, few), tasks=(), **SMOKE)
+            for t in tables
+        ]
+    return [replace(table, tasks=()) for table in tables] if options.no_tasks else tables
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
+    console = Console()
+    with working_folder("published") as (folder, on_progress):
+        asked = list(options.calibration or ["each table's own"])
+        options.work = options.work or (folder if options.smoke else Path("published-models"))
+        tables = chosen_tables(options, folder)
+        if any(table.tasks for table in tables) and not options.predict:
+            check_installed()
+        settings = {"model": options.model, "calibration": asked, "seed": options.seed}
+        settings |= {"tasks": not options.no_tasks, "task_limit": options.task_limit}
+        rows = earlier_rows(options.output, settings)
+        config = resolve_config(options.model)
+        console.print(plan_table(tables, config, options))
+        if options.predict:
+            console.print(*memory_tables(tables, config, folder))
+            return
+        record = new_record("published", command_of("published", arguments), settings)
+        measured = {(row.table, row.keep) for row in rows}
+        for table in tables:
+            for keep in (1.0, *table.keeps):
+                if (table.name, keep) not in measured:
+                    rows.append(measure(table, keep, options, on_progress))
+                    write(options.output, {**record, "rows": to_builtins(rows)})
+    console.print(*published_tables(Published(settings, rows)))
+
+
+if __name__ == "__main__":
+    run_command(main)
