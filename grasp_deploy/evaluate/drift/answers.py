@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grasp_deploy.checkpoint.cache import empty_cache
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnCount
 
@@ -57,13 +58,14 @@ def _lengths(
     So no row needs padding, and every position is that of a row alone.
     """
     read = min(map(len, prompts))
-    ids, cache = torch.tensor([list(prompt[:read]) for prompt in prompts]), None
+    ids = torch.tensor([list(prompt[:read]) for prompt in prompts])
+    cache = empty_cache(model, len(prompts), max(map(len, prompts)) + most_tokens)
     lengths: list[int | None] = [None] * len(prompts)
     while True:
         output = model(
             input_ids=ids.to(model.device), past_key_values=cache, use_cache=True, logits_to_keep=1
         )
-        cache, likeliest = output.past_key_values, output.logits[:, -1].argmax(-1).tolist()
+        likeliest = output.logits[:, -1].argmax(-1).tolist()
         open_rows = False
         for row, prompt in enumerate(prompts):
             answered = read - len(prompt)  # tokens of the answer before this one
