@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.common.output import new_parser, run_command
 from benchmarks.mask_stability import stability_of, stability_table
-from benchmarks.published import published_of, published_tables
 from benchmarks.startup import startup_drawing, startup_of, startup_table
 from benchmarks.study.across_models import across_models, across_tables
+from benchmarks.study.published_tables import published_of, published_tables
 from benchmarks.study.record import Study, study_of
 from benchmarks.study.tables import accuracy_tables, budget_tables, kept_table, quality_tables
 from grasp_deploy.bench.kinds import KINDS, section_of
