@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.cache import empty_cache
+from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.data import own_places
@@ -56,6 +57,7 @@ def with_own_text(
             cycle(run.beginnings[place].tolist() for place in order),
             count,
             length,
+            ends=end_tokens(model, run.end_token),
             temperature=run.config.own_temperature,
             generator=seeded(run.device),
             on_step=show,
@@ -78,17 +80,16 @@ def write_rows(
     count: int,
     length: int,
     *,
+    ends: set[int],
     temperature: float,
     generator: torch.Generator,
     on_step: Callable[[int], None],
 ) -> Tensor:
     """`(count, length)` int64 on the CPU: texts that a model writes, one behind the other.
 
-    Where the model ends a text, its row goes on with the next beginning, token by token. So rows
-    stay equally long, and none waits for another. `on_step` is told the tokens of each row.
+    Where one of `ends` ends a text, its row goes on with the next beginning, token by token. So
+    rows stay equally long, and none waits for another. `on_step` is told the tokens of each row.
     """
-    stated = model.generation_config.eos_token_id
-    ends = set() if stated is None else set(torch.tensor(stated).flatten().tolist())
     cache = empty_cache(model, count, length)
     waiting = [list(next(beginnings)) for _ in range(count)]
     drawn = torch.zeros(count, 1, dtype=torch.int64)
