@@ -168,8 +168,9 @@ def recorded_options(config: CompressConfig) -> dict[str, Any]:
 
     Of text alone, without those of own text, which older records lack.
     """
-    elsewhere = ("model", "keep", "seed", "calibration", "calibration_split")
-    elsewhere += ("own_temperature",) * (NO_OWN in config.calibration)
+    elsewhere = {"model", "keep", "seed", "calibration", "calibration_split"}
+    if NO_OWN in config.calibration:
+        elsewhere.add("own_temperature")
     return {name: value for name, value in config.as_dict().items() if name not in elsewhere}
 
 
