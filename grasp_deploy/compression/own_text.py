@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import cycle
 
 import torch
@@ -45,13 +44,13 @@ def with_own_text(
     at_once = max(1, min(MOST_ROWS, CACHE_BYTES // cache))
     while len(rows) < len(places):
         batch, count = len(rows), min(at_once, len(places) - len(rows))
-        seeded = partial(_generator, run.config.seed * 1_000_003 + batch)
+        generator = torch.Generator().manual_seed(run.config.seed * 1_000_003 + batch)
 
         def show(tokens: int, done: int = batch, more: int = count) -> None:
             step = done * length + more * tokens
             on_progress({"stage": STAGE, "step": step, "steps": len(places) * length})
 
-        order = torch.randperm(len(run.beginnings), generator=seeded("cpu")).tolist()
+        order = torch.randperm(len(run.beginnings), generator=generator).tolist()
         written = write_rows(
             model,
             cycle(run.beginnings[place].tolist() for place in order),
@@ -59,7 +58,7 @@ def with_own_text(
             length,
             ends=end_tokens(model, run.end_token),
             temperature=run.config.own_temperature,
-            generator=seeded(run.device),
+            generator=generator,
             on_step=show,
         )
         rows = torch.cat([rows, written])
@@ -67,10 +66,6 @@ def with_own_text(
     token_ids = run.text.token_ids.clone()
     token_ids[places] = rows
     return replace(run, text=replace(run.text, token_ids=token_ids))
-
-
-def _generator(seed: int, device: torch.device | str) -> torch.Generator:
-    return torch.Generator(device).manual_seed(seed)
 
 
 @torch.no_grad()
@@ -89,6 +84,7 @@ def write_rows(
 
     Where one of `ends` ends a text, its row goes on with the next beginning, token by token. So
     rows stay equally long, and none waits for another. `on_step` is told the tokens of each row.
+    `generator` is the CPU's.
     """
     cache = empty_cache(model, count, length)
     waiting = [list(next(beginnings)) for _ in range(count)]
@@ -104,6 +100,9 @@ def write_rows(
         ids = drawn.to(model.device)
         output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         chances = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
-        drawn = torch.multinomial(chances, 1, generator=generator).cpu()
+        bounds = chances.cumsum(dim=-1)
+        # A row's number comes from the CPU: a seed draws alike on every device.
+        numbers = torch.rand(count, 1, generator=generator).to(model.device) * bounds[:, -1:]
+        drawn = torch.searchsorted(bounds, numbers, right=True).cpu()
         on_step(step + 1)
     return torch.cat(rows, dim=1)

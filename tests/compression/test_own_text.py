@@ -56,6 +56,15 @@ def test_a_row_goes_on_with_the_next_beginning_where_a_text_ends() -> None:
     assert all(rows[row, at + 1 : at + 4].tolist() == [65, 66, 67] for row, at in ends)
 
 
+def test_tokens_are_drawn_by_their_chances() -> None:
+    drawn = written(temperature=0.3, rows=8192, length=4)[:, 3]
+    found = torch.bincount(drawn, minlength=256) / len(drawn)
+    logits = tiny_model("llama")(torch.tensor([[65, 66, 67]])).logits[0, -1]
+    chances = torch.softmax(logits / 0.3, dim=-1)
+    assert chances.max() > 0.1, "a wrong draw shows"
+    assert (found - chances).abs().max() < 0.02  # four standard errors
+
+
 def test_rows_are_seeded() -> None:
     assert torch.equal(written(), written())
     assert not torch.equal(written(), written(seed=1))
