@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.cache import empty_cache
-from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnCount
 
 PROMPTS_AT_ONCE = 16
-
-
-def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """The tokens that end an answer; InputError if the model's files name none."""
-    config = model.generation_config
-    stated = [tokenizer.eos_token_id, config.eos_token_id if config else None]
-    found = {int(t) for ids in stated if ids is not None for t in torch.tensor(ids).flatten()}
-    if not found:
-        raise InputError(
-            "neither the dense model nor its tokenizer names a token that ends an answer: leave "
-            "--prompts out, or set eos_token_id in its generation_config.json"
-        )
-    return found
 
 
 def answer_lengths(

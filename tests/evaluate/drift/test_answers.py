@@ -9,8 +9,8 @@ import torch
 
 from grasp_deploy.checkpoint.verify import greedy_tokens
 from grasp_deploy.evaluate.drift import answers as module
-from grasp_deploy.evaluate.drift.answers import answer_lengths, end_tokens
-from tests.tiny import tiny_model, tiny_tokenizer
+from grasp_deploy.evaluate.drift.answers import answer_lengths
+from tests.tiny import tiny_model
 
 MOST = 24
 PROMPTS = [list(b"one two three"), [65], list(b"four"), list(b"seven"), list(b"six")]
@@ -36,10 +36,3 @@ def test_lengths_are_those_of_each_prompt_alone(monkeypatch: pytest.MonkeyPatch)
         found = answer_lengths(model, PROMPTS, MOST, ends, partial(told, counts))
         assert (found, counts[-1]) == (expected, (5, 5))
     assert answer_lengths(model, PROMPTS[:1], MOST, set(), partial(told, [])) == [None]
-
-
-def test_what_ends_an_answer() -> None:
-    model = tiny_model("llama")
-    assert model.generation_config is not None
-    model.generation_config.eos_token_id = [7, 9]
-    assert end_tokens(model, tiny_tokenizer()) == {0, 7, 9}
