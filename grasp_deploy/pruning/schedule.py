@@ -44,7 +44,6 @@ class Schedule:
     seed: int
     select: Select
     cosine: bool = False  # let the learning rate fall to 0, or keep it as it is
-    distil: bool = False  # learn from the logits of the model with open gates, or from the text
 
     @property
     def steps(self) -> int:
