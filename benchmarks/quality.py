@@ -50,7 +50,6 @@ PAPER: dict[str, Any] = {
     "epochs": 4,
     "gate_sequences": 512,
     "compensation": False,
-    "objective": "text",
     "norm_scales": False,
 }
 GATES: dict[str, Any] = {"method": "grasp", "gate_sequences": 512}

@@ -156,7 +156,7 @@ class CompressOptions:
     objective: Literal["text", "distillation"] = study(
         "Loss that gates and scales are learnt by: text (next token) or distillation (divergence "
         "from the dense model).",
-        "distillation",
+        "text",
     )
     ranking: Literal["auto", "score", "score-per-cost"] = study(
         "Rank units by score or score-per-cost; auto: per cost for criteria whose scores are "
