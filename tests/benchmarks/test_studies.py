@@ -22,7 +22,7 @@ from tests.benchmarks.commands import EVERY_RECORD, refused, run
 
 pytestmark = pytest.mark.slow  # each runs a study
 
-NO_STUDIES = {"__init__", "python_docs", "report", "train_demo_model"}
+NO_STUDIES = {"__init__", "python_docs", "report", "train_demo_model", "train_small_model"}
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 
 
@@ -49,6 +49,9 @@ def test_python_docs(tmp_path: Path) -> None:
     python_docs.main([str(tmp_path / "text.txt")])
     text = (tmp_path / "text.txt").read_text()
     assert len(text) > 300_000 and 'The "assert" statement' in text
+    python_docs.main([str(tmp_path / "rows.jsonl")])
+    rows = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert len(rows) > 50 and "\n\n".join(json.loads(row)["text"] for row in rows) == text
 
 
 def test_export_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
