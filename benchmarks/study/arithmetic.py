@@ -26,6 +26,11 @@ class Problem:
     answer: str
 
     @property
+    def result(self) -> str:
+        """The result alone."""
+        return result_of(self.answer)
+
+    @property
     def is_heldout(self) -> bool:
         """True for one problem in ten, by the prompt alone."""
         digest = hashlib.sha256(self.prompt.encode()).digest()

@@ -15,6 +15,7 @@ from grasp_deploy.data import TextSource, beginnings
 from tests.benchmarks.commands import refused
 
 
+@pytest.mark.slow
 def test_a_qwen3_is_trained_and_loads(
     texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
