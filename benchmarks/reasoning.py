@@ -64,7 +64,7 @@ from grasp_deploy.stats.clustered import clustered_error
 
 TITLE = "reasoning"
 TRACES = "traces"  # the corpus of held-out answers, all steps written
-BATCH_ROWS = 4  # one of them is ordinary text
+BATCH_ROWS, ROW_TOKENS = 4, 256  # one row is ordinary text
 LEARNING_RATE = 2e-3
 PROMPTS = 4096  # of the problems that own traces answer
 TUNING_SEED, HELDOUT_SEED = 1, 2
@@ -81,30 +81,30 @@ def encoded(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[list[
 
 
 def tuning_batches(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int, steps: int
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], steps: int
 ) -> Iterator[Tensor]:
-    """Yield `(4, length)` ids: three rows of problems, one of ordinary text."""
+    """Yield `(4, 256)` ids: three rows of problems, one of ordinary text."""
     draw, drawn = random.Random(TUNING_SEED), problems(TUNING_SEED, heldout=False)
     ends = [tokenizer.eos_token_id]
     written = [tokens(tokenizer, text, add_special_tokens=True) + ends for text in texts]
     stream = list(itertools.chain.from_iterable(written))
     for _ in range(steps):
-        first = draw.randrange(len(stream) - length)
-        rows = [stream[first : first + length]]
+        first = draw.randrange(len(stream) - ROW_TOKENS)
+        rows = [stream[first : first + ROW_TOKENS]]
         while len(rows) < BATCH_ROWS:
             row: list[int] = []
-            while len(row) < length:
+            while len(row) < ROW_TOKENS:
                 row += itertools.chain.from_iterable(encoded(tokenizer, next(drawn)))
-            rows.append(row[:length])
+            rows.append(row[:ROW_TOKENS])
         yield torch.tensor(rows)
 
 
-def tune(base: Path, folder: Path, sources: Sequence[TextSource], length: int, steps: int) -> None:
+def tune(base: Path, folder: Path, sources: Sequence[TextSource], steps: int) -> None:
     """Tune a model on the task and write it as a folder, which appears whole."""
     torch.manual_seed(TUNING_SEED)
     tokenizer, model = load_tokenizer(base), load_float32(base)
     recipe = Recipe(math.inf, BATCH_ROWS, LEARNING_RATE, epochs=1, autocast=False)
-    batches = tuning_batches(tokenizer, documents_of(sources), length, steps)
+    batches = tuning_batches(tokenizer, documents_of(sources), steps)
     with staged_directory(folder) as staging:
         train(model, batches, steps, recipe)
         model.eval().save_pretrained(staging)
@@ -147,9 +147,10 @@ class ReasoningBench(Bench):
         prompts = [prompt for prompt, _ in self.encoded]
         ends = end_tokens(model, self.tokenizer)
         found = greedy_answers(model, prompts, self.most_tokens, ends, lambda *_: None)
+        written = [str(self.tokenizer.decode(answer.token_ids)) for answer in found]
         right = [
-            answer.ended and result_of(self.tokenizer.decode(answer.token_ids)) == problem.result
-            for answer, problem in zip(found, self.problems, strict=True)
+            answer.ended and result_of(text) == problem.result
+            for answer, text, problem in zip(found, written, self.problems, strict=True)
         ]
         lengths = [answer.length for answer in found]
         return Answers(
@@ -180,7 +181,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--text", action="append", metavar="TEXT[@SPLIT]", help="ordinary text to tune on; repeat"
     )
-    parser.add_argument("--steps", type=int, default=1000, help="of tuning")
+    parser.add_argument("--steps", type=int, default=700, help="of tuning")
     parser.add_argument("--problems", type=int, default=400, help="held out, to be answered")
     parser.add_argument("--work", type=Path, help="keep the tuned model in this folder")
     options = parser.parse_args(arguments)
@@ -205,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         texts = parse_texts("--text", options.text or [str(demo_texts(folder)[0])], evaluates=False)
         tuned = (options.work or folder) / f"{options.model.name}-tuned-{options.steps}"
         if not tuned.exists():
-            tune(options.model, tuned, texts, settings["sequence_length"], options.steps)
+            tune(options.model, tuned, texts, options.steps)
         prompts = folder / "prompts.jsonl"
         drawn = itertools.islice(problems(TUNING_SEED, heldout=False), PROMPTS)
         write_text(prompts, "".join(json.dumps({"text": one.prompt}) + "\n" for one in drawn))
@@ -220,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = {**settings, "model": str(tuned)}
         variants = variants_of(settings["calibration"][0], prompts)
         keeps, seeds = keeps_and_seeds(options)
-        for seed, keep, variant in itertools.product(seeds, keeps, variants):
+        for seed, variant, keep in itertools.product(seeds, variants, keeps):
             if (variant.name, keep, seed) not in measured:
                 study.rows.append(bench.measure(variant, settings, keep, seed, on_progress))
                 write(options.output, study.as_record())

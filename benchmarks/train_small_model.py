@@ -18,6 +18,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +26,14 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
 from benchmarks.common.output import check_positive, command_of, new_parser, run_command
 from benchmarks.study.options import parse_texts
 from benchmarks.train_demo_model import CARD, Recipe, batches, train, train_tokenizer
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.data.blocks import read_documents
 from grasp_deploy.evaluate.perplexity import perplexity
@@ -78,7 +81,7 @@ def some_longer(stream: Iterator[Tensor]) -> Iterator[Tensor]:
 
 def perplexities(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerBase,
     corpora: Sequence[TextSource],
     length: int,
 ) -> dict[str, float]:
@@ -107,8 +110,13 @@ def run(options: argparse.Namespace, command: list[str]) -> dict[str, float]:
     torch.manual_seed(options.seed)
     texts = documents_of(parse_texts("--text", options.text, evaluates=False))
     corpora = parse_texts("--evaluate", options.evaluate or ())
-    tokenizer = train_tokenizer(texts, options.vocabulary)
-    model = build_model(options.family, tokenizer)
+    tokenizer: PreTrainedTokenizerBase
+    if options.start:
+        tokenizer = load_tokenizer(options.start)
+        model = load(options.start, device="cpu", dtype="float32")
+    else:
+        tokenizer = train_tokenizer(texts, options.vocabulary)
+        model = build_model(options.family, tokenizer)
     begin, end = [tokenizer.bos_token_id], [tokenizer.eos_token_id]
     encoded = [begin + ids + end for ids in tokenizer(texts, verbose=False)["input_ids"]]
     recipe = Recipe(
@@ -139,11 +147,12 @@ def run(options: argparse.Namespace, command: list[str]) -> dict[str, float]:
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = new_parser(__doc__)
-    texts = {"action": "append", "metavar": "[NAME=]TEXT[@SPLIT]"}
+    texts: dict[str, Any] = {"action": "append", "metavar": "[NAME=]TEXT[@SPLIT]"}
     parser.add_argument("--family", choices=FAMILIES, default="qwen3")
     parser.add_argument("--text", required=True, help="text to learn from; repeat", **texts)
     parser.add_argument("--evaluate", help="text to measure perplexity on; repeat", **texts)
     parser.add_argument("--output", type=Path, required=True, help="folder to make")
+    parser.add_argument("--start", type=Path, help="go on from a folder that this script wrote")
     parser.add_argument("--minutes", type=float, default=40, help="stop learning after this time")
     parser.add_argument("--epochs", type=int, default=12, help="passes over the text")
     parser.add_argument("--vocabulary", type=int, default=2048)

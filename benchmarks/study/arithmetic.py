@@ -1,7 +1,7 @@
-"""Sums and differences of two to four numbers, worked digit by digit: a task that takes steps.
+"""Sums and differences worked digit by digit: a task that takes steps.
 
-    prompt  47+38-09?
-    answer  7+8+0:5/1,4+3+1:8/0;85 5-9-0:6/1,8-0-1:7/0;76
+    prompt  347+085?
+    answer  7+5+0:2/1,4+8+1:3/1,3+0+1:4/0;432
 
 A step is a digit of each number and the carry; behind the colon stand the digit that they give and
 the next carry. The result is what stands behind the last semicolon.
@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-DIGITS = 2  # of every number
+DIGITS = (2, 3, 4)  # of both numbers and of the result
 HELDOUT_ONE_IN = 10
 
 
@@ -40,32 +40,27 @@ class Problem:
 def problems(seed: int, *, heldout: bool) -> Iterator[Problem]:
     """Endless random problems, all held out or none; no result has more digits or is negative."""
     draw = random.Random(seed)
-    largest = 10**DIGITS - 1
     while True:
-        result = draw.randint(0, largest)
-        prompt, works = f"{result:0{DIGITS}}", []
-        for _ in range(draw.randint(1, 3)):
-            sign = draw.choice("+-")
-            other = draw.randint(0, largest - result if sign == "+" else result)
-            prompt += f"{sign}{other:0{DIGITS}}"
-            work, result = steps(result, sign, other)
-            works.append(work)
-        problem = Problem(f"{prompt}?", " ".join(works))
+        digits, sign = draw.choice(DIGITS), draw.choice("+-")
+        first = draw.randrange(10**digits)
+        second = draw.randint(0, 10**digits - 1 - first if sign == "+" else first)
+        prompt = f"{first:0{digits}}{sign}{second:0{digits}}?"
+        problem = Problem(prompt, worked(first, sign, second, digits))
         if problem.is_heldout == heldout:
             yield problem
 
 
-def steps(first: int, sign: str, second: int) -> tuple[str, int]:
-    """The written steps of one sum or difference, lowest digit first, and its result."""
+def worked(first: int, sign: str, second: int, digits: int) -> str:
+    """The written steps of a sum or a difference, lowest digit first, and its result."""
     result = first + second if sign == "+" else first - second
     carry, written = 0, []
-    for place in range(DIGITS):
+    for place in range(digits):
         a, b = first // 10**place % 10, second // 10**place % 10
         digit = a + b + carry if sign == "+" else a - b - carry
         after = int(not 0 <= digit <= 9)
         written.append(f"{a}{sign}{b}{sign}{carry}:{digit % 10}/{after}")
         carry = after
-    return f"{','.join(written)};{result:0{DIGITS}}", result
+    return f"{','.join(written)};{result:0{digits}}"
 
 
 def result_of(answer: str) -> str:
