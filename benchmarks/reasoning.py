@@ -181,7 +181,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--text", action="append", metavar="TEXT[@SPLIT]", help="ordinary text to tune on; repeat"
     )
-    parser.add_argument("--steps", type=int, default=700, help="of tuning")
+    parser.add_argument("--steps", type=int, default=1500, help="of tuning")
     parser.add_argument("--problems", type=int, default=400, help="held out, to be answered")
     parser.add_argument("--work", type=Path, help="keep the tuned model in this folder")
     options = parser.parse_args(arguments)

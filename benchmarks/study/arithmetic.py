@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-DIGITS = (2, 3, 4)  # of both numbers and of the result
+DIGITS = (2, 3)  # of both numbers and of the result
 HELDOUT_ONE_IN = 10
 
 
