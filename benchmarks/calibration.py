@@ -24,6 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.common.models import NO_OWN
 from benchmarks.common.output import (
     check_place,
     command_of,
@@ -52,7 +53,7 @@ from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import budget_record
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.scores import initial_scores, learn_gates
-from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig, with_own
 from grasp_deploy.data import TextSource
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
@@ -80,7 +81,8 @@ def rows_of(
         mask = refit_best(chosen, candidate_masks(chosen, scores, reached))
     for calibrator in calibrators:
         with new_workspace(job, work) as workspace:
-            calibration = replace(job, text=jobs[calibrator].text)
+            other = jobs[calibrator]
+            calibration = replace(job, text=other.text, beginnings=other.beginnings)
             calibrated = FrozenModel(calibration, workspace, on_progress, model)
             scales = learn_scales(calibrated, mask)
             provenance = {
@@ -124,10 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise InputError("--text and --calibration both name texts: give only --text")
         shown = options.text or default_text(options)
         if named:
-            options.calibration = named[0].what  # so that no other text is made
+            options.calibration = [named[0].what]  # so that no other text is made
         settings = {**settings_of(options, folder), **WAYS[options.way]}
-        (text,) = settings["calibration"]
-        texts = named or [TextSource(text, options.calibration_split, name="the text")]
+        texts = {text.label: of_text(text) for text in named} or {"the text": {}}
         bench = Bench(options, corpora_of(options, folder))
         shared = {k: v for k, v in settings.items() if not k.startswith("calibration")}
         study = new_study(
@@ -140,7 +141,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         study.rows = earlier_rows(options.output, study, {})
         measured = {row.run for row in study.rows}
         for keep, seed in itertools.product(*keeps_and_seeds(options)):
-            jobs = {text.label: prepared(settings, text, keep, seed) for text in texts}
+            jobs = {
+                name: prepare(CompressConfig(**{**settings, **text, "keep": keep, "seed": seed}))
+                for name, text in texts.items()
+            }
             for chooser in jobs:
                 left = [t for t in jobs if (variant_name(chooser, t), keep, seed) not in measured]
                 for row in rows_of(jobs, chooser, left, bench, folder, on_progress):
@@ -152,12 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def default_text(options: argparse.Namespace) -> list[str]:
     """The record's name of the one text if --text names none; the demo's path changes each run."""
     split = f"@{options.calibration_split}" if options.calibration_split else ""
-    return [f"the text={options.calibration or 'the embedded model'}{split}"]
+    return [f"the text={', '.join(options.calibration or ['the embedded model'])}{split}"]
 
 
-def prepared(settings: dict[str, Any], text: TextSource, keep: float, seed: int) -> PreparedRun:
-    of_text = {"calibration": [text.what], "calibration_split": text.split}
-    return prepare(CompressConfig(**{**settings, **of_text, "keep": keep, "seed": seed}))
+def of_text(text: TextSource) -> dict[str, Any]:
+    """The options that name a text, alone."""
+    return {"calibration": with_own([text.what], NO_OWN), "calibration_split": text.split}
 
 
 if __name__ == "__main__":

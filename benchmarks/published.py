@@ -29,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.common.hours import ASSUMED, compression_seconds, forward_seconds
-from benchmarks.common.models import MODEL, demo_texts
+from benchmarks.common.models import MODEL, NO_OWN, demo_texts
 from benchmarks.common.output import (
     add_output_options,
     check_place,
@@ -47,7 +47,7 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig, with_own
 from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.data.corpora import Corpus, remote_documents
 from grasp_deploy.errors import InputError
@@ -91,7 +91,7 @@ def config_of(table: PublishedTable, keep: float, options: argparse.Namespace) -
     return CompressConfig(
         model=options.model,
         keep=keep,
-        calibration=tuple(options.calibration or [table.calibration]),
+        calibration=with_own(options.calibration or [table.calibration], NO_OWN),
         sequences=table.sequences,
         sequence_length=table.sequence_length,
         rounds=1 if options.smoke else CompressConfig.rounds,
@@ -129,7 +129,7 @@ def measure(
         plan = compress(config, made, resume=True, on_progress=on_progress).plan
         seconds = dict(plan.provenance["seconds"])
         recorded, model = config.as_dict(), str(made)
-        calibration = [Path(text).name for text in config.calibration]
+        calibration = [Path(text).name for text in config.calibration if text != NO_OWN]
     began = time.perf_counter()
     values = perplexities(table, model, on_progress)
     values |= accuracies(table, model, options.task_limit, on_progress)
@@ -221,7 +221,10 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default=LLAMA, help=f"hub id or folder; default: {LLAMA}")
     parser.add_argument("--tables", default=",".join(TABLES), help="default: %(default)s")
     parser.add_argument(
-        "--calibration", action="append", metavar="TEXT", help="instead of each table's own; repeat"
+        "--calibration",
+        action="append",
+        metavar="TEXT",
+        help="instead of each table's own, alone unless self is named too; repeat",
     )
     parser.add_argument("--no-tasks", action="store_true", help="perplexity alone")
     parser.add_argument("--task-limit", type=int, help="only the first items of each task")

@@ -146,7 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with working_folder("quality") as (folder, on_progress):
         settings = settings_of(options, folder)
         bench = Bench(options, corpora_of(options, folder), tasks, on_progress)
-        calibration = options.calibration or "the embedded model's"  # which lies elsewhere each run
+        # The embedded model's text lies elsewhere each run.
+        calibration = ", ".join(options.calibration or ["the embedded model's"])
         study = new_study(
             options.study,
             command_of("quality", arguments),

@@ -2,9 +2,9 @@
 
 A model is tuned on sums that are worked digit by digit (`benchmarks.study.arithmetic`), with a
 quarter of ordinary text, until it solves most problems that it has not seen. Then it is compressed,
-calibrated on ordinary text, on its own answers to problems of the tuning (its traces), on both, and
-on what it writes without a prompt. Each is asked problems held out, greedily: are the results
-right, do answers end, how long are they. An existing record is continued; draw it with
+calibrated on a given text, on its own answers to problems of the tuning (its traces), on what it
+writes without a prompt, and on halves of these. Each is asked problems held out, greedily: are the
+results right, do answers end, how long are they. An existing record is continued; draw it with
 `python -m benchmarks.report`.
 
     python -m benchmarks.reasoning --model ../shared/models/babyllama105 --sequence-length 256 \
@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from benchmarks.common.models import demo_texts
+from benchmarks.common.models import NO_OWN, demo_texts
 from benchmarks.common.output import (
     check_place,
     check_positive,
@@ -54,10 +54,11 @@ from benchmarks.study.rows import check_title, earlier_rows
 from benchmarks.study.tables import answer_tables, quality_tables
 from benchmarks.train_demo_model import Recipe, train
 from benchmarks.train_small_model import documents_of
-from grasp_deploy.checkpoint.read.loading import load_tokenizer
+from grasp_deploy.checkpoint.read.loading import end_tokens, load_tokenizer
+from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.data import TextSource
 from grasp_deploy.data.tokenizing import tokens
-from grasp_deploy.evaluate.drift.answers import end_tokens, greedy_answers
+from grasp_deploy.evaluate.drift.answers import greedy_answers
 from grasp_deploy.files.disk import write_text
 from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.stats.clustered import clustered_error
@@ -145,7 +146,7 @@ class ReasoningBench(Bench):
     def answers(self, model: PreTrainedModel) -> Answers:
         """The figures of a model's greedy answers."""
         prompts = [prompt for prompt, _ in self.encoded]
-        ends = end_tokens(model, self.tokenizer)
+        ends = end_tokens(model, self.tokenizer.eos_token_id)
         found = greedy_answers(model, prompts, self.most_tokens, ends, lambda *_: None)
         written = [str(self.tokenizer.decode(answer.token_ids)) for answer in found]
         right = [
@@ -163,14 +164,15 @@ class ReasoningBench(Bench):
         )
 
 
-def variants_of(text: str, prompts: Path) -> list[Variant]:
-    """What to calibrate on; two texts have a half each."""
+def variants_of(texts: Sequence[str], prompts: Path) -> list[Variant]:
+    """What to calibrate on; own text takes half where other text stands beside it."""
     traces = f"self:{prompts}"
     calibrations = {
-        "text": [text],
+        "text": [*texts, NO_OWN],
         "own traces": [traces],
-        "text and own traces": [text, traces],
-        "own text, no prompts": ["self"],
+        "text and own traces": [*texts, traces],
+        "text and own text, no prompts": [*texts, OWN],  # the default
+        "own text, no prompts": [OWN],
     }
     return [Variant(name, {"calibration": texts}) for name, texts in calibrations.items()]
 
@@ -219,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         study.rows = earlier_rows(options.output, study, {})
         measured = {row.run for row in study.rows}
         settings = {**settings, "model": str(tuned)}
-        variants = variants_of(settings["calibration"][0], prompts)
+        variants = variants_of(options.calibration or [str(demo_texts(folder)[0])], prompts)
         keeps, seeds = keeps_and_seeds(options)
         for seed, variant, keep in itertools.product(seeds, variants, keeps):
             if (variant.name, keep, seed) not in measured:

@@ -118,7 +118,7 @@ def short_config(demo_text: tuple[Path, Path]) -> CompressConfig:
     return CompressConfig(
         model=str(MODEL),
         keep=0.6,
-        calibration=(str(demo_text[0]),),
+        calibration=(str(demo_text[0]), "self=0"),
         sequences=16,
         sequence_length=128,
         rounds=2,

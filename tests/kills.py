@@ -40,8 +40,9 @@ COMMANDS = {  # `grasp` is of all methods the one with every stage
 # Each stage: the command, the stage's name in its rows of progress, and its share of the kills.
 STAGES = {
     "start-up": ("compress", "", 6),
-    "rounds": ("compress", "rounds", 8),
-    "gates": ("compress", "gates", 8),
+    "own text": ("compress", "own-text", 4),
+    "rounds": ("compress", "rounds", 6),
+    "gates": ("compress", "gates", 6),
     "swaps": ("compress", "swaps", 4),
     "compensation": ("compress", "compensation", 8),
     "scales": ("compress", "scales", 8),

@@ -11,12 +11,13 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.synthesize import synthesize
-from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig, with_own
 from grasp_deploy.demo.run import MODEL as MODEL
 from grasp_deploy.demo.run import write_text
 from grasp_deploy.errors import InputError
 
 SEQUENCE_LENGTH, BATCH_SIZE = 256, 4
+NO_OWN = "self=0"
 # Options that name files: the hashes of what the files hold identify them better.
 HASHED_OPTIONS = ("model", "revision", "calibration", "calibration_split", "calibration_column")
 
@@ -24,8 +25,18 @@ HASHED_OPTIONS = ("model", "revision", "calibration", "calibration_split", "cali
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that name a dense model and the text that it is calibrated on."""
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of a dense model")
-    parser.add_argument("--calibration", help="text; default: the embedded model's")
+    parser.add_argument(
+        "--calibration",
+        action="append",
+        metavar="TEXT",
+        help="text, alone unless self is named too; repeat; default: the embedded model's",
+    )
     parser.add_argument("--calibration-split", help="rows of it, such as train[:900]")
+
+
+def calibration_of(options: argparse.Namespace, work: Path) -> tuple[str, ...]:
+    """The calibration text of a study: what --calibration names, and nothing beside it."""
+    return with_own(options.calibration or [str(demo_texts(work)[0])], NO_OWN)
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +61,7 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
         model=str(options.model),
         keep=keep,
         ffn_multiple=ffn_multiple,
-        calibration=(str(options.calibration or demo_texts(work)[0]),),
+        calibration=calibration_of(options, work),
         calibration_split=options.calibration_split,
         sequences=BATCH_SIZE if options.smoke else options.sequences,
         sequence_length=SEQUENCE_LENGTH,

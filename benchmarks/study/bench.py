@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from benchmarks.common.models import NO_OWN
 from benchmarks.study.record import Layer, Losses, Row
 from benchmarks.study.tasks import accuracies
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
@@ -163,8 +164,13 @@ class Bench:
 
 
 def recorded_options(config: CompressConfig) -> dict[str, Any]:
-    """All options of a config, except those that a row's study, budget and seed name."""
-    elsewhere = ("model", "keep", "seed", "calibration", "calibration_split")
+    """All options of a config, except those that a row's study, budget and seed name.
+
+    Of text alone, without those of own text, which older records lack.
+    """
+    elsewhere = {"model", "keep", "seed", "calibration", "calibration_split"}
+    if NO_OWN in config.calibration:
+        elsewhere.add("own_temperature")
     return {name: value for name, value in config.as_dict().items() if name not in elsewhere}
 
 
@@ -202,7 +208,7 @@ def healed(
     The folder is the pruned model's if healing won nothing. `options` of HealConfig differ from its
     defaults; text, seed and sequences are those of the compression's `config`.
     """
-    (text,) = config.calibration
+    text = config.calibration[0]  # the given one
     shared = {name: getattr(config, name) for name in SHARED_WITH_HEALING}
     heal_config = HealConfig(**{"calibration": text, **shared, **options})
     try:

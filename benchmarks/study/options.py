@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.models import add_model_options, demo_texts
+from benchmarks.common.models import add_model_options, calibration_of, demo_texts
 from benchmarks.common.output import add_output_options
 from grasp_deploy.config.option import number_list
 from grasp_deploy.data import TextSource, evaluation_source
@@ -43,7 +43,7 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """The options of the config that all variants share."""
     return {
         "model": str(options.model),
-        "calibration": [options.calibration or str(demo_texts(work)[0])],
+        "calibration": calibration_of(options, work),
         "calibration_split": options.calibration_split,
         "sequences": options.sequences,
         "sequence_length": options.sequence_length,

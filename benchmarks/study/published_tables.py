@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.study.published_figures import TABLES, Figure, PublishedTable
+from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 
@@ -89,7 +90,8 @@ def _as_figure(row: Row) -> Figure:
 def _caption(table: PublishedTable, ours: Sequence[Row]) -> Text:
     """The settings of the published figures and of ours."""
     texts = dict.fromkeys(text for row in ours for text in row.calibration)
-    calibrated = f"calibrated on {', '.join(texts)}; " if texts else ""
+    alone = "" if OWN in texts else ", without the model's own text (which the default adds)"
+    calibrated = f"calibrated on {', '.join(texts)}{alone}; " if texts else ""
     sources = dict.fromkeys(figure.source for figure in table.figures if figure.source)
     marked = f"\n* from {'; '.join(sources)}." if sources else ""
     return Text(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import cycle
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.cache import empty_cache
+from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.data import own_places
@@ -44,20 +44,21 @@ def with_own_text(
     at_once = max(1, min(MOST_ROWS, CACHE_BYTES // cache))
     while len(rows) < len(places):
         batch, count = len(rows), min(at_once, len(places) - len(rows))
-        seeded = partial(_generator, run.config.seed * 1_000_003 + batch)
+        generator = torch.Generator().manual_seed(run.config.seed * 1_000_003 + batch)
 
         def show(tokens: int, done: int = batch, more: int = count) -> None:
             step = done * length + more * tokens
             on_progress({"stage": STAGE, "step": step, "steps": len(places) * length})
 
-        order = torch.randperm(len(run.beginnings), generator=seeded("cpu")).tolist()
+        order = torch.randperm(len(run.beginnings), generator=generator).tolist()
         written = write_rows(
             model,
             cycle(run.beginnings[place].tolist() for place in order),
             count,
             length,
+            ends=end_tokens(model, run.end_token),
             temperature=run.config.own_temperature,
-            generator=seeded(run.device),
+            generator=generator,
             on_step=show,
         )
         rows = torch.cat([rows, written])
@@ -67,10 +68,6 @@ def with_own_text(
     return replace(run, text=replace(run.text, token_ids=token_ids))
 
 
-def _generator(seed: int, device: torch.device | str) -> torch.Generator:
-    return torch.Generator(device).manual_seed(seed)
-
-
 @torch.no_grad()
 def write_rows(
     model: PreTrainedModel,
@@ -78,17 +75,17 @@ def write_rows(
     count: int,
     length: int,
     *,
+    ends: set[int],
     temperature: float,
     generator: torch.Generator,
     on_step: Callable[[int], None],
 ) -> Tensor:
     """`(count, length)` int64 on the CPU: texts that a model writes, one behind the other.
 
-    Where the model ends a text, its row goes on with the next beginning, token by token. So rows
-    stay equally long, and none waits for another. `on_step` is told the tokens of each row.
+    Where one of `ends` ends a text, its row goes on with the next beginning, token by token. So
+    rows stay equally long, and none waits for another. `on_step` is told the tokens of each row.
+    `generator` is the CPU's.
     """
-    stated = model.generation_config.eos_token_id
-    ends = set() if stated is None else set(torch.tensor(stated).flatten().tolist())
     cache = empty_cache(model, count, length)
     waiting = [list(next(beginnings)) for _ in range(count)]
     drawn = torch.zeros(count, 1, dtype=torch.int64)
@@ -103,6 +100,9 @@ def write_rows(
         ids = drawn.to(model.device)
         output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         chances = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
-        drawn = torch.multinomial(chances, 1, generator=generator).cpu()
+        bounds = chances.cumsum(dim=-1)
+        # A row's number comes from the CPU: a seed draws alike on every device.
+        numbers = torch.rand(count, 1, generator=generator).to(model.device) * bounds[:, -1:]
+        drawn = torch.searchsorted(bounds, numbers, right=True).cpu()
         on_step(step + 1)
     return torch.cat(rows, dim=1)

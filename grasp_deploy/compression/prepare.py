@@ -45,6 +45,7 @@ class PreparedRun:
     beginnings: list[Tensor]  # (t,) ids that the model's own texts begin with, if it writes any
     weight_hashes: dict[str, str]  # SHA-256 by file name
     text_hash: str  # SHA-256 of what is given of the text: all but the model's own
+    end_token: int | None = None  # with which its tokenizer ends texts
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -131,6 +132,11 @@ def prepare(config: CompressConfig) -> PreparedRun:
     text = read_calibration(tokenizer, sources, config.sequence_length, config.sequences)
     check_tokens(text.token_ids, base.config)
     own = [source for source in sources if source.is_own]
+    if not own and config.own_temperature != CompressConfig.own_temperature:
+        raise InputError(
+            f"{assigned(config, 'own_temperature')} has no effect without the model's own text: "
+            "drop it, or drop --calibration self=0"
+        )
     starts = [ids for each in own for ids in beginnings(tokenizer, each)]
     for ids in starts:
         check_tokens(ids[None], base.config)
@@ -145,6 +151,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
         starts,
         file_hashes(source.directory),
         hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
+        tokenizer.eos_token_id,
     )
     most = len(run.blocks.train)
     for name in ("criterion_sequences", "compensation_sequences"):  # many of gates mean all of them

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,21 @@ from grasp_deploy.config.rules import rule_problems
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
 
+OWN = "self"
+
+
+def with_own(texts: Sequence[str], own: str = OWN) -> tuple[str, ...]:
+    """The texts with the model's own beside them, unless they say themselves what it weighs."""
+    is_named = any(re.split("[:@=]", text)[0] == OWN for text in texts)
+    return tuple(texts) if is_named else (*texts, own)
+
 
 @dataclass(frozen=True)
 class CompressConfig(CompressOptions):
     """All that decides a compressed model; InputError lists every problem that needs no model.
 
-    Rules across options are checked once every option is right by itself.
+    Rules across options are checked once every option is right by itself. `calibration` gets the
+    model's own text here, so that whatever is written of a config says what was read.
     """
 
     def __post_init__(self) -> None:
@@ -29,6 +40,8 @@ class CompressConfig(CompressOptions):
         wrong = field_problems(self)
         if "keep" in wrong and isinstance(self.keep, int | float) and 2 <= self.keep <= 100:
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"
+        if "calibration" not in wrong:
+            object.__setattr__(self, "calibration", with_own(self.calibration))
         problems = list(wrong.values()) or rule_problems(self)
         if problems:
             raise InputError("; ".join(problems))

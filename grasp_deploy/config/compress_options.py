@@ -86,9 +86,9 @@ class CompressOptions:
     )
 
     calibration: tuple[str, ...] = option(
-        "Text or chats: wikitext2, ptb, c4, a local file or hf:NAME[:CONFIG]. May be repeated; the "
-        "sequences are shared out by weight, or equally. self, or self:PROMPTS, is what the model "
-        "writes itself.",
+        "Text or chats: wikitext2, ptb, c4, a local file or hf:NAME[:CONFIG]. May be repeated. "
+        "Half of the sequences are what the model writes itself, unless self=WEIGHT or "
+        "self:PROMPTS=WEIGHT says how much; self=0: none.",
         ("self",),
         "Calibration",
         metavar="TEXT[@SPLIT][=WEIGHT]",

@@ -46,6 +46,6 @@ def _first_token(tokenizer: PreTrainedTokenizerBase) -> Tensor:
             return torch.tensor([token])
     raise InputError(
         "the model cannot write its own text to calibrate on, since its tokenizer names no token "
-        "that a text begins with: give text (--calibration FILE) or prompts "
-        "(--calibration self:PROMPTS)"
+        "that a text begins with: give text alone (--calibration FILE --calibration self=0) or "
+        "prompts (--calibration self:PROMPTS)"
     )

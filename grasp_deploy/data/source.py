@@ -3,7 +3,8 @@
     c4                            a corpus (wikitext2, ptb, c4), a local file, or hf:NAME[:CONFIG]
     mine.jsonl@train[:900]        some of its rows, written as in `datasets`
     c4=0.5                        with its weight among several texts, to calibrate on
-    self, self:prompts.jsonl      to calibrate on: what the model itself writes, to prompts or not
+    self, self:prompts.jsonl      to calibrate on: what the model itself writes, to prompts or not;
+                                  without a weight as much as all other texts, and with =0 nothing
     held-out=mine.jsonl@[900:]    with a name, to evaluate on
 
 A path that exists as written is taken whole, even if it holds `=` or `@`.
@@ -11,17 +12,17 @@ A path that exists as written is taken whole, even if it holds `=` or `@`.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from grasp_deploy.config.compress_config import OWN
+from grasp_deploy.config.option import LARGEST_NUMBER
 from grasp_deploy.data.corpora import find_corpus
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
 
-OWN = "self"
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf")
 
 
@@ -68,10 +69,12 @@ def calibration_sources(
 ) -> list[TextSource]:
     """Parse `TEXT[@SPLIT][=WEIGHT]` of each `--calibration`; `split` is for texts that name none.
 
-    Raises InputError for an empty part, a weight that is not positive, a text that is given twice,
-    and a `split` if each text names one or is what the model writes.
+    Own text without a weight takes half of the sequences, with the weight 0 none. Raises InputError
+    for an empty part, another weight that is not positive, a text that is given twice, no text, and
+    a `split` if each text names one or is what the model writes.
     """
     sources: list[TextSource] = []
+    unweighted: list[TextSource] = []  # of the model's own
     own_splits = 0
     for text in texts:
         head, _, number = text.rpartition("=")
@@ -81,19 +84,32 @@ def calibration_sources(
         if what == OWN:
             chosen = None
         own_splits += what != head or what == OWN
-        if what in ("", f"{OWN}:") or chosen == "" or not 0 < weight < math.inf:
+        source = TextSource(what, chosen, column, weight)
+        is_weight = 0 < weight <= LARGEST_NUMBER or (source.is_own and weight == 0)
+        if what in ("", f"{OWN}:") or chosen == "" or not is_weight:
             raise InputError(
                 f"--calibration {text!r} lacks a part or a positive weight: write "
                 "TEXT@SPLIT=WEIGHT, such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]"
             )
         if any(other.split == chosen and other.is_same_text(what) for other in sources):
             raise InputError(f"--calibration names {what} twice: name it once")
-        sources.append(TextSource(what, chosen, column, weight))
-    if not sources:
-        raise InputError("--calibration names no text: give wikitext2, ptb, c4 or a file")
+        sources.append(source)
+        if source.is_own and not is_weighted:
+            unweighted.append(source)
+    if not any(source.weight for source in sources):
+        raise InputError(
+            "--calibration names no text beside self=0: give wikitext2, ptb, c4 or a file, or "
+            "leave self=0 out"
+        )
     if split and own_splits == len(sources):
         raise _needless_split(split)
-    return sources
+    given = sum(source.weight for source in sources if not source.is_own)
+    half = given / max(1, len(unweighted)) or 1.0  # together as much as the given texts
+    return [
+        replace(source, weight=half) if source in unweighted else source
+        for source in sources
+        if source.weight
+    ]
 
 
 def evaluation_source(

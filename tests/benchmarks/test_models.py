@@ -31,9 +31,9 @@ def test_what_is_asked_for_again_is_not_made_again(made: Made, work: Path, tmp_p
     """Under whatever path the same model and text are named."""
     output, options = made
     before = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
-    copy = shutil.copy(options.calibration, tmp_path / "copy.txt")
+    copy = shutil.copy(options.calibration[0], tmp_path / "copy.txt")
     model = options.model / ".." / options.model.name
-    again = argparse.Namespace(**{**vars(options), "calibration": copy, "model": model})
+    again = argparse.Namespace(**{**vars(options), "calibration": [str(copy)], "model": model})
     assert pruned(options, work, 0.5) == pruned(again, work, 0.5) == output
     assert {path.name: path.stat().st_mtime_ns for path in output.iterdir()} == before
 
@@ -46,7 +46,7 @@ def test_what_was_made_of_something_else_is_refused(
     save_tiny("llama", other_model, seed=1, num_hidden_layers=2)
     for change, words in (
         ({"model": other_model}, "was made of other weights"),
-        ({"calibration": texts[1]}, "was made of other calibration tokens"),
+        ({"calibration": [str(texts[1])]}, "was made of other calibration tokens"),
         ({"smoke": False, "sequences": 4}, "was made with rounds 1, not 5"),
     ):
         remedy = "name another folder as --work, or delete it"

@@ -49,6 +49,7 @@ def test_a_run_goes_on_where_its_record_ends(
         assert row["values"].keys() == TABLES[row["table"]].corpora.keys()
     assert rows[0]["parameters"] == shape.parameters
     printed = capsys.readouterr().out
+    assert "without the model's own text" in " ".join(printed.split())
     assert "predicted, not measured" in printed and "ours, " in printed and "16.17" in printed
 
     output.write_text(json.dumps({**record, "rows": rows[:-1]}))

@@ -48,6 +48,9 @@ def test_a_study_is_continued_where_its_record_ends(
     path.write_bytes(targets.read_bytes())
     (first,) = read_study(targets).rows
     study = run("targets", path, inputs)
+    # Text alone, under the name and with the options that records had before there was own text.
+    text = inputs[inputs.index("--calibration") + 1]
+    assert study.settings["calibration"] == text and "own_temperature" not in first.options
     assert [row.variant for row in study.rows] == ["both", "ffn", "kv"]
     assert study.rows[0] == first, "seconds and all: it was not measured twice"
     assert "Perplexity by budget" in capsys.readouterr().out
@@ -86,6 +89,8 @@ def test_rows_measured_otherwise_are_not_continued(
         write_record(path, record | ({key: value} if value else {}))
         with pytest.raises(InputError, match=words):
             run("targets", path, inputs)
+    with pytest.raises(InputError, match=r"was measured with calibration .*\.txt, not .*, self:"):
+        run("targets", targets, inputs, "--calibration", "self")
 
 
 def test_a_record_of_something_else_is_left_as_it_is(

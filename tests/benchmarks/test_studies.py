@@ -185,7 +185,8 @@ def test_reasoning(
     options = [*inputs, "--text", str(texts[0]), "--work", work]
     run("reasoning", path, *options)
     study = read_study(path)
-    names = ["text", "own traces", "text and own traces", "own text, no prompts"]
+    names = ["text", "own traces", "text and own traces", "text and own text, no prompts"]
+    names.append("own text, no prompts")
     assert study.variants == names and list(study.dense_perplexity) == ["held-out", "traces"]
     for answers in (study.dense_answers, *(row.answers for row in study.rows)):
         assert isinstance(answers, Answers) and answers.accuracy == answers.right.count("1") / 4

@@ -42,7 +42,8 @@ def texts(work: Path) -> Path:
 @pytest.fixture
 def mixed(tiny_folder: Path, texts: Path) -> Path:
     """A checkpoint calibrated on the first two of the texts."""
-    mixture = ("--calibration", "upper.txt=3", "--calibration", "lower.txt")
+    texts_alone = ("upper.txt=3", "lower.txt", "self=0")
+    mixture = [f"--calibration={text}" for text in texts_alone]
     ended = grasp_deploy("compress", tiny_folder, "-o", "mixed", *mixture, *QUICK)
     assert ended.code == 0, ended.stderr
     return texts / "mixed"
@@ -72,12 +73,33 @@ def test_a_mixture_is_recorded_and_told(mixed: Path) -> None:
     assert "`upper.txt` (6)" in card and "`lower.txt` (2)" in card
 
 
+def test_half_is_the_models_own_text(tiny_folder: Path, texts: Path) -> None:
+    options = ("--calibration", "upper.txt=3", "--calibration", "lower.txt", *QUICK)
+    ended = grasp_deploy("compress", tiny_folder, "-o", "half", *options)
+    assert ended.code == 0, ended.stderr
+    config = json.loads((texts / "half" / "compress_config.json").read_text())
+    assert config["calibration"] == ["upper.txt=3", "lower.txt", "self"]
+    parts = load_plan(texts / "half" / "plan.grasp").provenance["calibration"]["parts"]
+    assert [(part["source"], part["weight"], part["sequences"]) for part in parts] == [
+        ("upper.txt", 3, 3),
+        ("lower.txt", 1, 1),
+        ("self", 4, 4),
+    ]
+    card = " ".join((texts / "half" / "README.md").read_text().split())
+    assert "`upper.txt` (3), `lower.txt` (1) and the model's own text (4)" in card
+    # The text alone is what releases before read, and a single text has no parts.
+    alone = job(tiny_folder, calibration=("upper.txt", "self=0"), sequences=3).text
+    assert (alone.source.what, alone.parts) == ("upper.txt", ())
+    read = tiny_tokenizer()((texts / "upper.txt").read_text(), add_special_tokens=False).input_ids
+    assert alone.token_ids.flatten().tolist() == read[: alone.token_ids.numel()]
+
+
 @pytest.mark.parametrize(("weights", "sequences"), [("1:1", 5), ("30:1", 49), ("1:50", 65)])
 def test_both_sides_of_the_split_see_every_source(
     tiny_folder: Path, texts: Path, weights: str, sequences: int
 ) -> None:
     first, second = weights.split(":")
-    sources = (f"upper.txt={first}", f"lower.txt={second}")
+    sources = (f"upper.txt={first}", f"lower.txt={second}", "self=0")
     blocks = job(tiny_folder, calibration=sources, sequences=sequences, sequence_length=16).blocks
     assert len(blocks.train) + len(blocks.heldout) == sequences
     small = [(side > ord("Z")).any(dim=1) for side in (blocks.train, blocks.heldout)]
@@ -94,7 +116,8 @@ def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(texts / "tuned")
-    options = ("--calibration", "chats.jsonl", "--calibration", "upper.txt", *QUICK)
+    alone = [f"--calibration={text}" for text in ("chats.jsonl", "upper.txt", "self=0")]
+    options = (*alone, *QUICK)
     ended = grasp_deploy("compress", texts / "tuned", "-o", "chatty", *options)
     assert ended.code == 0, ended.stderr
     tokens = job(texts / "tuned", calibration=("chats.jsonl",), sequences=3).text.token_ids

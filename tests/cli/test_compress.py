@@ -51,6 +51,7 @@ def test_the_config_that_a_run_writes_repeats_it(pruned: Path, work: Path) -> No
         (("--config", "types.json"), ("--seed 1.5 is not allowed", "give a whole number")),
         (("--calibration", "absent.txt"), ("absent.txt does not exist", "wikitext2", "a file")),
         (("--calibration", "short.txt"), ("short.txt", "too short", "more text")),
+        (("--calibration=self=0", "--set=own-temperature=2"), ("own-temperature=2", "no effect")),
         (("--sequence-length", "513"), ("513", "512", "--sequence-length")),
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else None,
@@ -66,7 +67,7 @@ def test_what_it_refuses(
     for name, content in {
         "costs.py": 'def broken(units, shape): raise RuntimeError("first line\\nsecond line")',
         "types.json": '{"seed": 1.5}',
-        "short.txt": "word " * 4,
+        "short.txt": "word " * 2,
     }.items():
         (work / name).write_text(content)
     before = tree(work)

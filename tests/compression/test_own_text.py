@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.read.loading import end_tokens, load
 from grasp_deploy.checkpoint.verify import greedy_tokens
 from grasp_deploy.compression import own_text
 from grasp_deploy.compression.own_text import STAGE, with_own_text, write_rows
@@ -33,6 +33,7 @@ def written(temperature: float = 1.0, seed: int = 0, rows: int = 8, length: int 
         cycle([[65, 66, 67]]),
         rows,
         length,
+        ends={ENDS},
         temperature=temperature,
         generator=torch.Generator().manual_seed(seed),
         on_step=lambda _: None,
@@ -55,9 +56,27 @@ def test_a_row_goes_on_with_the_next_beginning_where_a_text_ends() -> None:
     assert all(rows[row, at + 1 : at + 4].tolist() == [65, 66, 67] for row, at in ends)
 
 
+def test_tokens_are_drawn_by_their_chances() -> None:
+    drawn = written(temperature=0.3, rows=8192, length=4)[:, 3]
+    found = torch.bincount(drawn, minlength=256) / len(drawn)
+    logits = tiny_model("llama")(torch.tensor([[65, 66, 67]])).logits[0, -1]
+    chances = torch.softmax(logits / 0.3, dim=-1)
+    assert chances.max() > 0.1, "a wrong draw shows"
+    assert (found - chances).abs().max() < 0.02  # four standard errors
+
+
 def test_rows_are_seeded() -> None:
     assert torch.equal(written(), written())
     assert not torch.equal(written(), written(seed=1))
+
+
+def test_what_ends_a_text() -> None:
+    model = tiny_model("llama")
+    assert model.generation_config is not None
+    model.generation_config.eos_token_id = [7, 9]
+    assert end_tokens(model, 0) == {0, 7, 9}
+    model.generation_config.eos_token_id = None
+    assert end_tokens(model, None) == set()
 
 
 @pytest.fixture
@@ -115,7 +134,7 @@ def test_what_texts_begin_with(tmp_path: Path) -> None:
     assert asked == ["<user>Hi<assistant>", "<user>Why?<assistant>"]
     assert len(beginnings(tokenizer, TextSource("self"))) > 50, "prompts of our own"
     tokenizer.chat_template = tokenizer.eos_token = None
-    with pytest.raises(InputError, match="names no token that a text begins with: give text"):
+    with pytest.raises(InputError, match=r"begins with: give text alone .* self=0"):
         beginnings(tokenizer, TextSource("self"))
 
 

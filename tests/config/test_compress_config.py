@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,24 @@ def test_json_round_trip(tmp_path: Path) -> None:
     assert CompressConfig.from_dict(stored, "the file") == config
     assert config.cost_model == "parameters"
     assert config.effective_multiples == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("mine.jsonl", ("mine.jsonl", "self")),
+        (["selfish.txt=3", "c4@train"], ("selfish.txt=3", "c4@train", "self")),
+        (["c4", "self=0"], ("c4", "self=0")),
+        (["self:asks.txt@[:9]=2", "c4"], ("self:asks.txt@[:9]=2", "c4")),
+        ([], ("self",)),
+    ],
+)
+def test_the_models_own_text_is_beside_what_is_given(given: Any, read: tuple[str, ...]) -> None:
+    config = CompressConfig("m", keep=0.5, calibration=given)
+    assert replace(config, seed=1).calibration == config.calibration == read
+    assert config.as_dict()["calibration"] == list(read), "what is recorded says what was read"
+    with pytest.raises(InputError, match=r"--calibration \(3,\) is not allowed"):
+        CompressConfig("m", keep=0.5, calibration=[3])  # type: ignore[arg-type]
 
 
 def test_what_holds_no_options_names_the_file(tmp_path: Path) -> None:

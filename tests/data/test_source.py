@@ -38,6 +38,25 @@ def test_a_text_to_calibrate_on(text: str, expected: TextSource) -> None:
     assert calibration_sources([text]) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("texts", "weights"),
+    [
+        (["self"], [1]),
+        (["a.txt=3", "c4", "self"], [3, 1, 4]),
+        (["self", "a.txt", "self:asks.txt"], [0.5, 1, 0.5]),
+        (["a.txt=2", "self=3"], [2, 3]),
+        (["a.txt=2", "self=0", "c4"], [2, 1]),
+        (["self=0", "self:asks.txt"], [1]),
+    ],
+)
+def test_own_text_without_a_weight_takes_half(texts: list[str], weights: list[float]) -> None:
+    sources = calibration_sources(texts)
+    assert [source.weight for source in sources] == weights
+    assert [source.what for source in sources] == [
+        text.partition("=")[0] for text in texts if text != "self=0"
+    ]
+
+
 def test_split_and_column_are_for_texts_that_name_none() -> None:
     first, second, third = calibration_sources(["c4", "a.txt@[1:]", "a.txt"], "[:9]", "body")
     assert (first.split, second.split, third.split) == ("train[:9]", "[1:]", "[:9]")
@@ -45,7 +64,7 @@ def test_split_and_column_are_for_texts_that_name_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "=1", "@train", "c4@=1", "c4=0", "c4=-1", "c4=nan", "c4=1e999", "self:"]
+    "text", ["", "=1", "@train", "c4@=1", "c4=0", "c4=-1", "c4=nan", "c4=1e999", "self:", "self=-1"]
 )
 def test_a_part_that_lacks_or_a_weight_that_is_not_positive(text: str) -> None:
     words = "lacks a part or a positive weight: write TEXT@SPLIT=WEIGHT, such as"
@@ -62,6 +81,8 @@ def test_the_same_text_twice(texts: list[str]) -> None:
     assert len(calibration_sources(["a.txt@[:9]", "a.txt@[9:]"])) == 2, "two parts of one text"
     with pytest.raises(InputError, match="names no text"):
         calibration_sources([])
+    with pytest.raises(InputError, match=r"no text beside self=0: give .* or leave self=0 out"):
+        calibration_sources(["self=0"])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +113,7 @@ def test_a_split_that_would_have_no_effect() -> None:
     with pytest.raises(InputError, match="'\\[:9\\]' has no effect"):
         evaluation_source("ptb@train", "[:9]")
     with pytest.raises(InputError, match="'train' has no effect"):
-        calibration_sources(["c4@train[:5]", "a.txt@[1:]"], "train")
+        calibration_sources(["c4@train[:5]", "a.txt@[1:]", "self=0"], "train")
     with pytest.raises(InputError, match="'train' has no effect"):
         calibration_sources(["self"], "train")
 

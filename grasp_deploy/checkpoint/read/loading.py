@@ -176,6 +176,13 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     return load()
 
 
+def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
+    """The tokens that end a text: those that the model's files state, and its tokenizer's."""
+    config = model.generation_config
+    stated = [of_tokenizer, config.eos_token_id if config else None]
+    return {int(t) for ids in stated if ids is not None for t in torch.tensor(ids).flatten()}
+
+
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
     """InputError if `(n, T)` sequences do not fit the model of a parsed config.json."""
     limits, length = limits_of(config), token_ids.shape[1]

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.cache import empty_cache
-from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnCount
 
 PROMPTS_AT_ONCE = 16
@@ -26,19 +25,6 @@ class Answer:
     def length(self) -> int | None:
         """Tokens before the end; None for an answer that never ended."""
         return len(self.token_ids) if self.ended else None
-
-
-def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """The tokens that end an answer; InputError if the model's files name none."""
-    config = model.generation_config
-    stated = [tokenizer.eos_token_id, config.eos_token_id if config else None]
-    found = {int(t) for ids in stated if ids is not None for t in torch.tensor(ids).flatten()}
-    if not found:
-        raise InputError(
-            "neither the dense model nor its tokenizer names a token that ends an answer: leave "
-            "--prompts out, or set eos_token_id in its generation_config.json"
-        )
-    return found
 
 
 def greedy_answers(

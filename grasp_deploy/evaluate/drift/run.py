@@ -11,14 +11,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.plan import calibrated_beside
-from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokenizer
+from grasp_deploy.checkpoint.read.loading import check_tokens, end_tokens, load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import positions_at
+from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.data import Blocks, beginnings, evaluation_source
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
-from grasp_deploy.data.source import OWN
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.card import heldout_corpora, read_texts
-from grasp_deploy.evaluate.drift.answers import end_tokens, greedy_answers
+from grasp_deploy.evaluate.drift.answers import greedy_answers
 from grasp_deploy.evaluate.drift.divergence import mean_drift
 from grasp_deploy.evaluate.drift.figures import answers_of, excess_over, flips_of, text_drift
 from grasp_deploy.evaluate.drift.record import Answers, Flips
@@ -50,7 +50,12 @@ def measure_drift(
     dense, pruned = (
         load(model.path, device=settings.device, dtype=settings.dtype) for model in models
     )
-    ends = end_tokens(dense, tokenizer) if prompts else set()
+    ends = end_tokens(dense, tokenizer.eos_token_id)
+    if prompts and not ends:
+        raise InputError(
+            "neither the dense model nor its tokenizer names a token that ends an answer: leave "
+            "--prompts out, or set eos_token_id in its generation_config.json"
+        )
     calibrated = calibrated_beside(models[1].path)
     rows = []
     for corpus, blocks in texts.items():

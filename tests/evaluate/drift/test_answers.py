@@ -9,8 +9,8 @@ import torch
 
 from grasp_deploy.checkpoint.verify import greedy_tokens
 from grasp_deploy.evaluate.drift import answers as module
-from grasp_deploy.evaluate.drift.answers import end_tokens, greedy_answers
-from tests.tiny import tiny_model, tiny_tokenizer
+from grasp_deploy.evaluate.drift.answers import greedy_answers
+from tests.tiny import tiny_model
 
 MOST = 24
 PROMPTS = [list(b"one two three"), [65], list(b"four"), list(b"seven"), list(b"six")]
@@ -39,10 +39,3 @@ def test_lengths_are_those_of_each_prompt_alone(monkeypatch: pytest.MonkeyPatch)
         assert [answer.token_ids for answer in found] == told_tokens
     [endless] = greedy_answers(model, PROMPTS[:1], MOST, set(), partial(told, []))
     assert endless.length is None and endless.token_ids == written[0]
-
-
-def test_what_ends_an_answer() -> None:
-    model = tiny_model("llama")
-    assert model.generation_config is not None
-    model.generation_config.eos_token_id = [7, 9]
-    assert end_tokens(model, tiny_tokenizer()) == {0, 7, 9}
