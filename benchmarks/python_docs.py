@@ -2,13 +2,15 @@
 
     python -m benchmarks.python_docs python-docs.txt
 
-The topics of `help()`, by name: half a million characters. Another release of Python has other
-text, so a record is compared by the hash of its tokens.
+The topics of `help()`, by name: half a million characters. A file that ends in `.jsonl` has a row
+for each topic. Another release of Python has other text, so a record is compared by the hash of its
+tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -24,8 +26,12 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    text = "\n\n".join(topics[name].strip() for name in sorted(topics))
-    write_text(options_of(arguments).output, text)
+    output = options_of(arguments).output
+    documents = [topics[name].strip() for name in sorted(topics)]
+    if output.suffix == ".jsonl":
+        write_text(output, "".join(json.dumps({"text": text}) + "\n" for text in documents))
+    else:
+        write_text(output, "\n\n".join(documents))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,13 @@ from benchmarks.startup import startup_drawing, startup_of, startup_table
 from benchmarks.study.across_models import across_models, across_tables
 from benchmarks.study.published_tables import published_of, published_tables
 from benchmarks.study.record import Study, study_of
-from benchmarks.study.tables import accuracy_tables, budget_tables, kept_table, quality_tables
+from benchmarks.study.tables import (
+    accuracy_tables,
+    answer_tables,
+    budget_tables,
+    kept_table,
+    quality_tables,
+)
 from grasp_deploy.bench.kinds import KINDS, section_of
 from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.report import print_report, report_document, write_report
@@ -43,6 +49,7 @@ def section(named: NamedRecord) -> Section:
             tables=lambda: [
                 *quality_tables(study),
                 *accuracy_tables(study),
+                *answer_tables(study),
                 kept_table(study),
                 *budget_tables(study),
             ],

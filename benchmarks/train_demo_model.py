@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
@@ -46,7 +47,7 @@ SEPARATOR = "\n\n"  # as everywhere in this package: documents are joined by a b
 
 @dataclass(frozen=True)
 class Recipe:
-    """Duration and rates of learning; the model's shape is fixed."""
+    """Duration, sizes and rates of learning."""
 
     minutes: float
     batch_sequences: int
@@ -55,6 +56,8 @@ class Recipe:
     weight_decay: float = 0.1
     warmup_share: float = 0.05
     seed: int = 0
+    sequence_tokens: int = SEQUENCE_TOKENS
+    autocast: bool = True  # to bfloat16, which not every processor computes fast
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,13 @@ class Result:
     perplexity: float
 
 
-def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
+def train_tokenizer(documents: list[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
     """Train byte-level BPE, which can encode every string."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=["<s>", "</s>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -110,13 +113,13 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 def batches(encoded: list[list[int]], separator: list[int], recipe: Recipe) -> Iterator[Tensor]:
     """Yield (batch, tokens) ids; every pass joins the documents in a new random order."""
     order = random.Random(recipe.seed)
-    block = recipe.batch_sequences * SEQUENCE_TOKENS
+    block = recipe.batch_sequences * recipe.sequence_tokens
     stream: list[int] = []
     for _ in range(recipe.epochs):
         for index in order.sample(range(len(encoded)), len(encoded)):
             stream += encoded[index] + separator
             while len(stream) >= block:
-                yield torch.tensor(stream[:block]).view(-1, SEQUENCE_TOKENS)
+                yield torch.tensor(stream[:block]).view(-1, recipe.sequence_tokens)
                 stream = stream[block:]
 
 
@@ -128,7 +131,7 @@ def learning_rate(progress: float, recipe: Recipe) -> float:
     return recipe.peak_learning_rate * (0.05 + 0.95 * (1 + math.cos(math.pi * min(1, fallen))) / 2)
 
 
-def make_optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimizer(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
     """AdamW that decays matrices only: norms have no reason to shrink."""
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
     vectors = [weight for weight in model.parameters() if weight.dim() <= 1]
@@ -140,7 +143,7 @@ def make_optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Optim
 
 
 def train(
-    model: LlamaForCausalLM, stream: Iterator[Tensor], total: int, recipe: Recipe
+    model: PreTrainedModel, stream: Iterator[Tensor], total: int, recipe: Recipe
 ) -> tuple[float, int]:
     """Learn until the passes or the minutes are over; returns the seconds and the tokens seen.
 
@@ -148,7 +151,7 @@ def train(
     """
     optimizer = make_optimizer(model, recipe)
     model.train()
-    start, running, seen = time.monotonic(), math.log(VOCABULARY), 0
+    start, running, seen = time.monotonic(), math.log(model.config.vocab_size), 0
     for step, tokens in enumerate(stream):
         seconds = time.monotonic() - start
         progress = max(step / total, seconds / (60 * recipe.minutes))
@@ -156,7 +159,7 @@ def train(
             break
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(progress, recipe)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.autocast):
             loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

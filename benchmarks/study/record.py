@@ -39,6 +39,19 @@ class TaskAccuracy(Accuracy, kw_only=True):
 Tasks = Annotated[dict[str, TaskAccuracy], Meta(min_length=1)]
 
 
+class Answers(Accuracy, kw_only=True):
+    """Greedy answers to problems: how many are right and end at all, and their length.
+
+    `lengths` has the tokens of each answer, `-` for one that never ended. `mean_tokens` counts that
+    as the most that an answer may have. `right` has a 1 for each right answer, else a 0.
+    """
+
+    ended_share: Share
+    mean_tokens: Annotated[float, Meta(ge=0)]
+    right: str
+    lengths: str
+
+
 class Losses(Struct):
     """Perplexities by corpus, and the loss above the dense model's in nats per token."""
 
@@ -68,6 +81,7 @@ class Row(Struct, kw_only=True, omit_defaults=True):
     without_scales: Losses | UnsetType = UNSET
     tasks: Tasks | UnsetType = UNSET
     task_average: Accuracy | UnsetType = UNSET
+    answers: Answers | UnsetType = UNSET
 
     @property
     def run(self) -> tuple[str, float, int]:
@@ -90,6 +104,7 @@ class Study(Struct, kw_only=True, omit_defaults=True):
     dense_layers: list[Layer]
     dense_tasks: Tasks | UnsetType = UNSET
     dense_task_average: Accuracy | UnsetType = UNSET
+    dense_answers: Answers | UnsetType = UNSET
     rows: list[Row] = []
 
     @property

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks import prefill_memory, python_docs
+from benchmarks import prefill_memory, python_docs, reasoning, report
 from benchmarks.common.output import FOLDER
 from benchmarks.mask_stability import stability_of, stability_table
-from benchmarks.study.record import read_study
+from benchmarks.study.record import Answers, read_study
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
 
 pytestmark = pytest.mark.slow  # each runs a study
 
-NO_STUDIES = {"__init__", "python_docs", "report", "train_demo_model"}
+NO_STUDIES = {"__init__", "python_docs", "report", "train_demo_model", "train_small_model"}
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 
 
@@ -49,6 +49,9 @@ def test_python_docs(tmp_path: Path) -> None:
     python_docs.main([str(tmp_path / "text.txt")])
     text = (tmp_path / "text.txt").read_text()
     assert len(text) > 300_000 and 'The "assert" statement' in text
+    python_docs.main([str(tmp_path / "rows.jsonl")])
+    rows = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert len(rows) > 50 and "\n\n".join(json.loads(row)["text"] for row in rows) == text
 
 
 def test_export_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +171,33 @@ def test_calibration(
     capsys.readouterr()
     other = refused("calibration", capsys, *options[:-2], "--output", str(path))
     assert "was measured with texts" in other and str(texts[0]) in other
+
+
+def test_reasoning(
+    inputs: list[str],
+    texts: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each calibration is asked the same problems; a second run measures nothing again."""
+    path, work = tmp_path / "record.json", str(tmp_path)
+    options = [*inputs, "--text", str(texts[0]), "--work", work]
+    run("reasoning", path, *options)
+    study = read_study(path)
+    names = ["text", "own traces", "text and own traces", "text and own text, no prompts"]
+    names.append("own text, no prompts")
+    assert study.variants == names and list(study.dense_perplexity) == ["held-out", "traces"]
+    for answers in (study.dense_answers, *(row.answers for row in study.rows)):
+        assert isinstance(answers, Answers) and answers.accuracy == answers.right.count("1") / 4
+        assert len(answers.right) == len(answers.lengths.split()) == 4
+        assert answers.ended_share == 1 - answers.lengths.count("-") / 4
+    assert len({tuple(map(tuple, row.kept_per_layer)) for row in study.rows}) > 1
+    capsys.readouterr()
+    monkeypatch.setattr(reasoning.ReasoningBench, "measure", None)
+    run("reasoning", path, *options)
+    report.main([str(path)])
+    assert capsys.readouterr().out.count("Greedy answers") == 2
 
 
 def test_pipeline(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.evaluate.drift.answers import answer_lengths
+from grasp_deploy.evaluate.drift.answers import greedy_answers
 from grasp_deploy.evaluate.drift.divergence import mean_drift
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.files.progress import ignore_progress
@@ -194,7 +194,7 @@ def test_drift(device: str, pruned: Path) -> None:
     model, other = load(pruned, device=device, dtype="float32"), load(pruned, device="cpu")
     assert mean_drift(model, model, IDS, 2, ignore_progress, "c4")[:, 1].min() == 1
     prompts = [[5, 6, 7], [8]]
-    found = [answer_lengths(m, prompts, 5, {9}, lambda *_: None) for m in (model, other)]
+    found = [greedy_answers(m, prompts, 5, {9}, lambda *_: None) for m in (model, other)]
     assert found[0] == found[1]
 
 

@@ -18,7 +18,7 @@ from grasp_deploy.data import Blocks, beginnings, evaluation_source
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.card import heldout_corpora, read_texts
-from grasp_deploy.evaluate.drift.answers import answer_lengths
+from grasp_deploy.evaluate.drift.answers import greedy_answers
 from grasp_deploy.evaluate.drift.divergence import mean_drift
 from grasp_deploy.evaluate.drift.figures import answers_of, excess_over, flips_of, text_drift
 from grasp_deploy.evaluate.drift.record import Answers, Flips
@@ -152,5 +152,6 @@ def _answers(
         def on_count(done: int, count: int, stage: str = f"answers, {name}") -> None:
             on_progress({"stage": stage, "step": done, "steps": count})
 
-        lengths.append(answer_lengths(model, prompts, most_tokens, ends, on_count))
+        written = greedy_answers(model, prompts, most_tokens, ends, on_count)
+        lengths.append([answer.length for answer in written])
     return answers_of(lengths[0], lengths[1], most_tokens)

@@ -9,7 +9,7 @@ import torch
 
 from grasp_deploy.checkpoint.verify import greedy_tokens
 from grasp_deploy.evaluate.drift import answers as module
-from grasp_deploy.evaluate.drift.answers import answer_lengths
+from grasp_deploy.evaluate.drift.answers import greedy_answers
 from tests.tiny import tiny_model
 
 MOST = 24
@@ -33,6 +33,9 @@ def test_lengths_are_those_of_each_prompt_alone(monkeypatch: pytest.MonkeyPatch)
     for at_once in (1, 2, 16):
         monkeypatch.setattr(module, "PROMPTS_AT_ONCE", at_once)
         counts: list[tuple[int, int]] = []
-        found = answer_lengths(model, PROMPTS, MOST, ends, partial(told, counts))
-        assert (found, counts[-1]) == (expected, (5, 5))
-    assert answer_lengths(model, PROMPTS[:1], MOST, set(), partial(told, [])) == [None]
+        found = greedy_answers(model, PROMPTS, MOST, ends, partial(told, counts))
+        assert ([answer.length for answer in found], counts[-1]) == (expected, (5, 5))
+        told_tokens = [tokens[:length] for tokens, length in zip(written, expected, strict=True)]
+        assert [answer.token_ids for answer in found] == told_tokens
+    [endless] = greedy_answers(model, PROMPTS[:1], MOST, set(), partial(told, []))
+    assert endless.length is None and endless.token_ids == written[0]
