@@ -77,12 +77,13 @@ def gate_steps(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> N
     schedule = Schedule(blocks, 1, DEFAULTS.batch_size, DEFAULTS.learning_rate, 0, "best")
     start = torch.zeros(budget.units.size, device=budget.costs.device)
     state = LearningState(start, DEFAULTS.learning_rate)
-    steps = learn_scores(model, budget, schedule, state, temperature=DEFAULTS.temperature)
-    list(islice(steps, 2))
-    norms = (2 * budget.units.layers + 1) * model.config.hidden_size  # type: ignore[union-attr,operator]
-    state = LearningState(torch.ones(len(start) + norms, device=start.device), 0.0)
-    scale_steps = learn_scales(model, budget.units, start == 0, schedule, state)
-    list(islice(scale_steps, 2))
+    temperature = DEFAULTS.temperature
+    # Each ends with its statement, and takes its hooks along.
+    list(islice(learn_scores(model, budget, schedule, state, temperature=temperature), 2))
+    hidden = (2 * budget.units.layers + 1) * int(model.config.hidden_size)  # type: ignore[union-attr,arg-type]
+    mask = torch.ones_like(start, dtype=torch.bool)
+    state = LearningState(start.new_ones(len(start) + hidden), DEFAULTS.learning_rate)
+    list(islice(learn_scales(model, budget.units, mask, schedule, state), 2))
 
 
 def score_first_layer(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> None:
