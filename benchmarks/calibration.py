@@ -84,16 +84,16 @@ def rows_of(
             other = jobs[calibrator]
             calibration = replace(job, text=other.text, beginnings=other.beginnings)
             calibrated = FrozenModel(calibration, workspace, on_progress, model)
-            scales = learn_scales(calibrated, mask)
+            scales, norms = learn_scales(calibrated, mask)
             provenance = {
                 "dense_layers": bench.dense_layers,
                 "budget": budget_record(job.budget, mask),
             }
-            plan = Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance, None)
+            plan = Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance)
             row = bench.row(variant_name(chooser, calibrator), job.config, plan)
-            with calibrated.gated(mask * scales):
+            with calibrated.gated(mask * scales, norms):
                 bench.set_losses(row, model)
-            row.heldout_loss = {"heldout_pruned": calibrated.heldout_loss(mask * scales)}
+            row.heldout_loss = {"heldout_pruned": calibrated.heldout_loss(mask * scales, norms)}
         row.seconds = {**chosen.seconds, **calibrated.seconds}
         yield row
 

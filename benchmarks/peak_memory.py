@@ -53,7 +53,7 @@ from grasp_deploy.pruning.compensation import compensate
 from grasp_deploy.pruning.criteria import obs
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
-from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
+from grasp_deploy.pruning.training import LearningState, freeze, learn_scales, learn_scores
 
 CARDS_GB = (24, 48, 80)
 USABLE_SHARE = 0.9
@@ -73,12 +73,17 @@ class _EnoughError(Exception):
 
 
 def gate_steps(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> None:
-    """Held-out loss and two steps, of gates or scales: the second has the optimiser's moments."""
+    """Held-out loss and two steps of gates, then of scales: the second has the moments."""
     schedule = Schedule(blocks, 1, DEFAULTS.batch_size, DEFAULTS.learning_rate, 0, "best")
     start = torch.zeros(budget.units.size, device=budget.costs.device)
     state = LearningState(start, DEFAULTS.learning_rate)
-    steps = learn_scores(model, budget, schedule, state, temperature=DEFAULTS.temperature)
-    list(islice(steps, 2))
+    temperature = DEFAULTS.temperature
+    # Each ends with its statement, and takes its hooks along.
+    list(islice(learn_scores(model, budget, schedule, state, temperature=temperature), 2))
+    hidden = (2 * budget.units.layers + 1) * int(model.config.hidden_size)  # type: ignore[union-attr,arg-type]
+    mask = torch.ones_like(start, dtype=torch.bool)
+    state = LearningState(start.new_ones(len(start) + hidden), DEFAULTS.learning_rate)
+    list(islice(learn_scales(model, budget.units, mask, schedule, state), 2))
 
 
 def score_first_layer(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> None:

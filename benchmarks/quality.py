@@ -50,6 +50,7 @@ PAPER: dict[str, Any] = {
     "epochs": 4,
     "gate_sequences": 512,
     "compensation": False,
+    "norm_scales": False,
 }
 GATES: dict[str, Any] = {"method": "grasp", "gate_sequences": 512}
 SMOKE_VARIANTS = 3

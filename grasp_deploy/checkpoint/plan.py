@@ -29,7 +29,8 @@ from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
 from grasp_deploy.pruning.units import UnitTable
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
+READABLE_VERSIONS = (1, 2)  # the first has no scales of norms
 FORMER_PLAN_FILE = "plan.safetensors"  # of states before the first release
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
 Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
@@ -158,6 +159,7 @@ class Plan:
     scales: Tensor  # (N,) float32; 1 where a unit is removed
     provenance: dict[str, Any]  # base model and hashes, cost model, budget, config, versions
     calibrated: Tensor | None = None  # (w,) int64, ascending; None for short text
+    norm_scales: Tensor | None = None  # (2L + 1, d) float32, folded into norms; None: all 1
     path: Path | None = field(default=None, compare=False)  # the file that it was loaded from
 
     def save(self, path: Path) -> None:
@@ -165,6 +167,8 @@ class Plan:
         tensors = {"scores": self.scores, "mask": self.mask, "scales": self.scales}
         if self.calibrated is not None:
             tensors["calibrated"] = self.calibrated
+        if self.norm_scales is not None:
+            tensors["norm_scales"] = self.norm_scales
         write_tensors(path, tensors, {"version": PLAN_VERSION, **self.provenance})
 
     @property
@@ -187,14 +191,14 @@ def load_plan(path: str | Path) -> Plan:
     if "version" not in record or {"scores", "mask", "scales"} - tensors.keys():
         raise InputError(f"{path} is not a plan: name the {PLAN_FILE} that compress wrote")
     version = record.pop("version")
-    if version != PLAN_VERSION:
+    if version not in READABLE_VERSIONS:
         raise InputError(
             f"{path} is a plan of version {version}, and this release reads version "
             f"{PLAN_VERSION}: use the release that wrote it, or compress again"
         )
     typed(record, Provenance, path, "fetch it again, or compress again")
     parts = tensors["scores"], tensors["mask"], tensors["scales"]
-    plan = Plan(*parts, record, tensors.get("calibrated"), path)
+    plan = Plan(*parts, record, tensors.get("calibrated"), tensors.get("norm_scales"), path)
     if not _is_whole(plan):
         raise InputError(f"{path} is damaged: its tensors do not fit its layers; fetch it again")
     return plan
@@ -239,6 +243,13 @@ def _is_whole(plan: Plan) -> bool:
         return False
     if not (torch.isfinite(plan.scores) & torch.isfinite(plan.scales)).all():
         return False
+    norms = plan.norm_scales
+    if norms is not None and not (
+        norms.dtype == torch.float32
+        and norms.shape == (2 * units.layers + 1, norms.shape[-1])
+        and bool(norms.isfinite().all())
+    ):
+        return False
     windows = plan.calibrated
     if windows is not None and (windows.dtype != torch.int64 or windows.dim() != 1):
         return False
@@ -251,8 +262,10 @@ def check_layers(plan: Plan, base: StoredModel) -> None:
     or by the names of its weight files."""
     layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in base.shape.layers]
     names = {path.name for path in base.files.values()}
+    norms, width = plan.norm_scales, base.shape.hidden_size
+    same_width = norms is None or norms.shape[-1] == width
     for what, same in (
-        ("layers have other sizes", layers == plan.dense_layers),
+        ("layers have other sizes", layers == plan.dense_layers and same_width),
         ("weight files have other names", names <= plan.provenance["weight_hashes"].keys()),
     ):
         if not same:

@@ -38,7 +38,7 @@ from grasp_deploy.checkpoint.write.export import base_of, cut_tensors, layer_and
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.outputs import MANIFEST_FILE
-from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
 from grasp_deploy.pruning.units import UnitTable
 
@@ -164,8 +164,10 @@ class _Proof:
         """Compare the gated dense model with the cut one, scales unrounded in both."""
         model = load_checked(self.base.directory, self.device, "float32", "sdpa")
         units = UnitTable.of_layers(self.plan.dense_layers)
-        with gated(model, units) as gates:
+        with gated(model, units) as gates, scaled_norms(model) as norms:
             gates.assign(self._spread_fitted(model, units).to(self.device))
+            if self.plan.norm_scales is not None:
+                norms.assign(self.plan.norm_scales.flatten().to(self.device))
             expected = _logits(model, _prompts(self.pruned))
         del model
         cut = self._cut_model(rounded=False)

@@ -75,9 +75,10 @@ def learn_plan(
         scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
         masks = candidate_masks(frozen, scores, reached)
         mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
-        scales = learn_scales(frozen, mask)  # section 3.4
-        losses["heldout_pruned"] = frozen.heldout_loss(mask * scales)
+        scales, norms = learn_scales(frozen, mask)  # section 3.4
+        losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
         fitted = fold_scales(frozen, mask, scales)
     provenance = provenance_of(frozen, mask, losses, fitted)
     calibrated = fingerprint(frozen.run.text.token_ids)
-    return Plan(scores.float().cpu(), mask.cpu(), scales.cpu(), provenance, calibrated), fitted
+    vectors = scores.float().cpu(), mask.cpu(), scales.cpu()
+    return Plan(*vectors, provenance, calibrated, None if norms is None else norms.cpu()), fitted

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from grasp_deploy.compression.resume import StageResult, Workspace
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
-from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.training import LearningState, StepRecord, freeze
@@ -66,15 +66,34 @@ class FrozenModel:
         self.on_progress({"stage": stage, "step": step, "steps": steps})
 
     @contextmanager
-    def gated(self, gates: Tensor | None) -> Iterator[None]:
-        """Hold the model under `(N,)` gates within the `with` block; None opens all of them."""
-        with gated(self.model, self.run.budget.units) as installed:
+    def gated(self, gates: Tensor | None, norm_scales: Tensor | None = None) -> Iterator[None]:
+        """Hold the model under `(N,)` gates within the `with` block; None opens all of them.
+
+        `norm_scales` are the `(2L + 1, d)` multipliers of the hidden channels behind norms.
+        """
+        with (
+            gated(self.model, self.run.budget.units) as installed,
+            scaled_norms(self.model) as norms,
+        ):
             if gates is not None:
                 installed.assign(gates)
+            if norm_scales is not None:
+                norms.assign(norm_scales.flatten())
             yield
 
-    def heldout_loss(self, gates: Tensor | None = None) -> float | None:
-        """Loss on the held-out sequences under `(N,)` gates, nats per token; None without any.
+    @torch.no_grad()
+    def dense_logits(self, ids: Tensor) -> Tensor:
+        """`(B, T, V)` logits of the dense model, whatever columns are refitted at present.
+
+        No gate may be closed.
+        """
+        with self.outputs.dense() if self.run.config.compensation else nullcontext():
+            return self.model(input_ids=ids, use_cache=False).logits
+
+    def heldout_loss(
+        self, gates: Tensor | None = None, norm_scales: Tensor | None = None
+    ) -> float | None:
+        """Loss on the held-out sequences, as `gated`, in nats per token; None without any.
 
         Without gates, and before any refit, it is the dense model's. Raises LossError if it is not
         finite.
@@ -82,7 +101,7 @@ class FrozenModel:
         heldout = self.run.blocks.heldout
         if not len(heldout):
             return None
-        with self.gated(gates):
+        with self.gated(gates, norm_scales):
             loss = mean_loss(self.model, heldout, self.run.config.batch_size)
         if not math.isfinite(loss):
             which = "dense" if gates is None else "pruned"
@@ -117,7 +136,7 @@ class FrozenModel:
         schedule: Schedule,
         steps: Callable[[LearningState], Iterable[StepRecord]],
     ) -> Tensor:
-        """Run a learning stage from where it was saved; the `(N,)` values that it ends with."""
+        """Run a learning stage from where it was saved; the `(n,)` values that it ends with."""
         state = LearningState(start, schedule.learning_rate)
         record: dict[str, Any] = {"seconds": 0.0, "metrics": []}
         if self.workspace.has(stage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -93,15 +94,28 @@ def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[tuple[float,
             yield candidate(mask, [])
 
 
-def learn_scales(frozen: FrozenModel, mask: Tensor) -> Tensor:
-    """`(N,)` scales of a `(N,)` mask, 1 at the start and wherever a unit is removed."""
-    run, schedule = frozen.run, frozen.run.scale_schedule
-    return frozen.learn(
+def learn_scales(frozen: FrozenModel, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    """`(N,)` scales of a `(N,)` mask, and `(2L + 1, d)` scales of the norms, if those are learnt.
+
+    All are 1 at the start, and stay 1 wherever a unit is removed.
+    """
+    run, schedule, config = frozen.run, frozen.run.scale_schedule, frozen.run.config
+    norms = (2 * run.budget.units.layers + 1, frozen.model.config.hidden_size)
+    hidden = math.prod(norms) if config.norm_scales and config.scale_epochs else 0
+    values = frozen.learn(
         "scales",
-        torch.ones(len(mask), device=run.device),
+        torch.ones(len(mask) + hidden, device=run.device),
         schedule,
-        lambda state: training.learn_scales(frozen.model, run.budget.units, mask, schedule, state),
+        lambda state: training.learn_scales(
+            frozen.model,
+            run.budget.units,
+            mask,
+            schedule,
+            state,
+            frozen.dense_logits if config.objective == "distillation" else None,
+        ),
     )
+    return values[: len(mask)], values[len(mask) :].view(norms) if hidden else None
 
 
 def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, Path]:

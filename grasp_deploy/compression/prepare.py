@@ -115,8 +115,7 @@ class PreparedRun:
         """The steps of learning gates, over the first of the sequences to learn from."""
         config = self.config
         blocks = replace(self.blocks, train=self.blocks.train[: config.gate_sequences])
-        distil = config.objective == "distillation"
-        return replace(self.scale_schedule, blocks=blocks, epochs=config.epochs, distil=distil)
+        return replace(self.scale_schedule, blocks=blocks, epochs=config.epochs)
 
 
 def prepare(config: CompressConfig) -> PreparedRun:

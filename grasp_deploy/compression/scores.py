@@ -124,4 +124,5 @@ def gate_steps(frozen: FrozenModel, state: LearningState) -> Iterator[StepRecord
         per_cost=run.ranks_per_cost,
         noisy=config.method == "gumbel-topk",
         site=config.gate_site,
+        dense_logits=frozen.dense_logits if config.objective == "distillation" else None,
     )

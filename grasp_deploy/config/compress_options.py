@@ -140,11 +140,6 @@ class CompressOptions:
     learning_rate_schedule: Literal["constant", "cosine"] = study(
         "constant, or cosine decay to 0.", "cosine"
     )
-    objective: Literal["text", "distillation"] = study(
-        "Loss that trains the gates: text (next token) or distillation (from the model with open "
-        "gates).",
-        "text",
-    )
     gate_site: Literal["outputs", "keys-values"] = study(
         "Where a KV group is gated while learning: the outputs of its heads, or its keys-values.",
         "outputs",
@@ -153,6 +148,15 @@ class CompressOptions:
     batch_size: Count = study("Sequences in a step.", 1)
     scale_epochs: CountOrZero = study(
         "Passes over the sequences to learn the scales; 0: no scales.", 1
+    )
+    norm_scales: bool = study(
+        "Learn a scale for each hidden channel behind each norm too, and fold it into the norm.",
+        True,
+    )
+    objective: Literal["text", "distillation"] = study(
+        "Loss that gates and scales are learnt by: text (next token) or distillation (divergence "
+        "from the dense model).",
+        "text",
     )
     ranking: Literal["auto", "score", "score-per-cost"] = study(
         "Rank units by score or score-per-cost; auto: per cost for criteria whose scores are "

@@ -13,7 +13,7 @@ BUDGETS = ("keep", "weights", "kv_per_token")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
 GATE_OPTIONS = (
-    *("start", "epochs", "gate_sequences", "objective", "gate_site", "temperature"),
+    *("start", "epochs", "gate_sequences", "gate_site", "temperature"),
     "swap_groups",
 )
 
@@ -89,7 +89,7 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
     if not config.learns:
         yield GATE_OPTIONS, f"{first} learns no gates; choose --method grasp"
         if not config.scale_epochs:
-            learning = ("learning_rate", "learning_rate_schedule", "select")
+            learning = ("learning_rate", "learning_rate_schedule", "objective", "select")
             yield learning, f"{first} with {no_scales} learns nothing; drop {no_scales}"
     if not config.cuts_in_rounds:
         yield ("rounds", "round_criterion"), f"{first} does not prune in rounds; drop {first}"

@@ -23,6 +23,7 @@ grows with the text but five hidden states for each token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -148,6 +149,22 @@ class OutputProjections:
         for name, columns in self.columns(mask).items():
             weight = self.linears[name].weight
             weight[:, columns] = kept[name].to(weight)
+
+    @contextmanager
+    def dense(self) -> Iterator[None]:
+        """Hold the dense model's weights in the model within the `with` block.
+
+        Both are on the model's device from then on, and change places without a copy.
+        """
+        present = {name: linear.weight.data for name, linear in self.linears.items()}
+        for name, linear in self.linears.items():
+            self._dense[name] = self._dense[name].to(linear.weight.device)
+            linear.weight.data = self._dense[name]
+        try:
+            yield
+        finally:
+            for name, linear in self.linears.items():
+                linear.weight.data = present[name]
 
     @torch.no_grad()
     def reset(self) -> None:

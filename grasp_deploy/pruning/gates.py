@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from grasp_deploy.pruning.layout import (
     decoder_layers,
     device_of,
+    norm_names,
     on_inputs,
     on_outputs,
     output_projections,
@@ -71,6 +72,34 @@ def gated(model: nn.Module, units: UnitTable, site: GateSite = "outputs") -> Ite
                     on_outputs(linears, lambda layer, y: gates.multiply(2 * layer + 1, y))
                 )
         yield gates
+
+
+class NormScales:
+    """Multipliers of the hidden channels that norms return, which the hooks of one model read."""
+
+    def __init__(self, norms: int) -> None:
+        self._norms = norms
+        self._of_norm: Tensor | None = None
+
+    def assign(self, values: Tensor) -> None:
+        """Set `((2L + 1)·d,)` values, norm after norm; an empty tensor leaves the norms alone."""
+        self._of_norm = values.view(self._norms, -1) if len(values) else None
+
+    def multiply(self, norm: int, y: Tensor) -> Tensor | None:
+        """`(B, T, d)` outputs of a norm, scaled."""
+        return None if self._of_norm is None else _Multiply.apply(y, self._of_norm[norm])
+
+
+@contextmanager
+def scaled_norms(model: nn.Module) -> Iterator[NormScales]:
+    """Multiply what the norms of a model return in the `with` block, once multipliers are assigned.
+
+    They fold into the norms' weights, which multiply the same channels.
+    """
+    norms = [model.get_submodule(name) for name in norm_names(len(decoder_layers(model)))]
+    scales = NormScales(len(norms))
+    with on_outputs(norms, scales.multiply):
+        yield scales
 
 
 def straight_through(probabilities: Tensor, mask: Tensor) -> Tensor:

@@ -46,6 +46,8 @@ PRUNABLE_LINEARS = (
 )
 # The output projections, whose inputs the gates multiply, in the order of the segments.
 OUTPUT_PROJECTIONS = tuple(linear.name for linear in PRUNABLE_LINEARS if not linear.by_rows)
+# The norms that hand the hidden states on: to attention and to the MLP of each layer; to the head.
+LAYER_NORMS, LAST_NORM = ("input_layernorm", "post_attention_layernorm"), "model.norm"
 
 
 def decoder_layers(model: nn.Module) -> Any:
@@ -63,6 +65,12 @@ def output_projections(model: nn.Module) -> list[nn.Linear]:
     return [
         layer.get_submodule(name) for layer in decoder_layers(model) for name in OUTPUT_PROJECTIONS
     ]
+
+
+def norm_names(layers: int) -> list[str]:
+    """`(2L + 1,)` names of the norms that hand hidden states on, in the order of the forward."""
+    of_layers = [f"model.layers.{layer}.{name}" for layer in range(layers) for name in LAYER_NORMS]
+    return [*of_layers, LAST_NORM]
 
 
 @dataclass(frozen=True)

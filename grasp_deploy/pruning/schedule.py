@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-HELDOUT_CHECKS = 16  # masks measured on the held-out text, evenly over a stage of as many steps
+HELDOUT_CHECKS = 8  # masks measured on the held-out text, evenly over a stage of as many steps
 AVERAGED_SHARE = 1 / 4  # of a stage's steps, the last ones, where their values are averaged
 
 # The values that a stage ends with: those that did best on held-out sequences, those of the last
@@ -44,7 +44,6 @@ class Schedule:
     seed: int
     select: Select
     cosine: bool = False  # let the learning rate fall to 0, or keep it as it is
-    distil: bool = False  # learn from the logits of the model with open gates, or from the text
 
     @property
     def steps(self) -> int:

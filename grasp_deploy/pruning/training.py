@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.gates import Gates, GateSite, gated, straight_through
+from grasp_deploy.pruning.gates import GateSite, gated, scaled_norms, straight_through
 from grasp_deploy.pruning.layout import decoder_layers
 from grasp_deploy.pruning.objective import (
     OVERFLOW,
@@ -25,11 +25,12 @@ from grasp_deploy.pruning.objective import (
     distillation_loss,
     finite,
     language_loss,
-    mean_loss,
 )
 from grasp_deploy.pruning.projection import Ranking
 from grasp_deploy.pruning.schedule import Schedule, Select
 from grasp_deploy.pruning.units import UnitTable
+
+Logits = Callable[[Tensor], Tensor]  # (B, T) ids to (B, T, V)
 
 
 class LearningState:
@@ -37,7 +38,7 @@ class LearningState:
 
     def __init__(self, start: Tensor, learning_rate: float) -> None:
         self.step = 0
-        self.values = nn.Parameter(start)  # (N,) scores or scales
+        self.values = nn.Parameter(start)  # (n,) scores or scales
         self.optimizer = torch.optim.AdamW(
             [self.values], lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
@@ -85,7 +86,7 @@ class LearningState:
         self.mean_values = self.mean_values.lerp(self.values.detach(), 1 / self.averaged)
 
     def chosen(self, select: Select) -> Tensor:
-        """`(N,)` values that the stage ends with; the last where no others were kept."""
+        """`(n,)` values that the stage ends with; the last where no others were kept."""
         if select == "best" and self.best_loss < math.inf:
             return self.best_values
         return self.mean_values if select == "average" and self.averaged else self.values.detach()
@@ -98,8 +99,8 @@ class StepRecord:
     stage: str
     step: int  # steps done
     steps: int  # steps in all
-    loss: float  # nats per token on the step's batch
-    heldout_loss: float | None  # of the values before this step, where they were measured
+    loss: float  # nats per token on the step's batch: of the text, or from the dense model
+    heldout_loss: float | None  # likewise, of the values before this step, where it was measured
     seconds: float
     mask: Tensor  # (N,) bool
 
@@ -114,12 +115,14 @@ def learn_scores(
     per_cost: bool = False,
     noisy: bool = False,
     site: GateSite = "outputs",
+    dense_logits: Logits | None = None,
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
     With `noisy` each step ranks the scores with new Gumbel noise added to `score / temperature`, as
     in the paper's Gumbel-TopK gating. Masks are measured and chosen without noise. `site` is where
-    the gates of KV groups stand. Raises LossError if the loss is not finite.
+    the gates of KV groups stand. The loss is that of the text, or the divergence from
+    `dense_logits`, if given. Raises LossError if it is not finite.
     """
 
     def gates_at(step: int | None) -> tuple[Tensor, Tensor]:
@@ -130,53 +133,78 @@ def learn_scores(
         return straight_through(torch.sigmoid(scores / temperature), mask), mask
 
     with gated(model, budget.units, site) as gates:
-        yield from descend("gates", model, gates, gates_at, schedule, state)
+        yield from descend("gates", model, gates.assign, gates_at, schedule, state, dense_logits)
 
 
 def learn_scales(
-    model: nn.Module, units: UnitTable, mask: Tensor, schedule: Schedule, state: LearningState
+    model: nn.Module,
+    units: UnitTable,
+    mask: Tensor,
+    schedule: Schedule,
+    state: LearningState,
+    dense_logits: Logits | None = None,
 ) -> Iterator[StepRecord]:
-    """Learn `(N,)` multipliers of the kept units, 1 at the start, while the mask is fixed (3.4).
+    """Learn multipliers of the kept units, 1 at the start, while the `(N,)` mask is fixed (3.4).
 
-    A gate is `m·scale`: removed units stay at 0 and get no gradient. Raises LossError if the loss
-    is not finite.
+    A gate is `m·scale`: removed units stay at 0 and get no gradient. Values behind the first `N`
+    are those of `gates.scaled_norms`. The loss is as in `learn_scores`.
     """
-    kept = mask.to(state.values.dtype)
+    size = len(mask)
+    kept = torch.ones_like(state.values)
+    kept[:size] = mask
 
-    def gates_at(_step: int | None) -> tuple[Tensor, Tensor]:
+    def multipliers_at(_step: int | None) -> tuple[Tensor, Tensor]:
         return kept * state.values, mask
 
-    with gated(model, units) as gates:
-        yield from descend("scales", model, gates, gates_at, schedule, state)
+    with gated(model, units) as gates, scaled_norms(model) as norms:
+
+        def assign(values: Tensor) -> None:
+            gates.assign(values[:size])
+            norms.assign(values[size:])
+
+        yield from descend("scales", model, assign, multipliers_at, schedule, state, dense_logits)
 
 
 def descend(
     stage: str,
     model: nn.Module,
-    gates: Gates,
-    gates_at: Callable[[int | None], tuple[Tensor, Tensor]],
+    assign: Callable[[Tensor], None],
+    values_at: Callable[[int | None], tuple[Tensor, Tensor]],
     schedule: Schedule,
     state: LearningState,
+    dense_logits: Logits | None = None,
 ) -> Iterator[StepRecord]:
     """Steps of gradient descent on `state.values`.
 
-    `gates_at(step)` gives the `(N,)` gates and mask of a step; for None those to be measured.
+    `values_at(step)` gives the `(n,)` multipliers and the mask of a step; for None those to be
+    measured. `assign` puts them into the model; all 1 leave it as it is.
     """
     is_half = next(model.parameters()).dtype == torch.float16
 
+    def loss_of(ids: Tensor, values: Tensor) -> Tensor:
+        if dense_logits is None:
+            assign(values)
+            return language_loss(model, ids)
+        assign(torch.ones_like(values))
+        expected = dense_logits(ids)
+        assign(values)
+        return distillation_loss(expected, model(input_ids=ids, use_cache=False).logits)
+
+    @torch.no_grad()
     def measure() -> float:
-        gates.assign(gates_at(None)[0].detach())
-        loss = mean_loss(model, schedule.blocks.heldout, schedule.batch_size)
+        values, heldout = values_at(None)[0], schedule.blocks.heldout
+        parts = heldout.to(values.device).split(schedule.batch_size)
+        loss = sum(float(loss_of(ids, values)) * len(ids) for ids in parts) / len(heldout)
         state.consider(loss)
         return loss
 
     while state.step < schedule.steps:
         start = time.perf_counter()
         heldout_loss = measure() if schedule.is_check(state.step) else None
-        gate_values, mask = gates_at(state.step)
-        ids = schedule.batch(state.step).to(state.values.device)
-        loss = _step_loss(model, gates, gate_values, ids, schedule.distil)
-        value = _backward(loss, state, stage, factor=ids[:, 1:].numel() if is_half else 1)
+        values, mask = values_at(state.step)
+        loss = loss_of(schedule.batch(state.step).to(values.device), values)
+        tokens = schedule.batch_size * schedule.blocks.train.shape[1]
+        value = _backward(loss, state, stage, factor=tokens if is_half else 1)
         state.optimizer.param_groups[0]["lr"] = schedule.rate(state.step)
         state.optimizer.step()
         state.optimizer.zero_grad()
@@ -190,7 +218,7 @@ def descend(
 
 
 def _backward(loss: Tensor, state: LearningState, stage: str, factor: int) -> float:
-    """Give the `(N,)` values their gradient; the loss as a number.
+    """Give the `(n,)` values their gradient; the loss as a number.
 
     The loss is taken `factor` times as large: gradients of a mean over tokens can round to 0 in
     float16, those of their sum do not. Raises LossError if the loss or a gradient is not finite: a
@@ -205,18 +233,6 @@ def _backward(loss: Tensor, state: LearningState, stage: str, factor: int) -> fl
             f"a gradient of the {stage} stage is not finite at step {state.step + 1}: {OVERFLOW}"
         )
     return value
-
-
-def _step_loss(model: nn.Module, gates: Gates, values: Tensor, ids: Tensor, distil: bool) -> Tensor:
-    """The loss of a batch under `(N,)` gates: of the text, or against the model with open gates."""
-    if not distil:
-        gates.assign(values)
-        return language_loss(model, ids)
-    with torch.no_grad():
-        gates.assign(torch.ones_like(values))
-        expected = model(input_ids=ids, use_cache=False).logits
-    gates.assign(values)
-    return distillation_loss(expected, model(input_ids=ids, use_cache=False).logits)
 
 
 def gumbel_noise(like: Tensor, seed: int, step: int) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import Plan, load_plan
 from grasp_deploy.config.compress_config import CompressConfig
@@ -95,6 +96,27 @@ def test_damaged_plans(
 ) -> None:
     with pytest.raises(InputError, match=rf"plan.grasp does not fit \(.*{reason}.*again"):
         loaded(tmp_path, changed(provenance(), place, value))
+
+
+@pytest.mark.parametrize(
+    ("norm_scales", "fits"),
+    [
+        (torch.ones(5, 8), True),
+        (torch.ones(4, 8), False),  # two layers have five norms
+        (torch.ones(5), False),
+        (torch.ones(5, 8).double(), False),
+        (torch.full((5, 8), torch.inf), False),
+    ],
+)
+def test_scales_of_norms_fit_the_layers(tmp_path: Path, norm_scales: Tensor, fits: bool) -> None:
+    ones, path = torch.ones(20), tmp_path / "plan.grasp"
+    Plan(ones, ones.bool(), ones.clone(), provenance(), None, norm_scales).save(path)
+    if not fits:
+        with pytest.raises(InputError, match="its tensors do not fit its layers"):
+            load_plan(path)
+        return
+    loaded_scales = load_plan(path).norm_scales
+    assert loaded_scales is not None and torch.equal(loaded_scales, norm_scales)
 
 
 def test_a_plan_of_half_a_character(tmp_path: Path) -> None:

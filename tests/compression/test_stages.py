@@ -17,7 +17,9 @@ from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.allocation import per_cost
@@ -260,7 +262,7 @@ def test_refitted_columns_carry_their_scales(
     output, plan, _ = compensated
     config = replace(quick, **{**COMPENSATED, "scale_epochs": 0}, compensation=True)
     plain, _ = compressed(config, tmp_path / "plain")
-    assert torch.equal(plain.mask, plan.mask)
+    assert torch.equal(plain.mask, plan.mask) and plain.norm_scales is None
     units = UnitTable.of_layers(plan.dense_layers)
     name = "model.layers.0.mlp.down_proj.weight"
     scaled, unscaled = (
@@ -270,3 +272,42 @@ def test_refitted_columns_carry_their_scales(
     scales = plan.scales[units.ffn(0)][plan.mask[units.ffn(0)]]
     assert (scales - 1).abs().max() > 0.02, "the scales were learnt"
     torch.testing.assert_close(scaled, unscaled * scales, rtol=0.02, atol=1e-4)
+
+
+def test_norms_carry_their_scales(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], quick: CompressConfig, tmp_path: Path
+) -> None:
+    """Each in its place, rounded once; without them the norms are the dense model's."""
+    output, plan, _ = compensated
+    dense = load_file(Path(quick.model) / "model.safetensors")
+    cut = load_file(output / "model.safetensors")
+    assert plan.norm_scales is not None
+    assert (plan.norm_scales - 1).abs().max() > 0.02, "the scales were learnt"
+    for row, name in ((1, "model.layers.0.post_attention_layernorm"), (-1, "model.norm")):
+        weight = dense[f"{name}.weight"]
+        expected = (weight.float() * plan.norm_scales[row]).to(weight.dtype)
+        assert torch.equal(cut[f"{name}.weight"], expected)
+    assert all(check.ok for check in verify(output))
+    config = replace(quick, **COMPENSATED, compensation=True, norm_scales=False)
+    plain, _ = compressed(config, tmp_path / "plain")
+    stays = load_file(tmp_path / "plain" / "model.safetensors")["model.norm.weight"]
+    assert plain.norm_scales is None and torch.equal(stays, dense["model.norm.weight"])
+
+
+def test_what_is_distilled_is_the_dense_model(quick: CompressConfig, tmp_path: Path) -> None:
+    """Whatever columns are refitted at present; those stay in place behind it."""
+    run = prepare(replace(quick, **COMPENSATED, compensation=True))
+    with Workspace.open(
+        tmp_path / "out", run.config, run.identity, resume=False, overwrite=False
+    ) as workspace:
+        frozen = FrozenModel(run, workspace, lambda row: None)
+        ids = run.blocks.heldout[:1]
+        dense = frozen.dense_logits(ids)
+        mask = torch.arange(run.budget.units.size) % 3 > 0
+        list(frozen.refit(mask, run.blocks.train))
+        columns = frozen.outputs.extract(mask)
+        with torch.no_grad():
+            assert not torch.equal(frozen.model(input_ids=ids).logits, dense)
+        assert torch.equal(frozen.dense_logits(ids), dense)
+        after = frozen.outputs.extract(mask)
+        assert all(torch.equal(after[name], column) for name, column in columns.items())

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.gates import Gates, GateSite, gated, straight_through
-from grasp_deploy.pruning.layout import on_inputs, output_projections
+from grasp_deploy.pruning.gates import Gates, GateSite, gated, scaled_norms, straight_through
+from grasp_deploy.pruning.layout import norm_names, on_inputs, output_projections
 from grasp_deploy.pruning.objective import language_loss, mean_loss
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
@@ -174,3 +174,24 @@ def test_gradient_checkpointing_computes_layers_twice_and_gives_the_same_gradien
     calls.clear()
     assert mean_loss(model, IDS, 2) == mean_loss(plain, IDS, 2)
     assert len(calls) == UNITS.layers
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_scales_behind_norms_are_those_folded_into_their_weights(family: str) -> None:
+    """Each norm has its own, and the hooks go."""
+    model = tiny_model(family)
+    norms = [model.get_submodule(name) for name in norm_names(len(model.model.layers))]
+    width = model.config.hidden_size
+    values = 0.5 + torch.rand(len(norms) * width, generator=generator(1))
+    plain = logits_of(model)
+    with scaled_norms(model) as scales:
+        assert torch.equal(logits_of(model), plain)
+        scales.assign(values)
+        scaled = logits_of(model)
+        scales.assign(values[:0])
+        assert torch.equal(logits_of(model), plain)
+    assert not hooks_of(model)
+    for norm, row in zip(norms, values.split(width), strict=True):
+        norm.weight.data *= row
+    torch.testing.assert_close(logits_of(model), scaled, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(plain, scaled, atol=1e-2)

@@ -19,6 +19,7 @@ COMPENSATION = (
     " Compensation: the kept columns of the output layers were solved by least squares for the "
     "dense model's hidden states."
 )
+NORM_SCALES = " Scales learnt for hidden channels are folded into the norms."
 ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate perplexity`."
 
 Texts = Mapping[str, Any]
@@ -42,7 +43,8 @@ def how_units_were_chosen(plan: Plan) -> str:
     budget = SHARES.get(config["allocation"], ONE_BUDGET)
     provenance = plan.provenance
     solved = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
-    return f"{units} were chosen by {chosen}, {budget}.{COMPENSATION if solved else ''}"
+    scaled = NORM_SCALES if plan.norm_scales is not None else ""
+    return f"{units} were chosen by {chosen}, {budget}.{COMPENSATION if solved else ''}{scaled}"
 
 
 def what_it_learnt_from(provenance: Texts) -> str:

@@ -41,6 +41,7 @@ from grasp_deploy.files.outputs import (
     staged_directory,
 )
 from grasp_deploy.files.progress import OnCount
+from grasp_deploy.pruning.layout import norm_names
 from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable
 
@@ -198,18 +199,29 @@ def cut_tensors(
     units = UnitTable.of_layers(plan.dense_layers)
     group, width = base.shape.query_heads_per_group, base.shape.head_dim
     dtype = torch.float32 if in_float32 else getattr(torch, base.shape.dtype)
+    norms = norm_scales_by_name(plan)
     cut: tuple[int, LayerCut] | None = None
     for name, path in base.files.items():
         if name in fitted:  # and cut already
             yield name, read_tensor(fitted[name], name).to(dtype)
             continue
         tensor = read_tensor(path, name).to(dtype)
-        if name.startswith("model.layers."):
+        if name in norms:
+            tensor = (tensor.float() * norms[name]).to(dtype)
+        elif name.startswith("model.layers."):
             layer, tail = layer_and_tail(name)
             if cut is None or cut[0] != layer:
                 cut = (layer, layer_cut(units, layer, plan.mask, plan.scales, group, width))
             tensor = cut_tensor(tail, tensor, cut[1])
         yield name, tensor
+
+
+def norm_scales_by_name(plan: Plan) -> dict[str, Tensor]:
+    """The `(d,)` scales of each norm by the name of its weight; none where they were not learnt."""
+    if plan.norm_scales is None:
+        return {}
+    names = norm_names(len(plan.dense_layers))
+    return {f"{name}.weight": row for name, row in zip(names, plan.norm_scales, strict=True)}
 
 
 def layer_and_tail(name: str) -> tuple[int, str]:

@@ -52,6 +52,9 @@ def test_the_method(config: dict[str, Any], said: str) -> None:
 
 
 def test_swaps_and_compensation_are_named_where_they_changed_something() -> None:
+    assert "into the norms" not in how_units_were_chosen(plan_of())
+    scaled = replace(plan_of(), norm_scales=torch.ones(1, 4))
+    assert how_units_were_chosen(scaled).endswith("are folded into the norms.")
     swaps = [{"unit": 3, "keeps": True, "heldout_loss": 2.0}]
     assert "and swaps of KV groups" in how_units_were_chosen(plan_of(swaps=swaps))
     assert "Compensation: " in how_units_were_chosen(plan_of(fitted=["a"]))
