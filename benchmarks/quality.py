@@ -99,6 +99,12 @@ STUDIES: dict[str, list[Variant]] = {
         for options in (PAPER, {})
         for ranking in ("score", "score-per-cost")
     ],
+    "own": [
+        Variant("the text alone, scales of units alone", {"norm_scales": False}),
+        Variant("the text alone"),
+        Variant("own text alone", own="all"),
+        Variant("the text and own text", own="half"),
+    ],
     "scales": [
         Variant("paper with scales", PAPER),
         Variant("paper without scales", {**PAPER, "scale_epochs": 0}),

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -21,7 +21,7 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.budget_options import unit_costs
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_config import OWN, CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.settings import TaskSettings
@@ -42,6 +42,7 @@ class Variant:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     healing: dict[str, Any] | None = None  # of HealConfig, if the variant is healed after the cut
+    own: Literal["none", "half", "all"] = "none"  # share of own text, in place of the study's
 
     def in_brief(self) -> Variant:
         """The variant in seconds, as far as the study's settings do not shorten it."""
@@ -49,12 +50,18 @@ class Variant:
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """The config of the study's settings with this variant's options."""
+        if self.own == "half":
+            texts = [text for text in settings["calibration"] if text != NO_OWN]
+            settings = {**settings, "calibration": [*texts, OWN]}
+        elif self.own == "all":
+            settings = {**settings, "calibration": [OWN], "calibration_split": None}
         return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
 
     def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:
         """All options of a row, except those that its study, budget and seed name."""
         healing = {} if self.healing is None else {"healing": self.healing}
-        return {**recorded_options(self.config(settings, 1.0, 0)), **healing}
+        own = {} if self.own == "none" else {"own": self.own}
+        return {**recorded_options(self.config(settings, 1.0, 0)), **healing, **own}
 
 
 class Bench:

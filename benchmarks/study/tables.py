@@ -14,6 +14,7 @@ from rich.text import Text
 from benchmarks.study.record import Accuracy, Answers, Row, Study, Tasks
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE
 from grasp_deploy.evaluate.tasks.table import percent
+from grasp_deploy.stats.wording import listed
 
 UNKNOWN = "-"
 AVERAGE = ""  # the name of the last column of accuracies; no task has it
@@ -22,8 +23,33 @@ BROKEN = 1e5  # a perplexity from here on says no more than that the model is br
 
 
 def quality_tables(study: Study) -> list[Table]:
-    """Perplexity by variant and budget, one table for each corpus."""
-    return [_quality_table(study, corpus) for corpus in study.dense_perplexity]
+    """Perplexity by variant and budget, one table for each corpus, and the excess over several."""
+    tables = [_quality_table(study, corpus) for corpus in study.dense_perplexity]
+    return [*tables, _excess_table(study)] if len(tables) > 1 else tables
+
+
+def _excess_table(study: Study) -> Table:
+    """Mean and worst loss above the dense model's over all corpora, by variant and budget.
+
+    The mean is the number to optimise: what is fitted to one kind of text flatters on that alone.
+    """
+    table = variant_table(f"Excess by budget: study of {study.study}, mean and below it worst text")
+    kinds = listed(list(study.dense_perplexity))
+    table.caption = f"nats per token above the dense model's over {kinds}; means over seeds"
+    for keep in study.budgets:
+        table.add_column(f"{keep:g}", justify="right", no_wrap=True)
+
+    def cell(rows: Sequence[Row]) -> str:
+        if not rows:
+            return UNKNOWN
+        means = [statistics.fmean(row.excess_nats.values()) for row in rows]
+        worst = [max(row.excess_nats.values()) for row in rows]
+        return f"{statistics.fmean(means):+.3f}\n{statistics.fmean(worst):+.3f}"
+
+    for variant in study.variants:
+        cells = (cell(study.runs(variant, keep)) for keep in study.budgets)
+        table.add_row(Text(variant), *cells)
+    return table
 
 
 def _quality_table(study: Study, corpus: str) -> Table:

@@ -138,7 +138,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
         )
     starts = [ids for each in own for ids in beginnings(tokenizer, each)]
     for ids in starts:
-        check_tokens(ids[None], base.config)
+        check_tokens(ids[None, : config.sequence_length], base.config)  # a row's end cuts it
     given = [text.token_ids.flatten(), *starts]
     run = PreparedRun(
         config,

@@ -119,6 +119,13 @@ def test_scales_of_norms_fit_the_layers(tmp_path: Path, norm_scales: Tensor, fit
     assert loaded_scales is not None and torch.equal(loaded_scales, norm_scales)
 
 
+def test_a_plan_of_before_scales_of_norms_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grasp_deploy.checkpoint.plan.PLAN_VERSION", 1)
+    assert loaded(tmp_path, provenance()).norm_scales is None
+
+
 def test_a_plan_of_half_a_character(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"plan.grasp cannot be read \("):
         loaded(tmp_path, changed(provenance(), ("config", "model"), "\ud800"))

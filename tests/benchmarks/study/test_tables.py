@@ -40,7 +40,7 @@ def words_of(lines: list[str]) -> str:
 
 def test_perplexity_is_the_mean_over_seeds_with_half_their_range() -> None:
     tables = quality_tables(study(corpora=("c4", "ptb")))
-    lines, others = map(drawn, tables)
+    lines, others, _ = map(drawn, tables)
     assert title_of(lines) == "Perplexity by budget: study of methods, c4"
     assert title_of(others).endswith(", ptb")
     assert "means over 2 seeds ± half their range" in words_of(lines)
@@ -51,6 +51,19 @@ def test_perplexity_is_the_mean_over_seeds_with_half_their_range() -> None:
     # 8 exp(0.1): 8.8414; 8 exp(0.9), 8 exp(1.1): 19.6768, 24.0333
     assert cells_of(lines, "default") == [["default", "8.24 ±0.08", "10.29 ±0.51"]]
     assert cells_of(lines, "flap") == [["flap", "8.84 ±0.00", "21.86 ±2.18"]]
+
+
+def test_the_excess_is_the_mean_over_texts_and_the_worst_of_them() -> None:
+    made = study({"own": {0.8: [0.1, 0.3], 0.5: [0.5]}, "none": {0.8: [0.2]}}, ("c4", "ptb"))
+    for row in made.rows:
+        row.excess_nats["ptb"] = row.excess_nats["c4"] - 0.2
+    lines = drawn(quality_tables(made)[-1])
+    assert "nats per token above the dense model's over c4 and ptb; means over" in words_of(lines)
+    # means 0 and 0.2 over seeds, worst 0.1 and 0.3
+    assert cells_of(lines, "own") == [["own", "+0.100", "+0.400"]]
+    assert cells_of(lines, "") == [["", "+0.200", "+0.500"], ["", "+0.200", ""]]
+    assert cells_of(lines, "none") == [["none", "+0.100", "-"]]
+    assert len(quality_tables(study())) == 1, "of one text its own table says all"
 
 
 def test_variants_of_fewer_seeds_unmeasured_and_broken_ones() -> None:
