@@ -165,10 +165,8 @@ class Plan:
     def save(self, path: Path) -> None:
         """Write the plan in one move; the same plan gives the same bytes."""
         tensors = {"scores": self.scores, "mask": self.mask, "scales": self.scales}
-        if self.calibrated is not None:
-            tensors["calibrated"] = self.calibrated
-        if self.norm_scales is not None:
-            tensors["norm_scales"] = self.norm_scales
+        optional = {"calibrated": self.calibrated, "norm_scales": self.norm_scales}
+        tensors |= {name: tensor for name, tensor in optional.items() if tensor is not None}
         write_tensors(path, tensors, {"version": PLAN_VERSION, **self.provenance})
 
     @property
@@ -238,17 +236,13 @@ def calibrated_beside(directory: Path) -> Tensor | None:
 
 def _is_whole(plan: Plan) -> bool:
     units = UnitTable.of_layers(plan.dense_layers)
-    dtypes = [(plan.scores, torch.float32), (plan.mask, torch.bool), (plan.scales, torch.float32)]
-    if any(part.dtype != dtype or part.shape != (units.size,) for part, dtype in dtypes):
+    norms = torch.ones(2 * units.layers + 1, 1) if plan.norm_scales is None else plan.norm_scales
+    learnt = (plan.scores, plan.scales, norms)
+    if any(part.dtype != torch.float32 or not part.isfinite().all() for part in learnt):
         return False
-    if not (torch.isfinite(plan.scores) & torch.isfinite(plan.scales)).all():
+    if any(part.shape != (units.size,) for part in (plan.scores, plan.mask, plan.scales)):
         return False
-    norms = plan.norm_scales
-    if norms is not None and not (
-        norms.dtype == torch.float32
-        and norms.shape == (2 * units.layers + 1, norms.shape[-1])
-        and bool(norms.isfinite().all())
-    ):
+    if plan.mask.dtype != torch.bool or norms.dim() != 2 or len(norms) != 2 * units.layers + 1:
         return False
     windows = plan.calibrated
     if windows is not None and (windows.dtype != torch.int64 or windows.dim() != 1):
@@ -262,8 +256,7 @@ def check_layers(plan: Plan, base: StoredModel) -> None:
     or by the names of its weight files."""
     layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in base.shape.layers]
     names = {path.name for path in base.files.values()}
-    norms, width = plan.norm_scales, base.shape.hidden_size
-    same_width = norms is None or norms.shape[-1] == width
+    same_width = plan.norm_scales is None or plan.norm_scales.shape[1] == base.shape.hidden_size
     for what, same in (
         ("layers have other sizes", layers == plan.dense_layers and same_width),
         ("weight files have other names", names <= plan.provenance["weight_hashes"].keys()),

@@ -104,6 +104,7 @@ def test_damaged_plans(
         (torch.ones(5, 8), True),
         (torch.ones(4, 8), False),  # two layers have five norms
         (torch.ones(5), False),
+        (torch.tensor(1.0), False),
         (torch.ones(5, 8).double(), False),
         (torch.full((5, 8), torch.inf), False),
     ],
