@@ -135,7 +135,7 @@ class CompressOptions:
     ridge: Factor = study("Ridge penalty towards the original weights.", 0.01)
 
     epochs: Count = study("Passes over the sequences to learn the gates.", 1)
-    gate_sequences: Count = study("Sequences that gates are learnt from.", 256)
+    gate_sequences: Count = study("Sequences that gates are learnt from.", 64)
     learning_rate: Factor = study("AdamW learning rate of scores and scales.", 0.01)
     learning_rate_schedule: Literal["constant", "cosine"] = study(
         "constant, or cosine decay to 0.", "cosine"
