@@ -42,7 +42,8 @@ class Variant:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     healing: dict[str, Any] | None = None  # of HealConfig, if the variant is healed after the cut
-    own: Literal["none", "half", "all"] = "none"  # share of own text, in place of the study's
+    # Share of own text, in place of the study's. Of as many sequences again, as by default.
+    own: Literal["none", "half", "all"] = "none"
 
     def in_brief(self) -> Variant:
         """The variant in seconds, as far as the study's settings do not shorten it."""
@@ -50,11 +51,13 @@ class Variant:
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """The config of the study's settings with this variant's options."""
+        if self.own != "none":
+            settings = {**settings, "sequences": 2 * settings["sequences"]}
         if self.own == "half":
             texts = [text for text in settings["calibration"] if text != NO_OWN]
-            settings = {**settings, "calibration": [*texts, OWN]}
+            settings["calibration"] = [*texts, OWN]
         elif self.own == "all":
-            settings = {**settings, "calibration": [OWN], "calibration_split": None}
+            settings |= {"calibration": [OWN], "calibration_split": None}
         return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
 
     def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:

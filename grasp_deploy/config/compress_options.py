@@ -106,7 +106,7 @@ class CompressOptions:
         shown="help-all",
     )
     own_temperature: Factor = study("Temperature at which the model writes its own text.", 1.0)
-    sequences: Count = option("Number of calibration sequences.", 512, "Calibration")
+    sequences: Count = option("Number of calibration sequences.", 1024, "Calibration")
     sequence_length: Length = option("Tokens in a sequence.", 512, "Calibration")
 
     method: Literal["progressive", "grasp", "gumbel-topk", Criterion] = option(
@@ -131,7 +131,7 @@ class CompressOptions:
     compensation: bool = study(
         "Refit the kept output columns to the dense model's hidden states by least squares.", True
     )
-    compensation_sequences: Count = study("Sequences that compensation reads.", 128)
+    compensation_sequences: Count = study("Sequences that compensation reads.", 256)
     ridge: Factor = study("Ridge penalty towards the original weights.", 0.01)
 
     epochs: Count = study("Passes over the sequences to learn the gates.", 1)

@@ -17,7 +17,7 @@ models have, does not hold them still. The median bounds the pull from below: an
 text hardly excites, and another text may, keeps its weights.
 
 OSSCAR, SlimGPT and Olica reconstruct in this way; the paper leaves it out as orthogonal. Nothing
-grows with the text but five hidden states for each token.
+grows with the text but two hidden states for each token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.layerwise import embedded, half_layers
+from grasp_deploy.pruning.layerwise import advance, embedded, half_layers
 from grasp_deploy.pruning.layout import (
     OUTPUT_PROJECTIONS,
     device_of,
@@ -79,14 +79,14 @@ def compensate(
         pruned = list(dense)
         for segment, halves in half_layers(model, batches):
             gates.assign(torch.ones_like(gate_values))
-            dense = [x + half(x)[0] for x, half in zip(dense, halves, strict=True)]
+            advance(dense, halves)
             gates.assign(gate_values)
             columns = kept_columns(linears[segment], kept[segment])
-            pairs = list(zip(pruned, halves, strict=True))
-            parts = zip(pruned, (half(x)[1] for x, half in pairs), dense, strict=True)
+            inputs = (half(x)[1] for x, half in zip(pruned, halves, strict=True))
+            parts = zip(pruned, inputs, dense, strict=True)
             errors = _refit(linears[segment], columns, parts, ridge)
             yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
-            pruned = [x + half(x)[0] for x, half in pairs]
+            advance(pruned, halves)
 
 
 def _refit(

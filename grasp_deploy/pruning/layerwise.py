@@ -39,6 +39,12 @@ def half_layers(model: nn.Module, batches: list[Tensor]) -> Iterator[tuple[int, 
         yield 2 * index, [partial(_feed_forward, layer) for _ in batches]
 
 
+def advance(hidden: list[Tensor], halves: list[Half]) -> None:
+    """Take the hidden states of all batches through a half layer, each in place of the last."""
+    for place, half in enumerate(halves):
+        hidden[place] = hidden[place] + half(hidden[place])[0]
+
+
 @torch.no_grad()
 def _layer_calls(model: nn.Module, batches: list[Tensor]) -> list[list[Call]]:
     """Keyword arguments of each layer for each `(B, T)` batch.
