@@ -214,7 +214,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", type=Path, help="default: that of llama-2-7b")
     parser.add_argument("--keep", type=float, default=0.6)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--sequences", type=int, default=144, help="enough for the least squares")
+    parser.add_argument("--sequences", type=int, default=288, help="enough for the least squares")
     parser.add_argument("--sequence-length", type=int, default=DEFAULTS.sequence_length)
     add_output_options(parser, "the embedded model's shape and short text")
     options = parser.parse_args(arguments)

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.compression.own_text import STAGE as OWN_TEXT
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import StageResult, Workspace
@@ -54,6 +55,8 @@ class FrozenModel:
         self.on_progress = on_progress
         stages = ("start", "gates", "scales")  # recorded even where they did not run
         self.records: dict[str, dict[str, Any]] = {stage: {"seconds": 0.0} for stage in stages}
+        if workspace.has(OWN_TEXT):
+            self.records[OWN_TEXT] = workspace.load(OWN_TEXT)[1]
         self.outputs = OutputProjections(model, run.budget.units, resettable=config.compensation)
 
     @property

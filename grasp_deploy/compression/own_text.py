@@ -6,6 +6,7 @@ Tokens drawn from the model's own distribution exercise all of it, and need no d
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle
@@ -37,12 +38,14 @@ def with_own_text(
     places, length = own_places(run.text.parts), run.text.token_ids.shape[1]
     if not len(places):
         return run
-    rows = torch.empty(0, length, dtype=torch.int64)
+    rows, seconds = torch.empty(0, length, dtype=torch.int64), 0.0
     if workspace.has(STAGE):
-        rows = workspace.load(STAGE)[0]["token_ids"]
+        tensors, record = workspace.load(STAGE)
+        rows, seconds = tensors["token_ids"], record["seconds"]
     cache = run.base.shape.kv_bytes_per_token() * length
     at_once = max(1, min(MOST_ROWS, CACHE_BYTES // cache))
     while len(rows) < len(places):
+        began = time.perf_counter()
         batch, count = len(rows), min(at_once, len(places) - len(rows))
         generator = torch.Generator().manual_seed(run.config.seed * 1_000_003 + batch)
 
@@ -61,8 +64,8 @@ def with_own_text(
             generator=generator,
             on_step=show,
         )
-        rows = torch.cat([rows, written])
-        workspace.save(STAGE, {"token_ids": rows}, {})
+        rows, seconds = torch.cat([rows, written]), seconds + time.perf_counter() - began
+        workspace.save(STAGE, {"token_ids": rows}, {"seconds": seconds})
     token_ids = run.text.token_ids.clone()
     token_ids[places] = rows
     return replace(run, text=replace(run.text, token_ids=token_ids))

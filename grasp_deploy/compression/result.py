@@ -55,6 +55,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
             "prunable_cost": budget["kept_cost"] / budget["total_cost"],
             **compare(compressed.dense, compressed.pruned),
         },
+        "own_text_seconds": seconds.get("own-text", 0.0),
         "start_seconds": seconds.get("start", 0.0),
         "gate_learning_seconds": seconds["gates"],
         "compensation_seconds": seconds.get("compensation", 0.0),

@@ -11,7 +11,8 @@ from tests.cli.command import INSPECTED, assert_refused, compress, document, gra
 
 COMPRESSED = INSPECTED | {
     *("kept_cost", "budget", "total_cost", "kept_ffn_share", "kept_kv_share"),
-    *("start_seconds", "gate_learning_seconds", "scale_seconds", "peak_memory_bytes"),
+    *("own_text_seconds", "start_seconds", "gate_learning_seconds", "scale_seconds"),
+    "peak_memory_bytes",
 }
 
 

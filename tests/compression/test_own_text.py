@@ -113,9 +113,10 @@ def test_a_killed_run_goes_on_with_the_same_text(
     first = Workspace(tmp_path / "whole", "").load(STAGE)[0]["token_ids"][:4]
     (tmp_path / "cut").mkdir()
     cut = Workspace(tmp_path / "cut", "")
-    cut.save(STAGE, {"token_ids": first}, {})
+    cut.save(STAGE, {"token_ids": first}, {"seconds": 60.0})
     again = with_own_text(run, model, cut, rows.append)
     assert torch.equal(again.text.token_ids, own)
+    assert cut.load(STAGE)[1]["seconds"] > 60, "the seconds of before count too"
     assert again.inputs == run.inputs, "what identifies the run does not wait for its own text"
 
 
