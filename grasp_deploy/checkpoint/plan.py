@@ -29,8 +29,7 @@ from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
 from grasp_deploy.pruning.units import UnitTable
 
-PLAN_VERSION = 2
-READABLE_VERSIONS = (1, 2)  # the first has no scales of norms
+PLAN_VERSION = 2  # 1 has no scales of norms
 FORMER_PLAN_FILE = "plan.safetensors"  # of states before the first release
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
 Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
@@ -189,10 +188,10 @@ def load_plan(path: str | Path) -> Plan:
     if "version" not in record or {"scores", "mask", "scales"} - tensors.keys():
         raise InputError(f"{path} is not a plan: name the {PLAN_FILE} that compress wrote")
     version = record.pop("version")
-    if version not in READABLE_VERSIONS:
+    if version not in (1, PLAN_VERSION):
         raise InputError(
-            f"{path} is a plan of version {version}, and this release reads version "
-            f"{PLAN_VERSION}: use the release that wrote it, or compress again"
+            f"{path} is a plan of version {version}, and this release reads versions 1 "
+            f"and {PLAN_VERSION}: use the release that wrote it, or compress again"
         )
     typed(record, Provenance, path, "fetch it again, or compress again")
     parts = tensors["scores"], tensors["mask"], tensors["scales"]
