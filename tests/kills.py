@@ -28,13 +28,14 @@ from tests.tiny import save_tiny
 
 PRINTABLE = slice(32, 127)  # bytes
 STATED = ("manifest.json", "plan.grasp", "metrics.jsonl")  # with seconds, or hashes of those
-TEXT = "{at}/text.txt --sequences 64 --sequence-length 32 --device cpu"
+SEQUENCES = "sequences 64 --sequence-length 32 --device cpu"
 STUDIES = "rounds=3 criterion-sequences=24 compensation-sequences=24 epochs=1 swap-groups=1"
 LEARNING = " ".join(f"--set {study}" for study in f"{STUDIES} scale-epochs=1".split())
 COMMANDS = {  # `grasp` is of all methods the one with every stage
-    "compress": f"compress {{at}}/model --keep 0.6 --method grasp {LEARNING} --calibration {TEXT}",
+    "compress": f"compress {{at}}/model --keep 0.6 --method grasp {LEARNING} "
+    f"--calibration {{at}}/text.txt --calibration-{SEQUENCES}",
     "export": "export {at}/compress/out/plan.grasp --model {at}/model --shard-size 50KB",
-    "heal": f"heal {{at}}/compress/out --steps 40 --rank 4 --data {TEXT}",
+    "heal": f"heal {{at}}/compress/out --steps 40 --rank 4 --data {{at}}/text.txt --{SEQUENCES}",
     "verify": "verify {at}/compress/out --json",
 }
 # Each stage: the command, the stage's name in its rows of progress, and its share of the kills.

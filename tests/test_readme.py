@@ -34,7 +34,7 @@ SHORT_BENCH = {  # the other benches' own tests start vLLM; a load on a real ser
 }
 ITEMS = "items.jsonl"
 SHORTER = {"20GiB": "64MiB", "1,8,32": "1,4"}
-SHORT = ["--sequences", "16", "--sequence-length", "128", "--set", "rounds=2"]
+SHORT = ["--calibration-sequences", "16", "--sequence-length", "128", "--set", "rounds=2"]
 SHORT += ["--set", "batch-size=4", "--set", "scale-epochs=0"]  # which leaves something to heal
 SHORT_HEALING = ["--steps", "40", "--sequences", "256", "--sequence-length", "64"]
 SHORT_HEALING += ["--learning-rate", "2e-4"]

@@ -204,7 +204,7 @@ def explained_failures(run: PreparedRun) -> Iterator[None]:
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(
             f"the least squares of a layer cannot be solved ({first_line(error)}): use more text "
-            "(--sequences), other text, or --method taylor-element --set compensation=no"
+            "(--calibration-sequences), other text, or --method taylor-element --set compensation=no"
         ) from None
     except (MemoryError, RuntimeError) as error:
         attention = run.config.attention

@@ -158,7 +158,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
         if asked > most and asked != default:  # the default takes what is there
             raise InputError(
                 f"{assigned(config, name)} is more than the {most} sequences to learn from: give "
-                f"at most {most}, or more --sequences"
+                f"at most {most}, or more --calibration-sequences"
             )
     if config.swap_groups and not len(run.blocks.heldout):
         raise InputError(

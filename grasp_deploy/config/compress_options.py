@@ -106,8 +106,10 @@ class CompressOptions:
         shown="help-all",
     )
     own_temperature: Factor = study("Temperature at which the model writes its own text.", 1.0)
-    sequences: Count = option("Number of calibration sequences.", 1024, "Calibration")
-    sequence_length: Length = option("Tokens in a sequence.", 512, "Calibration")
+    sequences: Count = option(
+        "Number of calibration sequences.", 1024, "Calibration", flag="--calibration-sequences"
+    )
+    sequence_length: Length = option("Tokens in a calibration sequence.", 512, "Calibration")
 
     method: Literal["progressive", "grasp", "gumbel-topk", Criterion] = option(
         "How units are chosen: grasp (gates learnt under the budget, after pruning in rounds), "

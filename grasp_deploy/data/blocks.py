@@ -174,7 +174,7 @@ def token_blocks(
     if sequence_length < 2 or (sequences is not None and sequences < 1):
         raise InputError(
             f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
-            "use --sequences of 1 or more and --sequence-length of 2 or more"
+            "use 1 sequence or more, and --sequence-length of 2 or more"
         )
     ids = _first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
     available = len(ids) // sequence_length
@@ -183,7 +183,7 @@ def token_blocks(
         raise InputError(
             f"{what} is too short: its {len(ids)} tokens give {available} sequences of "
             f"{sequence_length} tokens, and {needed} are needed; use more text, fewer "
-            "--sequences or a shorter --sequence-length"
+            "sequences or a shorter --sequence-length"
         )
     count = min(sequences or available, available)
     return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)

@@ -22,7 +22,7 @@ from grasp_deploy.errors import InputError
 REPOSITORY = Path(__file__).parents[2]
 # A schedule of seconds on a tiny model. Options that a test adds behind it win.
 SHORT: tuple[str, ...] = (
-    *("--sequences", "4", "--sequence-length", "16"),
+    *("--calibration-sequences", "4", "--sequence-length", "16"),
     *("--set", "rounds=1", "--set", "epochs=1", "--set", "scale-epochs=0", "--device", "cpu"),
 )
 

@@ -55,7 +55,7 @@ GO_ON = "what was learnt is kept; to go on, give the same command again (compres
 def test_a_signal_leaves_a_run_that_goes_on(
     tiny_folder: Path, work: Path, name: str, code: int, last: list[str]
 ) -> None:
-    text = ("--calibration", "text.txt", *SHORT, "--sequences", "8", "--keep", "0.6")
+    text = ("--calibration", "text.txt", *SHORT, "--calibration-sequences", "8", "--keep", "0.6")
     learning = ("-o", "out", *text, "--method", "grasp", "--json")
     ended = run_process("-c", SIGNALLED, name, "compress", tiny_folder, *learning)
     assert (ended.code, ended.stdout) == (code, ""), ended.stderr

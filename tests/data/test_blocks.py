@@ -124,13 +124,13 @@ def test_too_little_text() -> None:
         token_blocks(tokenizer, ENGLISH, 8, most + 1, "a.txt")
     assert str(caught.value) == (
         f"a.txt is too short: its {8 * most + tokens} tokens give {most} sequences of 8 tokens, "
-        f"and {most + 1} are needed; use more text, fewer --sequences or a shorter "
+        f"and {most + 1} are needed; use more text, fewer sequences or a shorter "
         "--sequence-length"
     )
     with pytest.raises(InputError, match=r"give 0 sequences of 512 .* 1 are needed"):
         token_blocks(tokenizer, ["the cat"], 512, None, "a.txt")
     for sequence_length, sequences in ((1, 4), (8, 0)):
-        with pytest.raises(InputError, match="use --sequences of 1 or more and --sequence-length"):
+        with pytest.raises(InputError, match="use 1 sequence or more, and --sequence-length"):
             token_blocks(tokenizer, ENGLISH, sequence_length, sequences, "a.txt")
 
 

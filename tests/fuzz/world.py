@@ -27,7 +27,7 @@ SIZES: dict[str, Any] = {
 }
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
 LEARNING = ("--set=rounds=1", "--set=epochs=1", "--device=cpu")
-SHORT = ("--sequences", "4", "--sequence-length", "16", "--device", "cpu")
+SHORT = ("4", "--sequence-length", "16", "--device", "cpu")
 TEXTS = ("text.txt", "rows.jsonl", "rows.json", "rows.csv", "rows.parquet", "chats.jsonl")
 RECORDS = tuple(f"{kind}.json" for kind in ("throughput", "memory", "kv", "serve", "tasks"))
 # Commands by name; `out` is what they write. {text} is one of the texts.
@@ -71,7 +71,8 @@ def command_line(name: str, draw: Random, damaged: str = "") -> list[str]:
     }
     arguments = [word.format(**drawn) for word in COMMANDS[name]]
     if name != "config" and " ".join(arguments).startswith(NEED_LENGTHS):
-        arguments += SHORT
+        of_calibration = "calibration-" * (arguments[0] == "compress")
+        arguments += [f"--{of_calibration}sequences", *SHORT]
     if arguments[0] == "compress" and name != "config":
         arguments += LEARNING
     if draw.random() < 0.2 and arguments[0] != "serve":
