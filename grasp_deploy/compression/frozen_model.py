@@ -203,8 +203,9 @@ def explained_failures(run: PreparedRun) -> Iterator[None]:
         raise InputError(str(error)) from None
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(
-            f"the least squares of a layer cannot be solved ({first_line(error)}): use more text "
-            "(--calibration-sequences), other text, or --method taylor-element --set compensation=no"
+            f"the least squares of a layer cannot be solved ({first_line(error)}): use more "
+            "text (--calibration-sequences), other text, or --method taylor-element --set "
+            "compensation=no"
         ) from None
     except (MemoryError, RuntimeError) as error:
         attention = run.config.attention

@@ -68,8 +68,8 @@ def shares(weights: Sequence[float], total: int) -> list[int]:
     if total < len(weights):
         raise InputError(
             f"{total} sequences cannot hold one of each of {len(weights)} sources: use "
-            f"--calibration-sequences {len(weights)} or more, or fewer sources (--calibration self=0 leaves "
-            "the model's own text out)"
+            f"--calibration-sequences {len(weights)} or more, or fewer sources (--calibration "
+            "self=0 leaves the model's own text out)"
         )
     exact = [Fraction(str(weight)) for weight in weights]  # of the decimal number, so that 0.1 ties
     exact = [weight * total / sum(exact) for weight in exact]

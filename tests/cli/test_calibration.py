@@ -17,7 +17,8 @@ from tests.cli.command import Ended, grasp_deploy
 from tests.tiny import save_tiny, tiny_tokenizer
 
 QUICK: tuple[str, ...] = (
-    *("--calibration-sequences", "8", "--sequence-length", "64", "--keep", "0.7", "--method", "magnitude"),
+    *("--calibration-sequences", "8", "--sequence-length", "64", "--keep", "0.7"),
+    *("--method", "magnitude"),
     *("--set", "scale-epochs=0", "--set", "compensation-sequences=2", "--device", "cpu"),
 )
 CHATS = [

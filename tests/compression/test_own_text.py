@@ -141,7 +141,7 @@ def test_what_texts_begin_with(tmp_path: Path) -> None:
 
 def test_compress_needs_no_text(run: PreparedRun, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    options = ("--keep", "0.6", "--calibration-sequences", "6", "--sequence-length", "16", "--device", "cpu")
+    options = ("--keep=0.6", "--calibration-sequences=6", "--sequence-length=16", "--device=cpu")
     made = grasp_deploy("compress", run.source.directory, *options, "-o", out)
     assert made.code == 0, made.stderr
     calibration = load_plan(out / PLAN_FILE).provenance["calibration"]

@@ -102,5 +102,5 @@ def test_any_run_of_sequences_has_its_share(counts: list[int]) -> None:
 )
 def test_shares(weights: list[float], total: int, expected: list[int]) -> None:
     assert shares(weights, total) == expected
-    with pytest.raises(InputError, match=r"1 sequences cannot hold one of each .*--calibration-sequences"):
+    with pytest.raises(InputError, match=r"1 sequences cannot hold one of each .*-sequences"):
         shares(weights, 1)
