@@ -44,7 +44,7 @@ def test_the_config_that_a_run_writes_repeats_it(pruned: Path, work: Path) -> No
     ("options", "words"),
     [
         (
-            ("--keep", "60", "--calibration-sequences=0"),
+            ("--keep=60", "--calibration-sequences=0"),
             ("--keep 60", "0.6 for 60 %", "sequences 0"),
         ),
         (("--tensor-parallel", "4"), ("--tensor-parallel 4", "choose a multiple that divides 2")),
