@@ -11,6 +11,7 @@ from grasp_deploy.cli.bench import bench_app
 from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, silence_libraries, tidy_process
 from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.report import report_command
+from grasp_deploy.cli.table import table_command
 from grasp_deploy.version import __version__
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app.command("export")(checkpoint.export_command)
 app.command("heal")(checkpoint.heal_command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(bench_app, name="bench")
+app.command("table")(table_command)
 app.command("report")(report_command)
 app.command("synthesize")(compress.synthesize_command)
 app.command("demo")(compress.demo_command)

@@ -13,11 +13,18 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
-from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
+from grasp_deploy.pruning.costs import (
+    Widths,
+    kv_bytes_cost,
+    latency_cost,
+    memory_cost,
+    parameters_cost,
+)
 from grasp_deploy.pruning.units import UnitTable
 
 LARGEST_COST = 1e18  # so that float32 holds a score per cost
@@ -38,15 +45,17 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
             f"{config.model} is already pruned: name the model that it came from (its plan does), "
             "with a smaller budget"
         )
-    units = unit_table(shape)
+    units, time = unit_table(shape), time_budget(config, shape)
     costs = unit_costs(config, shape, units)
     total = float(costs.sum())
     ffn_multiple, kv_multiple = config.effective_multiples
+    if time is not None:  # aligned widths are what was measured
+        ffn_multiple = math.lcm(ffn_multiple, time.table.settings.tile)
     try:
         return make_budget(
             units,
             costs,
-            _limit(config, shape, total),
+            _limit(config, shape, total, time),
             ffn_multiple=ffn_multiple,
             kv_multiple=kv_multiple,
             seed=config.seed,
@@ -54,6 +63,8 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         )
     except BudgetError as error:
         if error.smallest_limit is not None:
+            if time is not None and config.in_time:
+                raise time.beyond_reach(error.smallest_limit, total) from None
             smallest = _as_option(config, shape, total, error.smallest_limit)
             raise InputError(f"{error}: the smallest possible is {smallest}") from None
         size = config.tensor_parallel
@@ -61,11 +72,15 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         raise InputError(f"{error}{cause}") from None
 
 
-def _limit(config: CompressConfig, shape: ModelShape, total: float) -> float:
+def _limit(
+    config: CompressConfig, shape: ModelShape, total: float, time: TimeBudget | None
+) -> float:
     """Limit `B`, in the unit of the costs."""
     if config.keep is not None:
         # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
         return float(Fraction(str(config.keep)) * Fraction(total))
+    if time is not None:
+        return time.asked_limit(total)
     option, dense, fixed, scale = _in_bytes(config, shape, total)
     text = config.weights or config.kv_per_token or ""
     asked = parse_bytes(text, option)
@@ -127,6 +142,10 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
             return parameters_cost(units, widths)
         case "kv-bytes":
             return kv_bytes_cost(units, widths)
+        case "latency":
+            time = time_budget(config, shape)
+            assert time is not None, "the cost is a time"
+            return latency_cost(units, time.price)
         case "memory":
             assert config.cached_tokens is not None, "checked with the config"
             return memory_cost(units, widths, config.cached_tokens)

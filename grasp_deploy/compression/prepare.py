@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, r
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import assigned
 from grasp_deploy.data import (
@@ -46,6 +47,7 @@ class PreparedRun:
     weight_hashes: dict[str, str]  # SHA-256 by file name
     text_hash: str  # SHA-256 of what is given of the text: all but the model's own
     end_token: int | None = None  # with which its tokenizer ends texts
+    time: TimeBudget | None = None  # where costs are measured times
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -151,6 +153,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
         file_hashes(source.directory),
         hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
         tokenizer.eos_token_id,
+        time_budget(config, base.shape),
     )
     most = len(run.blocks.train)
     for name in ("criterion_sequences", "compensation_sequences"):  # many of gates mean all of them

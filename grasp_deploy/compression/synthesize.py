@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,11 +48,16 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
         mask = _mask_with_kv_share(config, budget, scores, kv_keep)
     layers = pruned_layers(dense, budget.units.kept_per_layer(mask))
     pruned = replace(dense, layers=layers, pruned=True)
+    write_shape(stated, pruned, output)
+    return pruned
+
+
+def write_shape(stated: dict[str, Any], pruned: ModelShape, output: Path) -> None:
+    """Write the folder `output` with a config.json: the dense model's, with these layers."""
     with staged_directory(output) as staging:
         write_json(staging / "config.json", pruned_config(stated, pruned))
         written = model_shape(read_config(staging))
         assert written == pruned, "what was written has another shape"
-    return pruned
 
 
 def _mask_with_kv_share(

@@ -36,6 +36,9 @@ LEARNT_METHODS = ("grasp", "gumbel-topk")
 BASE_MODEL_ID_HELP = "Hub id of MODEL for the model card. Default: MODEL itself, if it is one."
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+Speedup = Annotated[float, Meta(gt=1, le=1e6)]
+Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
+TIMES = ("speedup", "tokens_per_second", "ttft_seconds")  # budgets in time
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,40 @@ class CompressOptions:
     kv_per_token: str | None = option(
         "Instead of --keep: KV cache of one token, such as 64KiB (cost: kv-bytes).", None, "Budget"
     )
+    speedup: Speedup | None = option(
+        "Instead of --keep: how many times as fast to decode, such as 1.5 (cost: latency, with "
+        "--table, --batch and --context).",
+        None,
+        "Budget",
+    )
+    tokens_per_second: Rate | None = option(
+        "Instead of --keep: tokens decoded in a second, over the batch (cost: latency).",
+        None,
+        "Budget",
+        shown="help-all",
+    )
+    ttft_seconds: Rate | None = option(
+        "Instead of --keep: seconds to the first token (cost: latency, of the prefill).",
+        None,
+        "Budget",
+        flag="--ttft",
+        shown="help-all",
+    )
+    table: str | None = option(
+        "Measured times that `grasp-deploy table` wrote, for --cost latency.",
+        None,
+        "Budget",
+        metavar="FILE",
+        shown="help-all",
+    )
+    batch: Count | None = option(
+        "Sequences at a time of the table's times.", None, "Budget", shown="help-all"
+    )
+    context: Count | None = option(
+        "Tokens of a sequence at its end, as in the table.", None, "Budget", shown="help-all"
+    )
     cost: str | None = option(
-        "Cost model: parameters, kv-bytes, memory, or your own package.module:function.",
+        "Cost model: parameters, kv-bytes, memory, latency, or your own package.module:function.",
         None,
         "Budget",
     )
@@ -69,6 +104,7 @@ class CompressOptions:
         "Tokens in the deployment's KV cache (context x sequences), for --cost memory.",
         None,
         "Budget",
+        shown="help-all",
     )
     kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
     targets: Literal["both", "ffn", "kv"] = study(
@@ -186,7 +222,13 @@ class CompressOptions:
     @property
     def cost_model(self) -> str:
         """The cost model, with the default that the kind of budget implies."""
-        return self.cost or ("kv-bytes" if self.kv_per_token else "parameters")
+        implied = "kv-bytes" if self.kv_per_token else "latency" if self.in_time else "parameters"
+        return self.cost or implied
+
+    @property
+    def in_time(self) -> bool:
+        """True if the budget is a time."""
+        return any(getattr(self, name) is not None for name in TIMES)
 
     @property
     def effective_multiples(self) -> tuple[int, int]:

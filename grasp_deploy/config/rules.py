@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grasp_deploy.config.compress_options import CompressOptions
+from grasp_deploy.config.compress_options import TIMES, CompressOptions
 from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-BUDGETS = ("keep", "weights", "kv_per_token")
-COST_MODELS = ("parameters", "kv-bytes", "memory")
+BUDGETS = ("keep", "weights", "kv_per_token", *TIMES)
+IMPLIED_COST = {
+    "weights": "parameters",
+    "kv_per_token": "kv-bytes",
+    **dict.fromkeys(TIMES, "latency"),
+}
+COST_MODELS = ("parameters", "kv-bytes", "memory", "latency")
+TABLE_OPTIONS = ("table", "batch", "context")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
 GATE_OPTIONS = (
     *("start", "epochs", "gate_sequences", "gate_site", "temperature"),
@@ -27,20 +33,22 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
     budgets = [name for name in BUDGETS if getattr(config, name) is not None]
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
-        yield f"exactly one budget is needed, got {given}: give --keep, --weights or --kv-per-token"
+        choice = "--keep, --weights, --kv-per-token or --speedup"
+        yield f"exactly one budget is needed, got {given}: give {choice}"
         return
     budget = flag(config, budgets[0])
-    implied_cost = {"weights": "parameters", "kv_per_token": "kv-bytes"}.get(budgets[0])
+    implied_cost = IMPLIED_COST.get(budgets[0])
     if implied_cost is None:
         return
-    try:
-        parse_bytes(getattr(config, budgets[0]), budget)
-    except InputError as error:
-        yield str(error)
+    if implied_cost != "latency":
+        try:
+            parse_bytes(getattr(config, budgets[0]), budget)
+        except InputError as error:
+            yield str(error)
     if config.cost_model != implied_cost:
         yield f"{budget} counts by --cost {implied_cost}, not {config.cost}: drop --cost"
     if config.kv_cost_factor != 1:
-        yield f"{assigned(config, 'kv_cost_factor')} changes the sizes of {budget}: use --keep"
+        yield f"{assigned(config, 'kv_cost_factor')} changes what {budget} counts: use --keep"
     if implied_cost == "kv-bytes" and config.targets == "ffn":
         yield f"{budget} with {assigned(config, 'targets')} removes nothing: drop one of them"
 
@@ -53,6 +61,12 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
         )
     if (config.cost_model == "memory") != (config.cached_tokens is not None):
         yield "--cost memory and --cached-tokens go together: give both or neither"
+    missing = [flag(config, name) for name in TABLE_OPTIONS if getattr(config, name) is None]
+    if config.cost_model == "latency" and missing:
+        yield (
+            f"--cost latency needs {', '.join(missing)}: grasp-deploy table measures a table at "
+            "the batches and contexts that it is asked for"
+        )
     if config.kv_cost_factor != 1 and (config.targets != "both" or config.cost_model == "kv-bytes"):
         only = assigned(config, "targets") if config.targets != "both" else "--cost kv-bytes"
         yield (
@@ -97,6 +111,8 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
         yield ("criterion_sequences",), f"{first} reads no text; choose another criterion"
     if config.learns and config.targets == "ffn":
         yield ("gate_site", "swap_groups"), f"{targets} leaves KV groups alone; drop {targets}"
+    if config.cost_model != "latency":
+        yield TABLE_OPTIONS, f"--cost {config.cost_model} counts no time; choose --cost latency"
     if not config.compensation:
         refit = ("compensation_sequences", "ridge")
         yield refit, f"{compensation} skips the refit; drop {compensation}"

@@ -1,4 +1,4 @@
-"""Costs of units: `(N,)` float64 tensors of whole numbers, so that sums are exact.
+"""Costs of units: `(N,)` float64 tensors; a budget rounds them so that sums are exact.
 
 Section 3.2 of the paper counts parameters with an FFN channel as the unit of account, which makes
 a KV group cost `(2G + 2)·D / 3`. The functions here count the same in plain parameters or bytes:
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from grasp_deploy.pruning.latency import LinearTime
 from grasp_deploy.pruning.units import UnitTable
 
 
@@ -59,6 +60,18 @@ def memory_cost(units: UnitTable, widths: Widths, cached_tokens: int) -> Tensor:
     ffn = widths.ffn_parameters * widths.bytes_per_parameter
     kv = widths.kv_parameters * widths.bytes_per_parameter
     return _uniform(units, ffn, kv + widths.kv_bytes_per_token * cached_tokens)
+
+
+def latency_cost(units: UnitTable, time: LinearTime) -> Tensor:
+    """`(N,)` nanoseconds: of the time of all units of a kind, each has the same share."""
+    ffn, kv = (
+        1e9 * seconds / sum(counts)
+        for seconds, counts in (
+            (time.ffn_seconds, units.ffn_channels),
+            (time.kv_seconds, units.kv_groups),
+        )
+    )
+    return _uniform(units, ffn, kv)
 
 
 def _uniform(units: UnitTable, ffn: float, kv: float) -> Tensor:
