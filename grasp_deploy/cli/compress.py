@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,6 +39,9 @@ from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
+if TYPE_CHECKING:
+    from grasp_deploy.compression.result import Compressed
+
 Resume = Annotated[
     bool,
     running_option(
@@ -69,11 +72,11 @@ def compress_command(
     as_json: Json = False,
 ) -> None:
     """Compress MODEL under one global budget into a smaller dense checkpoint."""
-    record = _compress(config, output, shard_size, resume, overwrite)
+    record = run_compress(config, output, shard_size, resume, overwrite)
     if as_json:
         print_json(record)
     else:
-        _print_compressed(record)
+        print_compressed(record)
 
 
 @takes_config
@@ -94,7 +97,7 @@ def up_command(
     _check_before_compressing(config, flags)
     if overwrite or not (output / PLAN_FILE).is_file():
         resume = not overwrite and Workspace.begun_with(output, config)
-        _print_compressed(_compress(config, output, shard_size, resume, overwrite))
+        print_compressed(run_compress(config, output, shard_size, resume, overwrite))
     elif is_done(config, output):
         stderr.print(f"{output} is already the result of these options", soft_wrap=True)
     else:
@@ -193,10 +196,18 @@ def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[s
         )
 
 
-def _compress(
-    config: CompressConfig, output: Path, shard_size: str, resume: bool, overwrite: bool
+def run_compress(
+    config: CompressConfig,
+    output: Path,
+    shard_size: str,
+    resume: bool,
+    overwrite: bool,
+    by: Callable[..., Compressed] | None = None,
 ) -> dict[str, Any]:
-    """Compress with progress bars; returns the record that `compress --json` prints."""
+    """Compress with progress bars, by another function than `compress` if one is given.
+
+    Returns the record that `compress --json` prints.
+    """
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
@@ -208,7 +219,8 @@ def _compress(
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
         with stage_bars(stderr) as show:
-            made = compress(config, output, shard_bytes=shard_bytes, on_progress=show, **options)
+            options |= {"shard_bytes": shard_bytes, "on_progress": show}
+            made = (by or compress)(config, output, **options)
     except KeyboardInterrupt:
         if Workspace.begun_with(output, config):
             go_on = "give the same command again (compress: with --resume)"
@@ -217,13 +229,15 @@ def _compress(
     return compression_record(made)
 
 
-def _print_compressed(record: dict[str, Any]) -> None:
+def print_compressed(record: dict[str, Any]) -> None:
     """Print what was kept, its footprint, and the loss on held-out text."""
-    from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table
+    from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table, time_table
 
     budget = {**record, "limit": record["budget"]}
     stdout.print(layer_table(record["dense"], record), ratio_table(record["ratios"], budget))
     stdout.print(footprint_table({"dense": record["dense"], "pruned": record}, "What it takes"))
+    if "time" in record:
+        stdout.print(time_table(record["time"]))
     if record["heldout_loss_pruned"] is not None:
         print_line(
             f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "

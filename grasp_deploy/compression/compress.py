@@ -17,6 +17,7 @@ from grasp_deploy.compression.result import (
 )
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace
 from grasp_deploy.compression.scores import initial_scores, learn_gates
+from grasp_deploy.compression.timing import Measure, correct_limit, time_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.files.outputs import refuse_existing, staged_directory
@@ -31,11 +32,13 @@ def compress(
     resume: bool = False,
     overwrite: bool = False,
     on_progress: OnProgress = ignore_progress,
+    measure: Measure | None = None,
 ) -> Compressed:
     """Compress a model into the folder `output`, which appears whole or not at all.
 
     `on_progress` receives a row of metrics after every step. A killed run continues from
-    `OUTPUT.partial` with `resume`; on a CPU it ends in the same mask and scales bit for bit. Raises
+    `OUTPUT.partial` with `resume`; on a CPU it ends in the same mask and scales bit for bit. With
+    `measure` the limit of a budget in time is corrected by the time of the chosen mask. Raises
     InputError for any input that cannot be used.
     """
     output = Path(output)
@@ -48,7 +51,7 @@ def compress(
         if plan is None:  # else the run was killed behind its end
             size_bytes = run.predicted_bytes
             with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
-                plan, fitted = learn_plan(run, workspace, on_progress)
+                plan, fitted = learn_plan(run, workspace, on_progress, measure)
                 write_checkpoint(
                     plan,
                     run.base,
@@ -65,7 +68,10 @@ def compress(
 
 
 def learn_plan(
-    run: PreparedRun, workspace: Workspace, on_progress: OnProgress
+    run: PreparedRun,
+    workspace: Workspace,
+    on_progress: OnProgress,
+    measure: Measure | None = None,
 ) -> tuple[Plan, dict[str, Path]]:
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
     with explained_failures(run):
@@ -73,12 +79,16 @@ def learn_plan(
         losses = {"heldout_dense": frozen.heldout_loss()}
         initial, reached = initial_scores(frozen)  # iterative pruning in rounds, by default
         scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
+        if measure is not None:
+            reached = correct_limit(frozen, initial, scores, reached, measure)
         masks = candidate_masks(frozen, scores, reached)
         mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
         scales, norms = learn_scales(frozen, mask)  # section 3.4
         losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
         fitted = fold_scales(frozen, mask, scales)
     provenance = provenance_of(frozen, mask, losses, fitted)
+    if run.time is not None:
+        provenance["time"] = time_record(frozen, mask, measure)
     calibrated = fingerprint(frozen.run.text.token_ids)
     vectors = scores.float().cpu(), mask.cpu(), scales.cpu()
     return Plan(*vectors, provenance, calibrated, None if norms is None else norms.cpu()), fitted

@@ -66,6 +66,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
         "heldout_loss_dense": plan.provenance["losses"]["heldout_dense"],
         "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
         "dense": footprint(compressed.dense).as_dict(),
+        **({"time": plan.provenance["time"]} if "time" in plan.provenance else {}),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from rich.table import Table
@@ -70,6 +71,20 @@ def footprint_table(
     table.add_row("distinct layer shapes", *(str(m["distinct_shapes"]) for m in models))
     sizes = (", ".join(map(str, m["tensor_parallel_sizes"])) for m in models)
     table.add_row("tensor-parallel sizes that fit", *sizes)
+    return table
+
+
+def time_table(time: Mapping[str, Any]) -> Table:
+    """Time asked for, predicted and, where it was, measured; a first mask's where it missed."""
+    title = f"Time of {time['phase']} at batch {time['batch']:,}, context {time['context']:,}"
+    table = _table(title, "", "ms", "times as fast as dense")
+    rows = {"dense": time["dense_seconds"], "asked for": time["asked_seconds"]}
+    masks = {"first mask, ": time.get("first") or {}, "": time}
+    for mask, label in product(masks, ("predicted", "measured")):
+        rows[f"{mask}{label}"] = masks[mask].get(f"{label}_seconds")
+    for label, seconds in rows.items():
+        if seconds is not None:
+            table.add_row(label, f"{1e3 * seconds:.4g}", f"{time['dense_seconds'] / seconds:.3f}")
     return table
 
 

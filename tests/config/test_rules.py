@@ -18,7 +18,7 @@ EQUAL = {"method": "grasp", "start": "equal"}
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"keep": None}, ("one budget", "got none", "--keep, --weights or --kv-per-token")),
+        ({"keep": None}, ("one budget", "got none", "--weights, --kv-per-token or --speedup")),
         ({"keep": None, "weights": "much"}, ("--weights 'much'", "size", "9GiB")),
         (
             {"keep": None, "weights": "9KiB", "cost": "memory", "cached_tokens": 1},
@@ -26,13 +26,20 @@ EQUAL = {"method": "grasp", "start": "equal"}
         ),
         (
             {"keep": None, "weights": "9KiB", "kv_cost_factor": 2.0},
-            ("--set kv-cost-factor=2.0 changes the sizes of --weights", "use --keep"),
+            ("--set kv-cost-factor=2.0 changes what --weights counts", "use --keep"),
         ),
         (
             {"keep": None, "kv_per_token": "1KiB", "targets": "ffn"},
             ("--set targets=ffn removes nothing", "drop one"),
         ),
         ({"cost": "flops"}, ("--cost flops is unknown", "kv-bytes", "package.module:function")),
+        ({"cost": "latency", "batch": 8}, ("--cost latency needs --table, --context:",)),
+        ({"keep": None, "speedup": 2.0}, ("--cost latency needs --table, --batch, --context",)),
+        (
+            {"keep": None, "ttft_seconds": 1.0, "cost": "parameters"},
+            ("--ttft counts by --cost latency, not parameters", "drop --cost"),
+        ),
+        ({"batch": 8}, ("--batch 8 has no effect: --cost parameters counts no time",)),
         ({"cost": "memory"}, ("--cost memory and --cached-tokens", "both")),
         (
             {"kv_cost_factor": 2.0, "targets": "kv"},

@@ -1,0 +1,94 @@
+"""One correction of a budget in time, by a measurement of the mask that the prices chose.
+
+Times of layers do not add up exactly. So the shape of the mask is timed before its columns are
+refitted; where it misses, the limit moves by as much, and the scores are projected once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.mask import ranking_of
+from grasp_deploy.compression.resume import StageResult
+from grasp_deploy.compression.time_budget import phase_of
+from grasp_deploy.pruning.projection import project
+
+CLOSE_ENOUGH = 0.03  # of the seconds asked for
+FIRST, LAST = "timing", "timing-again"  # stages
+Measure = Callable[[ModelShape], float]  # seconds of a shape, in the phase of the budget
+
+
+def correct_limit(
+    frozen: FrozenModel, initial: Tensor, scores: Tensor, reached: Tensor | None, measure: Measure
+) -> Tensor | None:
+    """Time the mask of `(N,)` scores and move the run's limit if it misses what was asked.
+
+    `initial` are the scores before gates, and `reached` the `(N,)` mask of rounds, which is
+    returned: as it was, or that of `initial` under the new limit.
+    """
+    run, time = frozen.run, frozen.run.time
+    assert time is not None and time.asked_seconds is not None, "the budget is a time"
+    mask = reached
+    if mask is None or run.config.learns:
+        mask = ranking_of(frozen, scores).mask
+    _, first = frozen.once(FIRST, partial(_timed, frozen, mask, measure))
+    if not _misses(first, time.asked_seconds):
+        return reached
+    budget = run.budget
+    seconds = time.asked_seconds * first["predicted_seconds"] / first["measured_seconds"]
+    limit = time.limit(seconds, budget.total_cost)
+    limit = min(max(limit, budget.smallest_limit), budget.total_cost)
+    frozen.run = replace(run, budget=replace(budget, limit=limit))
+    return None if reached is None else project(initial, frozen.run.budget)
+
+
+def time_record(frozen: FrozenModel, mask: Tensor, measure: Measure | None) -> dict[str, Any]:
+    """Seconds asked for, predicted and measured of the final `(N,)` mask, and of the first one.
+
+    Without `measure` the prediction stands alone. `first` is None unless the limit was moved.
+    """
+    config, time = frozen.run.config, frozen.run.time
+    assert time is not None, "the cost is a time"
+    record = {
+        "phase": phase_of(config),
+        "batch": config.batch,
+        "context": config.context,
+        "dense_seconds": time.price.dense_seconds,
+        "asked_seconds": time.asked_seconds,
+        "predicted_seconds": _predicted(frozen, mask),
+    }
+    if measure is None or time.asked_seconds is None:
+        return record
+    first = _seconds(frozen.recall(FIRST)[1])
+    last = _seconds(frozen.once(LAST, partial(_timed, frozen, mask, measure))[1])
+    return {**record, **last, "first": first if _misses(first, time.asked_seconds) else None}
+
+
+def _misses(timed: dict[str, Any], asked_seconds: float) -> bool:
+    return abs(timed["measured_seconds"] / asked_seconds - 1) > CLOSE_ENOUGH
+
+
+def _seconds(record: dict[str, Any]) -> dict[str, float]:
+    return {name: record[name] for name in ("predicted_seconds", "measured_seconds")}
+
+
+def _timed(frozen: FrozenModel, mask: Tensor, measure: Measure) -> StageResult:
+    run = frozen.run
+    layers = pruned_layers(run.base.shape, run.budget.units.kept_per_layer(mask))
+    measured = measure(replace(run.base.shape, layers=layers, pruned=True))
+    seconds = {"predicted_seconds": _predicted(frozen, mask), "measured_seconds": measured}
+    return {"mask": mask}, seconds
+
+
+def _predicted(frozen: FrozenModel, mask: Tensor) -> float:
+    time, budget = frozen.run.time, frozen.run.budget
+    assert time is not None, "the cost is a time"
+    return time.seconds(budget.cost_of(mask), budget.total_cost)
