@@ -127,7 +127,7 @@ def _check_machine(path: Path, table: LatencyTable) -> None:
     """InputError if the table's times are those of another processor or GPU."""
     key = "processor" if table.settings.device == "cpu" else "gpu"
     before, here = table.machine.get(key), machine().get(key)
-    if before != here:
+    if before is None or before != here:
         raise InputError(
             f"{path} was measured on another machine ({before}; here: {here or 'no GPU'}), whose "
             f"times are others: {REMEDY} here"

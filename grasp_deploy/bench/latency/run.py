@@ -63,6 +63,7 @@ def bench_latency(
 
         cells += measured_points(dense, group, settings, context, command, advance)
         write_record(unfinished, {**header, "cells": cells})
+    cells.sort(key=lambda cell: (cell.context, cell.batch))  # whatever stood side by side
     return LatencyRecord(**header, cells=cells)
 
 
