@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
@@ -11,7 +11,10 @@ from grasp_deploy.compression.latency_table import LatencyTable, read_table
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.latency import LinearTime
+
+CLOSE_ENOUGH = 0.03  # of the seconds asked for
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,18 @@ class TimeBudget:
                 "model as it is"
             )
         return self.limit(asked, total_cost)
+
+    def corrected(self, budget: Budget, predicted: float, measured: float) -> Budget | None:
+        """The budget whose limit is moved by predicted over measured seconds of a mask under it.
+
+        None where the measured time is close enough. The limit stays one that a mask can meet.
+        """
+        asked, total = self.asked_seconds, budget.total_cost
+        assert asked is not None, "the budget is a time"
+        if abs(measured / asked - 1) <= CLOSE_ENOUGH:
+            return None
+        limit = self.limit(asked * predicted / measured, total)
+        return replace(budget, limit=min(max(limit, budget.smallest_limit), total))
 
     def beyond_reach(self, smallest_cost: float, total_cost: float) -> InputError:
         """The error for a time that even the least of every layer takes longer than."""

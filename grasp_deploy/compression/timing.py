@@ -21,7 +21,6 @@ from grasp_deploy.compression.resume import StageResult
 from grasp_deploy.compression.time_budget import phase_of
 from grasp_deploy.pruning.projection import project
 
-CLOSE_ENOUGH = 0.03  # of the seconds asked for
 FIRST, LAST = "timing", "timing-again"  # stages
 Measure = Callable[[ModelShape], float]  # seconds of a shape, in the phase of the budget
 
@@ -35,19 +34,16 @@ def correct_limit(
     returned: as it was, or that of `initial` under the new limit.
     """
     run, time = frozen.run, frozen.run.time
-    assert time is not None and time.asked_seconds is not None, "the budget is a time"
+    assert time is not None, "the cost is a time"
     mask = reached
     if mask is None or run.config.learns:
         mask = ranking_of(frozen, scores).mask
-    _, first = frozen.once(FIRST, partial(_timed, frozen, mask, measure))
-    if not _misses(first, time.asked_seconds):
+    first = _seconds(frozen.once(FIRST, partial(_timed, frozen, mask, measure))[1])
+    corrected = time.corrected(run.budget, *first.values())
+    if corrected is None:
         return reached
-    budget = run.budget
-    seconds = time.asked_seconds * first["predicted_seconds"] / first["measured_seconds"]
-    limit = time.limit(seconds, budget.total_cost)
-    limit = min(max(limit, budget.smallest_limit), budget.total_cost)
-    frozen.run = replace(run, budget=replace(budget, limit=limit))
-    return None if reached is None else project(initial, frozen.run.budget)
+    frozen.run = replace(run, budget=corrected)
+    return None if reached is None else project(initial, corrected)
 
 
 def time_record(frozen: FrozenModel, mask: Tensor, measure: Measure | None) -> dict[str, Any]:
@@ -65,15 +61,12 @@ def time_record(frozen: FrozenModel, mask: Tensor, measure: Measure | None) -> d
         "asked_seconds": time.asked_seconds,
         "predicted_seconds": _predicted(frozen, mask),
     }
-    if measure is None or time.asked_seconds is None:
+    if measure is None:
         return record
     first = _seconds(frozen.recall(FIRST)[1])
     last = _seconds(frozen.once(LAST, partial(_timed, frozen, mask, measure))[1])
-    return {**record, **last, "first": first if _misses(first, time.asked_seconds) else None}
-
-
-def _misses(timed: dict[str, Any], asked_seconds: float) -> bool:
-    return abs(timed["measured_seconds"] / asked_seconds - 1) > CLOSE_ENOUGH
+    moved = time.corrected(frozen.run.budget, *first.values()) is not None
+    return {**record, **last, "first": first if moved else None}
 
 
 def _seconds(record: dict[str, Any]) -> dict[str, float]:
