@@ -222,6 +222,21 @@ def test_peak_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "24 GB" in capsys.readouterr().out
 
 
+def test_latency_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = ("--table", str(tmp_path / "table.json"))
+    record = run("latency_table", tmp_path / "record.json", "--smoke", *table, "--speedup", "999")
+    assert record["rows"][0]["refused"], "beyond reach, or no price where noise is large"
+    before = (tmp_path / "table.json").read_bytes()
+    record = run("latency_table", tmp_path / "again.json", "--smoke", *table, "--speedup", "1.01")
+    assert (tmp_path / "table.json").read_bytes() == before, "a table that is there is read"
+    (row,) = record["rows"]
+    if "refused" not in row:  # noise on a tiny model may leave it no price
+        timed = row["timed"][0]
+        assert timed["predicted_seconds"] <= row["dense_seconds"] / 1.01
+        assert timed["measured_seconds"] > 0
+    assert "Times as fast as dense" in capsys.readouterr().out
+
+
 @pytest.mark.all
 @pytest.mark.vllm
 @pytest.mark.slow
