@@ -177,9 +177,9 @@ def is_done(config: CompressConfig, output: Path) -> bool:
 
 def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
     """Raise InputError for what vLLM would refuse after the work: its absence, a port, a size."""
+    from grasp_deploy.checkpoint.limits import installed_platform
     from grasp_deploy.engine.flags import read_flags
     from grasp_deploy.engine.serve import HOST, PORT, check_port
-    from grasp_deploy.engine.vllm_process import installed_platform
 
     installed_platform()
     flags = read_flags(vllm_arguments)

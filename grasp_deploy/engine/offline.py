@@ -10,10 +10,14 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.limits import check_tensor_parallel, check_vllm_runs
+from grasp_deploy.checkpoint.limits import (
+    check_tensor_parallel,
+    check_vllm_runs,
+    installed_platform,
+)
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
-from grasp_deploy.engine.vllm_process import installed_platform, vllm_child_environment
+from grasp_deploy.engine.vllm_process import vllm_child_environment
 
 GREEDY_CACHE_BYTES = 64 * 2**20  # of each worker
 PATIENCE_SECONDS = 600.0

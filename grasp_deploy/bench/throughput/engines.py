@@ -13,10 +13,10 @@ from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.memory.prefill import predict_prefill
 from grasp_deploy.bench.throughput.record import ThroughputSettings
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.limits import check_vllm_runs
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_vllm_runs
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.engine.flags import FORMAT
-from grasp_deploy.engine.vllm_process import BLOCK_TOKENS, vllm_child_environment, vllm_platform
+from grasp_deploy.engine.vllm_process import vllm_child_environment, vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 

@@ -12,14 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, installed_platform
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
-from grasp_deploy.engine.vllm_process import (
-    BLOCK_TOKENS,
-    answer_to_its_name,
-    installed_platform,
-    vllm_child_environment,
-)
+from grasp_deploy.engine.vllm_process import answer_to_its_name, vllm_child_environment
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.settings import TaskSettings
