@@ -10,6 +10,7 @@ from grasp_deploy.cli import checkpoint, compress
 from grasp_deploy.cli.bench import bench_app
 from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, silence_libraries, tidy_process
 from grasp_deploy.cli.evaluate import evaluate_app
+from grasp_deploy.cli.fit import fit_command
 from grasp_deploy.cli.report import report_command
 from grasp_deploy.version import __version__
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command("up")(compress.up_command)
 app.command("compress")(compress.compress_command)
+app.command("fit")(fit_command)
 app.command("inspect")(checkpoint.inspect_command)
 app.command("verify")(checkpoint.verify_command)
 # vLLM's flags are understood with or without -- before them.

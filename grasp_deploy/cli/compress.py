@@ -73,7 +73,7 @@ def compress_command(
     if as_json:
         print_json(record)
     else:
-        _print_compressed(record)
+        print_compressed(record)
 
 
 @takes_config
@@ -86,22 +86,12 @@ def up_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Compress MODEL unless that is already done, verify the result, and serve it."""
-    from grasp_deploy.checkpoint.plan import PLAN_FILE
-    from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.engine.serve import check_before_serving, serve
 
     flags, output = vllm_flags or [], output or default_output(config)
     _check_before_compressing(config, flags)
-    if overwrite or not (output / PLAN_FILE).is_file():
-        resume = not overwrite and Workspace.begun_with(output, config)
-        _print_compressed(_compress(config, output, shard_size, resume, overwrite))
-    elif is_done(config, output):
-        stderr.print(f"{output} is already the result of these options", soft_wrap=True)
-    else:
-        raise InputError(
-            f"{output} is damaged, or was made with other options, files or release: name another "
-            "--output, or replace it with --overwrite"
-        )
+    if record := compress_unless_done(config, output, shard_size, overwrite):
+        print_compressed(record)
     check_before_serving(output, flags)
     checks = run_verify(output, config.model, "transformers", config.device)
     failed = next((check for check in checks if not check["ok"]), None)
@@ -167,6 +157,25 @@ def default_output(config: CompressConfig) -> Path:
     return Path(re.sub(r"[^\w.-]+", "-", f"{model}-{name}-{getattr(config, name)}"))
 
 
+def compress_unless_done(
+    config: CompressConfig, output: Path, shard_size: str, overwrite: bool
+) -> dict[str, Any] | None:
+    """Compress, going on with an unfinished run; None where OUTPUT is already what comes of it."""
+    from grasp_deploy.checkpoint.plan import PLAN_FILE
+    from grasp_deploy.compression.resume import Workspace
+
+    if overwrite or not (output / PLAN_FILE).is_file():
+        resume = not overwrite and Workspace.begun_with(output, config)
+        return _compress(config, output, shard_size, resume, overwrite)
+    if not is_done(config, output):
+        raise InputError(
+            f"{output} is damaged, or was made with other options, files or release: name another "
+            "--output, or replace it with --overwrite"
+        )
+    stderr.print(f"{output} is already the result of these options", soft_wrap=True)
+    return None
+
+
 def is_done(config: CompressConfig, output: Path) -> bool:
     """True if the output is what this config would make: same files, options, seed and release."""
     from grasp_deploy.compression.prepare import prepare
@@ -217,7 +226,7 @@ def _compress(
     return compression_record(made)
 
 
-def _print_compressed(record: dict[str, Any]) -> None:
+def print_compressed(record: dict[str, Any]) -> None:
     """Print what was kept, its footprint, and the loss on held-out text."""
     from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table
 

@@ -70,6 +70,29 @@ class CompressOptions:
         None,
         "Budget",
     )
+    gpu_memory: str | None = option(
+        "Instead of --keep: memory of the GPU, such as 24GiB, that is to hold weights, --sequences "
+        "of --context tokens each, and what vLLM needs (cost: memory).",
+        None,
+        "Deployment",
+    )
+    concurrent: Count | None = option(
+        "Sequences served at a time, for --gpu-memory.", None, "Deployment", flag="--sequences"
+    )
+    context: Count | None = option(
+        "Tokens of each sequence, prompt and answer, for --gpu-memory.", None, "Deployment"
+    )
+    kv_dtype: Literal["auto", "bf16", "fp8"] = option(
+        "Cached keys and values: bf16 or fp8; auto: as the weights.", "auto", "Deployment"
+    )
+    gpu_memory_utilization: Share = option(
+        "Share of the GPU's memory that vLLM may take.", 0.9, "Deployment"
+    )
+    overhead: str = option(
+        "Memory of vLLM's own, beside weights, cache and activations: CUDA and its graphs.",
+        "1GiB",
+        "Deployment",
+    )
     kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
     targets: Literal["both", "ffn", "kv"] = study(
         "Units that may be removed: both, ffn or kv.", "both"
@@ -186,7 +209,8 @@ class CompressOptions:
     @property
     def cost_model(self) -> str:
         """The cost model, with the default that the kind of budget implies."""
-        return self.cost or ("kv-bytes" if self.kv_per_token else "parameters")
+        implied = "kv-bytes" if self.kv_per_token else "memory" if self.gpu_memory else "parameters"
+        return self.cost or implied
 
     @property
     def effective_multiples(self) -> tuple[int, int]:

@@ -9,7 +9,9 @@ from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-BUDGETS = ("keep", "weights", "kv_per_token")
+BUDGETS = ("keep", "weights", "kv_per_token", "gpu_memory")
+COST_OF_BUDGET = {"weights": "parameters", "kv_per_token": "kv-bytes", "gpu_memory": "memory"}
+DEPLOYMENT = ("concurrent", "context", "kv_dtype", "gpu_memory_utilization", "overhead")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
 GATE_OPTIONS = (
@@ -27,10 +29,14 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
     budgets = [name for name in BUDGETS if getattr(config, name) is not None]
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
-        yield f"exactly one budget is needed, got {given}: give --keep, --weights or --kv-per-token"
+        yield (
+            f"exactly one budget is needed, got {given}: give --keep, --weights, --kv-per-token or "
+            "--gpu-memory"
+        )
         return
     budget = flag(config, budgets[0])
-    implied_cost = {"weights": "parameters", "kv_per_token": "kv-bytes"}.get(budgets[0])
+    yield from _deployment_problems(config)
+    implied_cost = COST_OF_BUDGET.get(budgets[0])
     if implied_cost is None:
         return
     try:
@@ -45,13 +51,31 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
         yield f"{budget} with {assigned(config, 'targets')} removes nothing: drop one of them"
 
 
+def _deployment_problems(config: CompressOptions) -> Iterator[str]:
+    if config.gpu_memory is None:
+        for name in DEPLOYMENT:
+            if getattr(config, name) != getattr(type(config), name):  # the default
+                yield f"{assigned(config, name)} belongs to --gpu-memory: give both, or drop it"
+        return
+    if config.concurrent is None or config.context is None:
+        yield (
+            "--gpu-memory holds a load beside the weights: say how many --sequences are served at "
+            "a time, and the --context of each in tokens"
+        )
+    try:
+        parse_bytes(config.overhead, "--overhead")
+    except InputError as error:
+        yield str(error)
+
+
 def _cost_problems(config: CompressOptions) -> Iterator[str]:
     if config.cost_model not in COST_MODELS and ":" not in config.cost_model:
         yield (
             f"--cost {config.cost} is unknown: choose {', '.join(COST_MODELS)} or your own "
             "package.module:function"
         )
-    if (config.cost_model == "memory") != (config.cached_tokens is not None):
+    counts_tokens = config.cost_model == "memory" and config.gpu_memory is None
+    if counts_tokens != (config.cached_tokens is not None):
         yield "--cost memory and --cached-tokens go together: give both or neither"
     if config.kv_cost_factor != 1 and (config.targets != "both" or config.cost_model == "kv-bytes"):
         only = assigned(config, "targets") if config.targets != "both" else "--cost kv-bytes"

@@ -18,7 +18,10 @@ EQUAL = {"method": "grasp", "start": "equal"}
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"keep": None}, ("one budget", "got none", "--keep, --weights or --kv-per-token")),
+        (
+            {"keep": None},
+            ("one budget", "got none", "--keep", "or --gpu-memory"),
+        ),
         ({"keep": None, "weights": "much"}, ("--weights 'much'", "size", "9GiB")),
         (
             {"keep": None, "weights": "9KiB", "cost": "memory", "cached_tokens": 1},
