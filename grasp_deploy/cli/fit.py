@@ -45,14 +45,14 @@ def fit_command(
     from grasp_deploy.fit.table import misses, offer_table, served_table
 
     fit = predict_fit(config)
+    if fit.impossible and not dry_run:
+        raise InputError(fit.impossible)
     document = fit.as_dict()
     if not as_json:
         stdout.print(offer_table(fit))
         print_line(fit.verdict)
     if not (dry_run or fit.fits):
         assert output is not None, "checked above"
-        if fit.impossible:
-            raise InputError(fit.impossible)
         record = compress_unless_done(config, output, shard_size, overwrite)
         with stderr.status("asking vLLM what it holds"):
             served = serve_fit(output, fit)
