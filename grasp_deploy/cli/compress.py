@@ -89,22 +89,12 @@ def up_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Compress MODEL unless that is already done, verify the result, and serve it."""
-    from grasp_deploy.checkpoint.plan import PLAN_FILE
-    from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.engine.serve import check_before_serving, serve
 
     flags, output = vllm_flags or [], output or default_output(config)
     _check_before_compressing(config, flags)
-    if overwrite or not (output / PLAN_FILE).is_file():
-        resume = not overwrite and Workspace.begun_with(output, config)
-        print_compressed(run_compress(config, output, shard_size, resume, overwrite))
-    elif is_done(config, output):
-        stderr.print(f"{output} is already the result of these options", soft_wrap=True)
-    else:
-        raise InputError(
-            f"{output} is damaged, or was made with other options, files or release: name another "
-            "--output, or replace it with --overwrite"
-        )
+    if record := compress_unless_done(config, output, shard_size, overwrite):
+        print_compressed(record)
     check_before_serving(output, flags)
     checks = run_verify(output, config.model, "transformers", config.device)
     failed = next((check for check in checks if not check["ok"]), None)
@@ -170,6 +160,32 @@ def default_output(config: CompressConfig) -> Path:
     return Path(re.sub(r"[^\w.-]+", "-", f"{model}-{name}-{getattr(config, name)}"))
 
 
+def compress_unless_done(
+    config: CompressConfig,
+    output: Path,
+    shard_size: str,
+    overwrite: bool,
+    by: Callable[..., Compressed] | None = None,
+) -> dict[str, Any] | None:
+    """Compress, going on with an unfinished run; None where OUTPUT is already what comes of it.
+
+    `by` is another function than `compress`.
+    """
+    from grasp_deploy.checkpoint.plan import PLAN_FILE
+    from grasp_deploy.compression.resume import Workspace
+
+    if overwrite or not (output / PLAN_FILE).is_file():
+        resume = not overwrite and Workspace.begun_with(output, config)
+        return run_compress(config, output, shard_size, resume, overwrite, by)
+    if not is_done(config, output):
+        raise InputError(
+            f"{output} is damaged, or was made with other options, files or release: name another "
+            "--output, or replace it with --overwrite"
+        )
+    stderr.print(f"{output} is already the result of these options", soft_wrap=True)
+    return None
+
+
 def is_done(config: CompressConfig, output: Path) -> bool:
     """True if the output is what this config would make: same files, options, seed and release."""
     from grasp_deploy.compression.prepare import prepare
@@ -180,9 +196,9 @@ def is_done(config: CompressConfig, output: Path) -> bool:
 
 def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
     """Raise InputError for what vLLM would refuse after the work: its absence, a port, a size."""
+    from grasp_deploy.checkpoint.limits import installed_platform
     from grasp_deploy.engine.flags import read_flags
     from grasp_deploy.engine.serve import HOST, PORT, check_port
-    from grasp_deploy.engine.vllm_process import installed_platform
 
     installed_platform()
     flags = read_flags(vllm_arguments)

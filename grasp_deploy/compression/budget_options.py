@@ -12,6 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.deployment import (
+    KV_BYTES,
+    Load,
+    Room,
+    deployment_memory,
+    served_block_tokens,
+)
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
@@ -79,6 +86,8 @@ def _limit(
     if config.keep is not None:
         # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
         return float(Fraction(str(config.keep)) * Fraction(total))
+    if config.gpu_memory is not None:
+        return _limit_in_room(config, shape, total)
     if time is not None:
         return time.asked_limit(total)
     option, dense, fixed, scale = _in_bytes(config, shape, total)
@@ -92,11 +101,44 @@ def _limit(
     return (asked - fixed) / scale
 
 
+def load_of(config: CompressConfig) -> Load:
+    """The load that a deployment's budget holds."""
+    assert config.concurrent is not None and config.context is not None, "checked with the config"
+    width = KV_BYTES.get(config.kv_dtype)
+    return Load(config.concurrent, config.context, width, served_block_tokens())
+
+
+def room_of(config: CompressConfig) -> Room:
+    """The memory that a deployment's budget leaves the server."""
+    assert config.gpu_memory is not None, "asked of a deployment's budget only"
+    memory_bytes = parse_bytes(config.gpu_memory, "--gpu-memory")
+    overhead_bytes = parse_bytes(config.overhead, "--overhead")
+    return Room(memory_bytes, config.gpu_memory_utilization, overhead_bytes)
+
+
+def _limit_in_room(config: CompressConfig, shape: ModelShape, total: float) -> float:
+    """What the dense model's deployment may still cost, so that all of it fits the room."""
+    room = room_of(config)
+    dense = deployment_memory(shape, load_of(config), room.overhead_bytes)
+    if dense.total_bytes <= room.usable_bytes:
+        raise InputError(
+            f"--gpu-memory {config.gpu_memory} holds {config.model} with this load as it is, in "
+            f"{format_bytes(dense.total_bytes)}: serve it unpruned, or ask for less memory or a "
+            "larger load"
+        )
+    return room.usable_bytes - (dense.total_bytes - total)
+
+
 def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: float) -> str:
     """A limit written as the option that sets it, rounded up."""
     if config.keep is not None:
         steps = math.ceil(10_000 * Fraction(limit) / Fraction(total))
         return f"--keep {steps / 10_000:g}"
+    if config.gpu_memory is not None:
+        room = room_of(config)
+        dense = deployment_memory(shape, load_of(config), room.overhead_bytes)
+        size = room.memory_for(dense.total_bytes - total + limit)
+        return f"--gpu-memory {size} ({format_bytes(size)})"
     option, _, fixed, scale = _in_bytes(config, shape, total)
     size = math.ceil(fixed + limit * scale)
     return f"{option} {size} ({format_bytes(size)})"
@@ -135,7 +177,7 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
         qkv_bias=shape.qkv_bias,
         mlp_bias=shape.mlp_bias,
         bytes_per_parameter=shape.bytes_per_parameter,
-        bytes_per_kv_value=shape.bytes_per_parameter,
+        bytes_per_kv_value=KV_BYTES.get(config.kv_dtype, shape.bytes_per_parameter),
     )
     match config.cost_model:
         case "parameters":
@@ -147,8 +189,10 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
             assert time is not None, "the cost is a time"
             return latency_cost(units, time.price)
         case "memory":
-            assert config.cached_tokens is not None, "checked with the config"
-            return memory_cost(units, widths, config.cached_tokens)
+            tokens = config.cached_tokens
+            if tokens is None:
+                tokens = load_of(config).cached_tokens
+            return memory_cost(units, widths, tokens)
     return _own_costs(config.cost_model, units, shape)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.deployment import check_context
+from grasp_deploy.checkpoint.format.shapes import limits_of
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
@@ -128,6 +130,9 @@ def prepare(config: CompressConfig) -> PreparedRun:
     )
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
+    if config.context is not None:
+        positions = limits_of(base.config).max_position_embeddings
+        check_context(config.context, positions, config.model)
     budget = budget_for(config, base.shape, device)
     tokenizer = load_tokenizer(source.directory)
     text = read_calibration(tokenizer, sources, config.sequence_length, config.sequences)

@@ -92,9 +92,6 @@ class CompressOptions:
     batch: Count | None = option(
         "Sequences at a time of the table's times.", None, "Budget", shown="help-all"
     )
-    context: Count | None = option(
-        "Tokens of a sequence at its end, as in the table.", None, "Budget", shown="help-all"
-    )
     cost: str | None = option(
         "Cost model: parameters, kv-bytes, memory, latency, or your own package.module:function.",
         None,
@@ -105,6 +102,31 @@ class CompressOptions:
         None,
         "Budget",
         shown="help-all",
+    )
+    gpu_memory: str | None = option(
+        "Instead of --keep: memory of the GPU, such as 24GiB, that is to hold weights, --sequences "
+        "of --context tokens each, and what vLLM needs (cost: memory).",
+        None,
+        "Deployment",
+    )
+    concurrent: Count | None = option(
+        "Sequences served at a time, for --gpu-memory.", None, "Deployment", flag="--sequences"
+    )
+    context: Count | None = option(
+        "Tokens of each sequence, prompt and answer, for --gpu-memory and --table.",
+        None,
+        "Deployment",
+    )
+    kv_dtype: Literal["auto", "bf16", "fp8"] = option(
+        "Cached keys and values: bf16 or fp8; auto: as the weights.", "auto", "Deployment"
+    )
+    gpu_memory_utilization: Share = option(
+        "Share of the GPU's memory that vLLM may take.", 0.9, "Deployment"
+    )
+    overhead: str = option(
+        "Memory of vLLM's own, beside weights, cache and activations: CUDA and its graphs.",
+        "1GiB",
+        "Deployment",
     )
     kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
     targets: Literal["both", "ffn", "kv"] = study(
@@ -222,8 +244,8 @@ class CompressOptions:
     @property
     def cost_model(self) -> str:
         """The cost model, with the default that the kind of budget implies."""
-        implied = "kv-bytes" if self.kv_per_token else "latency" if self.in_time else "parameters"
-        return self.cost or implied
+        implied = "kv-bytes" if self.kv_per_token else "memory" if self.gpu_memory else "parameters"
+        return self.cost or ("latency" if self.in_time else implied)
 
     @property
     def in_time(self) -> bool:

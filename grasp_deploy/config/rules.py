@@ -9,12 +9,12 @@ from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-BUDGETS = ("keep", "weights", "kv_per_token", *TIMES)
-IMPLIED_COST = {
-    "weights": "parameters",
-    "kv_per_token": "kv-bytes",
+BUDGETS = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES)
+COST_OF_BUDGET = {
+    **{"weights": "parameters", "kv_per_token": "kv-bytes", "gpu_memory": "memory"},
     **dict.fromkeys(TIMES, "latency"),
 }
+DEPLOYMENT = ("concurrent", "context", "kv_dtype", "gpu_memory_utilization", "overhead")
 COST_MODELS = ("parameters", "kv-bytes", "memory", "latency")
 TABLE_OPTIONS = ("table", "batch", "context")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
@@ -33,11 +33,14 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
     budgets = [name for name in BUDGETS if getattr(config, name) is not None]
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
-        choice = "--keep, --weights, --kv-per-token or --speedup"
-        yield f"exactly one budget is needed, got {given}: give {choice}"
+        yield (
+            f"exactly one budget is needed, got {given}: give --keep, --weights, --kv-per-token, "
+            "--gpu-memory or --speedup"
+        )
         return
     budget = flag(config, budgets[0])
-    implied_cost = IMPLIED_COST.get(budgets[0])
+    yield from _deployment_problems(config)
+    implied_cost = COST_OF_BUDGET.get(budgets[0])
     if implied_cost is None:
         return
     if implied_cost != "latency":
@@ -53,13 +56,33 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
         yield f"{budget} with {assigned(config, 'targets')} removes nothing: drop one of them"
 
 
+def _deployment_problems(config: CompressOptions) -> Iterator[str]:
+    if config.gpu_memory is None:
+        for name in DEPLOYMENT:
+            if name == "context" and config.cost_model == "latency":
+                continue
+            if getattr(config, name) != getattr(type(config), name):  # the default
+                yield f"{assigned(config, name)} belongs to --gpu-memory: give both, or drop it"
+        return
+    if config.concurrent is None or config.context is None:
+        yield (
+            "--gpu-memory holds a load beside the weights: say how many --sequences are served at "
+            "a time, and the --context of each in tokens"
+        )
+    try:
+        parse_bytes(config.overhead, "--overhead")
+    except InputError as error:
+        yield str(error)
+
+
 def _cost_problems(config: CompressOptions) -> Iterator[str]:
     if config.cost_model not in COST_MODELS and ":" not in config.cost_model:
         yield (
             f"--cost {config.cost} is unknown: choose {', '.join(COST_MODELS)} or your own "
             "package.module:function"
         )
-    if (config.cost_model == "memory") != (config.cached_tokens is not None):
+    counts_tokens = config.cost_model == "memory" and config.gpu_memory is None
+    if counts_tokens != (config.cached_tokens is not None):
         yield "--cost memory and --cached-tokens go together: give both or neither"
     missing = [flag(config, name) for name in TABLE_OPTIONS if getattr(config, name) is None]
     if config.cost_model == "latency" and missing:
@@ -112,7 +135,10 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
     if config.learns and config.targets == "ffn":
         yield ("gate_site", "swap_groups"), f"{targets} leaves KV groups alone; drop {targets}"
     if config.cost_model != "latency":
-        yield TABLE_OPTIONS, f"--cost {config.cost_model} counts no time; choose --cost latency"
+        yield (
+            ("table", "batch"),
+            f"--cost {config.cost_model} counts no time; choose --cost latency",
+        )
     if not config.compensation:
         refit = ("compensation_sequences", "ridge")
         yield refit, f"{compensation} skips the refit; drop {compensation}"

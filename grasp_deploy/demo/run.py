@@ -11,6 +11,7 @@ from typing import Any
 
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression.compress import compress
@@ -18,7 +19,6 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.engine.serve import running_server
-from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.files.progress import OnProgress

@@ -10,10 +10,14 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.limits import check_tensor_parallel, check_vllm_runs
+from grasp_deploy.checkpoint.limits import (
+    check_tensor_parallel,
+    check_vllm_runs,
+    installed_platform,
+)
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
-from grasp_deploy.engine.vllm_process import installed_platform, vllm_child_environment
+from grasp_deploy.engine.vllm_process import vllm_child_environment
 
 GREEDY_CACHE_BYTES = 64 * 2**20  # of each worker
 PATIENCE_SECONDS = 600.0
@@ -58,6 +62,24 @@ def kv_capacity(
         "seed": seed,
     }
     return KvCapacity(**_ask(directory, engine)["capacity"])
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What a running engine holds: bytes of its weights and of its KV cache, and the capacity."""
+
+    weight_bytes: Annotated[int, Meta(ge=1, le=2**62)]
+    kv_bytes: Annotated[int, Meta(ge=1, le=2**62)]
+    capacity: KvCapacity
+
+
+def deployed(directory: Path, engine: dict[str, Any]) -> Deployed:
+    """Start the engine of a deployment and count what it holds. Raises like greedy_tokens.
+
+    `engine` are vLLM's own arguments; the weights are read as they are stored.
+    """
+    answer = _ask(directory, engine)
+    return Deployed(answer["weight_bytes"], answer["kv_bytes"], KvCapacity(**answer["capacity"]))
 
 
 def greedy_tokens(
@@ -113,11 +135,35 @@ def _answer(engine: dict[str, Any], prompts: list[list[int]], new_tokens: int) -
     cache = llm.llm_engine.vllm_config.cache_config
     return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "weight_bytes": sum(llm.apply_model(_weight_bytes)),
+        "kv_bytes": sum(llm.collective_rpc(_cache_bytes)),
         "capacity": {
             "cached_tokens": cache.num_gpu_blocks * cache.block_size,
             "sequences": int(cache.kv_cache_max_concurrency),
         },
     }
+
+
+def _weight_bytes(model: Any) -> int:
+    """Bytes of a worker's weights, tied ones once.
+
+    On a CPU vLLM packs most matrices for its kernels and leaves empty parameters: there the sizes
+    of the layer count.
+    """
+    from vllm.model_executor.layers.linear import LinearBase
+
+    total: int = sum(parameter.nbytes for parameter in model.parameters())
+    for layer in model.modules():
+        if isinstance(layer, LinearBase) and not layer.weight.numel():
+            values = layer.input_size_per_partition * layer.output_size_per_partition
+            total += values * layer.params_dtype.itemsize
+    return total
+
+
+def _cache_bytes(worker: Any) -> int:
+    """Bytes that a worker has allocated for its KV cache; layers may share storage."""
+    storages = {cache.untyped_storage() for cache in worker.model_runner.kv_caches}
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 if __name__ == "__main__":

@@ -16,11 +16,16 @@ from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.format.shapes import limits_of, model_shape, read_config, rope_of
-from grasp_deploy.checkpoint.limits import Platform, check_tensor_parallel, check_vllm_runs
+from grasp_deploy.checkpoint.limits import (
+    Platform,
+    check_tensor_parallel,
+    check_vllm_runs,
+    installed_platform,
+)
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_folder
 from grasp_deploy.engine.child import log_tail, running
 from grasp_deploy.engine.flags import read_flags
-from grasp_deploy.engine.vllm_process import engine_environment, installed_platform, server_module
+from grasp_deploy.engine.vllm_process import engine_environment, server_module
 from grasp_deploy.errors import ChildError, InputError, printable
 
 HOST = "127.0.0.1"

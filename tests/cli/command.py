@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.cli.app import app
-from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.errors import InputError
 
 REPOSITORY = Path(__file__).parents[2]

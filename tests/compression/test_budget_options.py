@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.deployment import Load, deployment_memory, served_block_tokens
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.compression.budget_options import budget_for, unit_costs, unit_table
@@ -47,6 +49,29 @@ def test_keep_means_the_decimal_that_was_written(keep: float) -> None:
 def test_keeping_everything_keeps_every_unit() -> None:
     whole = budget(keep=1.0, kv_cost_factor=0.37)
     assert bool(project(torch.rand(whole.units.size), whole).all())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(("kv_dtype", "width"), [("auto", None), ("fp8", 1)])
+def test_a_deployment_fits_the_memory_that_was_asked_for(
+    name: str, kv_dtype: str, width: int | None
+) -> None:
+    shape = model_shape(tiny_config(**VARIANTS[name]).to_dict())
+    words = {"concurrent": 8, "context": 4096, "kv_dtype": kv_dtype, "overhead": "1MiB"}
+    load = Load(8, 4096, width, served_block_tokens())
+    dense = deployment_memory(shape, load, 2**20)
+    prunable = dense.kv_bytes + sum(
+        math.prod(size) * shape.bytes_per_parameter
+        for name, size in shape.tensor_shapes().items()
+        if "_proj." in name
+    )
+    asked = int((dense.total_bytes - 0.4 * prunable) / 0.9)
+    found = budget(shape, gpu_memory=str(asked), **words)
+    after = deployment_memory(pruned_shape(found, shape), load, 2**20)
+    left = int(0.9 * asked) - after.total_bytes
+    # Activations are counted as the dense model's. No unit is larger than a group with its cache.
+    left -= dense.activation_bytes - after.activation_bytes
+    assert 0 <= left <= float(found.costs.max())
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -99,6 +124,7 @@ def test_multiples_of_the_tensor_parallel_size_join_the_others() -> None:
         {"weights": "1KiB"},
         {"weights": "1KiB", "targets": "ffn"},
         {"kv_per_token": "700"},
+        {"gpu_memory": "2MiB", "overhead": "1", "concurrent": 8, "context": 4096},
     ],
 )
 def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, Any]) -> None:
@@ -124,6 +150,10 @@ def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, 
             "96 FFN channels, but must keep 100: a multiple of 5 ",
         ),
         ({"weights": "1GiB"}, "--weights 1GiB is more than the dense model's .* KiB: ask for less"),
+        (
+            {"gpu_memory": "1TiB", "concurrent": 1, "context": 64},
+            r"1TiB holds m with this load as it is, in 1\.\d\d GiB: serve it unpruned",
+        ),
         ({"kv_per_token": "1MiB"}, "--kv-per-token 1MiB is more than the dense model's 1.50 KiB"),
     ],
 )

@@ -18,7 +18,10 @@ EQUAL = {"method": "grasp", "start": "equal"}
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"keep": None}, ("one budget", "got none", "--weights, --kv-per-token or --speedup")),
+        (
+            {"keep": None},
+            ("one budget", "got none", "--keep", "--gpu-memory or --speedup"),
+        ),
         ({"keep": None, "weights": "much"}, ("--weights 'much'", "size", "9GiB")),
         (
             {"keep": None, "weights": "9KiB", "cost": "memory", "cached_tokens": 1},

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from grasp_deploy.checkpoint import limits
+from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.engine.vllm_process import (
     BINDING_VARIABLE,
     engine_environment,
-    installed_platform,
     server_module,
     thread_binding,
 )
@@ -25,7 +26,8 @@ def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
             raise PackageNotFoundError(name)
         return versions[name.replace("-", "_")]
 
-    monkeypatch.setattr(vllm_process, "version", version)
+    for module in (limits, vllm_process):
+        monkeypatch.setattr(module, "version", version)
 
 
 def test_the_installed_package_tells_platform_and_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,9 @@ from dataclasses import replace
 from grasp_deploy.bench.kv.record import Cell, KvRecord, KvSettings
 from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.record import record_models
-from grasp_deploy.checkpoint.limits import Platform
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
 from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.engine.offline import kv_capacity, predict_capacity
-from grasp_deploy.engine.vllm_process import BLOCK_TOKENS, installed_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter

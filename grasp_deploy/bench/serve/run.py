@@ -21,6 +21,7 @@ from grasp_deploy.bench.serve.record import Cell, LoadPoint, Sample, ServeRecord
 from grasp_deploy.bench.serve.vllm_bench import bench_serve_environment, load_arguments
 from grasp_deploy.bench.throughput.run import rounds
 from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.serve import (
@@ -29,7 +30,6 @@ from grasp_deploy.engine.serve import (
     cpu_cache_bytes,
     running_server,
 )
-from grasp_deploy.engine.vllm_process import installed_platform
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.record import new_record

@@ -12,11 +12,12 @@ from typing import Any
 from grasp_deploy.bench.limits import check_positions, check_room
 from grasp_deploy.bench.memory.prefill import predict_prefill
 from grasp_deploy.bench.throughput.record import ThroughputSettings
+from grasp_deploy.checkpoint.deployment import Load, kv_bytes
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.limits import check_vllm_runs
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_vllm_runs
 from grasp_deploy.checkpoint.read.loading import resolve_device
 from grasp_deploy.engine.flags import FORMAT
-from grasp_deploy.engine.vllm_process import BLOCK_TOKENS, vllm_child_environment, vllm_platform
+from grasp_deploy.engine.vllm_process import vllm_child_environment, vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 
@@ -55,22 +56,17 @@ def _checked_for_vllm(
     block = BLOCK_TOKENS[platform]
     memory = settings.kv_memory_bytes
     if memory is None:
-        memory = kv_pool_bytes(models[0].shape, max(settings.batches), settings.tokens, block)
+        load = Load(max(settings.batches), settings.tokens, block_tokens=block)
+        memory = kv_bytes(models[0].shape, load)
     for model in models:
         check_vllm_runs(model.shape, platform)
-        least = kv_pool_bytes(model.shape, 1, settings.tokens, block)
+        least = kv_bytes(model.shape, Load(1, settings.tokens, block_tokens=block))
         if memory < least:
             raise InputError(
                 f"--kv-memory of {memory:,} bytes does not hold one sequence of {settings.tokens} "
                 f"tokens of {model.name}: give at least {ceil(least / 2**20)}MiB"
             )
     return replace(settings, device=platform, kv_memory_bytes=memory)
-
-
-def kv_pool_bytes(shape: ModelShape, batch: int, tokens: int, block_tokens: int) -> int:
-    """Bytes of `batch` sequences in vLLM's KV cache: whole blocks, and one that vLLM keeps."""
-    blocks = batch * ceil(tokens / block_tokens) + 1
-    return blocks * block_tokens * shape.kv_bytes_per_token()
 
 
 def environment_of(engine: str) -> dict[str, str]:

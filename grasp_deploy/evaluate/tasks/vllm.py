@@ -12,14 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from grasp_deploy.checkpoint.deployment import Load, kv_bytes
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, installed_platform
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
-from grasp_deploy.engine.vllm_process import (
-    BLOCK_TOKENS,
-    answer_to_its_name,
-    installed_platform,
-    vllm_child_environment,
-)
+from grasp_deploy.engine.vllm_process import answer_to_its_name, vllm_child_environment
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.settings import TaskSettings
@@ -75,8 +72,8 @@ def engine_arguments(model: BenchModel, settings: TaskSettings) -> dict[str, Any
     if settings.batch_size is not None:
         arguments["max_num_seqs"] = settings.batch_size
     if platform == "cpu":
-        blocks = CPU_SEQUENCES * -(-max_tokens // BLOCK_TOKENS[platform]) + 1
-        pool_bytes = blocks * BLOCK_TOKENS[platform] * shape.kv_bytes_per_token()
+        load = Load(CPU_SEQUENCES, max_tokens, block_tokens=BLOCK_TOKENS[platform])
+        pool_bytes = kv_bytes(shape, load)
         return {**arguments, "kv_cache_memory_bytes": pool_bytes}
     return {**arguments, "gpu_memory_utilization": GPU_SHARE}
 

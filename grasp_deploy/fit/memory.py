@@ -1,0 +1,159 @@
+"""Fit a model into a GPU's memory: the prediction, and what a running vLLM holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grasp_deploy.checkpoint.deployment import Load, Room, check_context, deployment_memory
+from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, model_shape, read_config
+from grasp_deploy.checkpoint.limits import installed_platform
+from grasp_deploy.checkpoint.read.source import resolve_config
+from grasp_deploy.checkpoint.read.validate import refuse_quantised
+from grasp_deploy.compression.budget_options import budget_for, load_of, room_of
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.engine.offline import Deployed, deployed, predict_capacity
+from grasp_deploy.errors import InputError
+from grasp_deploy.fit.offers import FP8_KV_BYTES, Offer, offers
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model and its deployment, judged from config.json alone.
+
+    `impossible` says in one line why no budget fits; None where one does.
+    """
+
+    model: str
+    shape: ModelShape
+    load: Load
+    room: Room
+    offers: list[Offer]
+    impossible: str | None
+
+    @property
+    def fits(self) -> bool:
+        """True if the model fits as it is."""
+        return self.offers[0].fits
+
+    @property
+    def verdict(self) -> str:
+        """What to do, in one sentence."""
+        if self.fits:
+            return f"{self.model} fits as it is: serve it unpruned."
+        alone = [offer.name for offer in self.offers[1:] if offer.fits and offer.keep is None]
+        if alone:
+            ways = " or ".join(alone)
+            return (
+                f"Quantising is enough: {ways} would do without pruning. See which costs less "
+                "quality on text of yours."
+            )
+        if self.impossible:
+            return f"No budget fits: {self.impossible}."
+        return "Quantising alone is not enough."
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record: sizes are whole bytes."""
+        return {
+            "model": self.model,
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "gpu_memory_bytes": self.room.memory_bytes,
+            "usable_bytes": self.room.usable_bytes,
+            "load": asdict(self.load) | {"cached_tokens": self.load.cached_tokens},
+            "offers": [
+                {
+                    "name": offer.name,
+                    "fits": offer.fits,
+                    "keep": offer.keep,
+                    "quantises": offer.quantises,
+                    **asdict(offer.memory),
+                    "total_bytes": offer.memory.total_bytes,
+                    "left_bytes": self.room.usable_bytes - offer.memory.total_bytes,
+                }
+                for offer in self.offers
+            ],
+        }
+
+
+def predict_fit(config: CompressConfig) -> Fit:
+    """Judge a deployment by config.json alone; InputError for one that the model cannot have."""
+    if config.gpu_memory is None:
+        raise InputError(
+            "fit wants a deployment or a time: give --gpu-memory with --sequences and --context, "
+            "or --speedup with --table; compress takes other budgets"
+        )
+    path = resolve_config(config.model, config.revision)
+    stated = read_config(path)
+    shape = model_shape(stated)
+    refuse_quantised(shape)
+    positions = limits_of(stated, path).max_position_embeddings
+    check_context(load_of(config).context_tokens, positions, config.model)
+    load, room = load_of(config), room_of(config)
+    rows, impossible = offers(shape, load, room), None
+    if not rows[0].fits:
+        try:
+            budget_for(config, shape, torch.device("cpu"))
+        except InputError as error:
+            impossible = str(error)
+    return Fit(config.model, shape, load, room, rows, impossible)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A pruned deployment as predicted, as a running vLLM reports it, and how to serve it.
+
+    `measured` is None where no vLLM is installed.
+    """
+
+    predicted: Deployed
+    measured: Deployed | None
+    flags: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record: sizes are whole bytes."""
+        measured = self.measured and asdict(self.measured)
+        return {"predicted": asdict(self.predicted), "measured": measured, "flags": self.flags}
+
+
+def pool_bytes(pruned: ModelShape, fit: Fit) -> int:
+    """Bytes that the room leaves the KV cache of the pruned model."""
+    memory = deployment_memory(pruned, fit.load, fit.room.overhead_bytes)
+    return fit.room.usable_bytes - (memory.total_bytes - memory.kv_bytes)
+
+
+def serve_fit(checkpoint: Path, fit: Fit) -> Served:
+    """Start vLLM on a checkpoint with the cache that the room leaves, and ask what it holds.
+
+    Raises like `deployed`.
+    """
+    shape, load = model_shape(read_config(checkpoint)), fit.load
+    pool, token_bytes = pool_bytes(shape, fit), shape.kv_bytes_per_token(load.kv_bytes_per_value)
+    capacity = predict_capacity(pool, token_bytes, load.context_tokens, load.block_tokens)
+    predicted = Deployed(shape.weight_bytes, capacity.cached_tokens * token_bytes, capacity)
+    options: dict[str, Any] = {
+        "max_model_len": load.context_tokens,
+        "max_num_seqs": load.sequences,
+        "max_num_batched_tokens": load.step_tokens,
+    }
+    if load.kv_bytes_per_value == FP8_KV_BYTES:
+        options["kv_cache_dtype"] = "fp8"
+    try:
+        platform = installed_platform()
+    except InputError:
+        return Served(predicted, None, _flags(options, fit.room.utilization))
+    size = {"kv_cache_memory_bytes": pool}
+    measured = deployed(checkpoint, {"dtype": shape.dtype, **size, **options})
+    if platform == "cpu":  # where a share of the memory means something else
+        return Served(predicted, measured, _flags({**options, **size}))
+    return Served(predicted, measured, _flags(options, fit.room.utilization))
+
+
+def _flags(options: dict[str, Any], utilization: float | None = None) -> list[str]:
+    if utilization is not None:
+        options = {**options, "gpu_memory_utilization": utilization}
+    pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items()]
+    return [part for pair in pairs for part in pair]

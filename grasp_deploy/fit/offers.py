@@ -1,0 +1,121 @@
+"""What a deployment takes as it is, and the ways to make it smaller, side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from grasp_deploy.checkpoint.deployment import Load, Memory, Room, deployment_memory, kv_bytes
+from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
+
+FP8_KV_BYTES = 1
+PACK_BYTES, WEIGHTS_PER_PACK = 4, 8  # of 4-bit weights: eight of them in an int32
+GROUP_COLUMNS = 128  # 4-bit weights of a row that share a scale
+SHAPE_ENTRY_BYTES = 2 * 8  # two int64 beside each 4-bit matrix
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One way to deploy a model; `keep` is the share that is left of what can be pruned."""
+
+    name: str
+    memory: Memory
+    fits: bool
+    quantises: bool = False
+    keep: float | None = None
+
+
+def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
+    """The model as it is, quantised alone, pruned alone, and both where they are needed together.
+
+    Those that prune take all of the room, or are left out where no pruning is enough. Their parts
+    are those of layers whose channels and groups shrink alike: learnt scores share the same sum
+    out as they see fit.
+    """
+
+    narrow = replace(load, kv_bytes_per_value=FP8_KV_BYTES)
+    eight, four = fp8_weight_bytes(shape), int4_weight_bytes(shape)
+
+    def offer(name: str, load: Load, weight_bytes: int, quantises: bool = True) -> Offer:
+        memory = deployment_memory(shape, load, room.overhead_bytes, weight_bytes)
+        return Offer(name, memory, memory.total_bytes <= room.usable_bytes, quantises)
+
+    rows = [
+        offer("as it is", load, shape.weight_bytes, quantises=False),
+        offer("FP8 weights alone", load, eight),
+        offer("4-bit weights alone", load, four),
+    ]
+    if load != narrow:
+        rows += [
+            offer("FP8 KV cache alone", narrow, shape.weight_bytes),
+            offer("FP8 weights and KV cache", narrow, eight),
+            offer("4-bit weights, FP8 KV cache", narrow, four),
+        ]
+    if not rows[0].fits:
+        rows += _pruned("pruned to {}", shape, load, room, lambda shape: shape.weight_bytes)
+    if not offer("", narrow, eight).fits:
+        both = _pruned(
+            "pruned to {}, FP8 weights and KV cache", shape, narrow, room, fp8_weight_bytes
+        )
+        rows += (replace(row, quantises=True) for row in both)
+    return rows
+
+
+def _pruned(
+    name: str,
+    shape: ModelShape,
+    load: Load,
+    room: Room,
+    weight_bytes: Callable[[ModelShape], int],
+) -> Iterator[Offer]:
+    """Yield the offer that fills the room, if the least that layers keep fits it."""
+    dense = deployment_memory(shape, load, room.overhead_bytes, weight_bytes(shape))
+    always = weight_bytes(_of_layers(shape, groups=0, channels=0))
+    prunable_bytes = dense.weight_bytes - always + dense.kv_bytes
+    left_bytes = room.usable_bytes - (dense.total_bytes - prunable_bytes)
+    least = _of_layers(shape, groups=1, channels=1)
+    if left_bytes < weight_bytes(least) - always + kv_bytes(least, load):
+        return
+    keep = left_bytes / prunable_bytes
+    cache_bytes = int(keep * dense.kv_bytes)
+    memory = replace(dense, weight_bytes=always + left_bytes - cache_bytes, kv_bytes=cache_bytes)
+    yield Offer(name.format(f"{100 * keep:.1f} %"), memory, True, keep=keep)
+
+
+def _of_layers(shape: ModelShape, groups: int, channels: int) -> ModelShape:
+    """The shape with so many KV groups and FFN channels in each layer."""
+    layer = LayerShape(groups * shape.query_heads_per_group, groups, channels)
+    return replace(shape, layers=(layer,) * len(shape.layers))
+
+
+def fp8_weight_bytes(shape: ModelShape) -> int:
+    """Bytes with each matrix of the layers in FP8, and a scale for each of its rows.
+
+    Embeddings, output projection, norms and biases stay as they are: llm-compressor's FP8_DYNAMIC.
+    """
+    scale_bytes = shape.bytes_per_parameter
+    return _quantised_bytes(shape, lambda rows, columns: rows * (columns + scale_bytes))
+
+
+def int4_weight_bytes(shape: ModelShape) -> int:
+    """The same in 4 bits, with a scale for 128 weights of a row: llm-compressor's W4A16."""
+    scale_bytes = shape.bytes_per_parameter
+
+    def matrix_bytes(rows: int, columns: int) -> int:
+        packed_bytes = math.ceil(columns / WEIGHTS_PER_PACK) * PACK_BYTES
+        scales_bytes = math.ceil(columns / GROUP_COLUMNS) * scale_bytes
+        return rows * (packed_bytes + scales_bytes) + SHAPE_ENTRY_BYTES
+
+    return _quantised_bytes(shape, matrix_bytes)
+
+
+def _quantised_bytes(shape: ModelShape, matrix_bytes: Callable[[int, int], int]) -> int:
+    """Bytes of all tensors, where a matrix of the layers takes what `matrix_bytes` says."""
+    total = 0
+    for name, dimensions in shape.tensor_shapes().items():
+        if name.endswith("_proj.weight"):
+            total += matrix_bytes(dimensions[0], dimensions[1])
+        else:
+            total += math.prod(dimensions) * shape.bytes_per_parameter
+    return total

@@ -1,0 +1,131 @@
+"""`fit`: sizes of a deployment without weights, and a model that is pruned until it fits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grasp_deploy.demo.run import MODEL as DEMO
+from tests.cli.command import assert_refused, edit_json, grasp_deploy, needs_vllm, tree
+
+LOAD = ("--sequences", "8", "--context", "64")
+SMALL = ("--gpu-memory", "7.5MiB", "--overhead", "1MiB", *LOAD)
+
+
+@pytest.fixture
+def config(tiny_folder: Path, work: Path) -> Path:
+    """A config.json in an empty folder."""
+    return Path(shutil.copy(tiny_folder / "config.json", work / "model.json"))
+
+
+@pytest.mark.parametrize(
+    ("memory", "fits", "verdict"),
+    [
+        ("1GiB", True, "fits as it is: serve it unpruned"),
+        ("7.5MiB", False, "Quantising is enough: FP8 KV cache alone"),
+        ("5MiB", False, "the smallest possible is --gpu-memory"),
+    ],
+)
+def test_a_dry_run_needs_no_weights_and_ends_well(
+    config: Path, memory: str, fits: bool, verdict: str
+) -> None:
+    words = ("fit", config, *SMALL, "--gpu-memory", memory, "--dry-run")
+    ended, told = grasp_deploy(*words, "--json"), grasp_deploy(*words)
+    assert (ended.code, told.code) == (0, 0), ended.stderr + told.stderr
+    document = json.loads(ended.stdout)
+    assert document["fits"] is fits and verdict in document["verdict"]
+    assert verdict in " ".join(told.stdout.split())
+    for offer in document["offers"]:
+        parts = [offer[f"{part}_bytes"] for part in ("weight", "kv", "activation", "overhead")]
+        assert all(isinstance(size, int) for size in parts)
+        assert offer["total_bytes"] == sum(parts)
+        assert offer["left_bytes"] == document["usable_bytes"] - sum(parts)
+        assert offer["fits"] == (offer["left_bytes"] >= 0)
+    assert sorted(path.name for path in config.parent.iterdir()) == ["model.json", "text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--gpu-memory", "much"), ("--gpu-memory 'much'", "write it like 9GiB")),
+        (("--gpu-memory", "0GiB"), ("--gpu-memory '0GiB'", "is not a size")),
+        (("--gpu-memory", "-1GiB"), ("--gpu-memory '-1GiB'", "is not a size")),
+        (("--overhead", "some"), ("--overhead 'some'", "is not a size")),
+        (("--sequences", "0"), ("--sequences 0", "from 1 to 10^12")),
+        (("--sequences", "-3"), ("--sequences -3",)),
+        (("--sequences", "2.5"), ("--sequences '2.5'", "a whole number")),
+        (("--context", "0"), ("--context 0",)),
+        (("--context", "513"), ("--context 513 exceeds the 512 positions", "give a shorter one")),
+        (("--context", "many"), ("--context 'many'",)),
+        (("--kv-dtype", "int4"), ("--kv-dtype 'int4'", "one of auto, bf16, fp8")),
+        (("--gpu-memory-utilization", "0"), ("--gpu-memory-utilization 0", "above 0")),
+        (("--gpu-memory-utilization", "90"), ("--gpu-memory-utilization 90", "at most 1")),
+        (("--keep", "0.5"), ("exactly one budget", "--keep and --gpu-memory")),
+        (("--weights", "1MiB"), ("exactly one budget", "--weights and --gpu-memory")),
+        (("--cost", "kv-bytes"), ("--gpu-memory counts by --cost memory", "drop --cost")),
+        (("--cached-tokens", "9"), ("--cached-tokens", "both or neither")),
+        (("--set", "kv-cost-factor=2"), ("kv-cost-factor", "use --keep")),
+        (("--gpu-memory", "5MiB"), ("under the floor", "the smallest possible is --gpu-memory")),
+    ],
+)
+def test_loads_that_cannot_be(
+    tiny_folder: Path, work: Path, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    before = tree(work)
+    assert_refused(grasp_deploy("fit", tiny_folder, *SMALL, *options, "-o", "out"), *words)
+    assert tree(work) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("fit", *SMALL), ("give --output, or --dry-run",)),
+        (("fit", "--keep", "0.5", "--dry-run"), ("fit wants a deployment or a time",)),
+        (("fit", *LOAD, "--dry-run"), ("exactly one budget", "--gpu-memory")),
+        (("fit", "--gpu-memory", "1GiB", "--dry-run"), ("--sequences", "--context")),
+        (
+            ("compress", "--keep", "0.5", *LOAD, "-o", "out"),
+            ("--sequences 8 belongs to",),
+        ),
+        (("compress", "--keep=0.5", "--kv-dtype=fp8", "-o", "out"), ("belongs to --gpu-memory",)),
+        (("compress", *SMALL, "--context=513", "-o", "out"), ("--context 513 exceeds",)),
+        (("compress", *SMALL, "--gpu-memory", "9GiB", "-o", "out"), ("serve it unpruned",)),
+    ],
+)
+def test_words_that_do_not_go_together(
+    tiny_folder: Path, work: Path, command: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    name, *options = command
+    assert_refused(grasp_deploy(name, tiny_folder, *options), *words)
+    assert not list(work.glob("out*"))
+
+
+def test_models_that_cannot_be_judged(config: Path) -> None:
+    dry = (*SMALL, "--dry-run")
+    edit_json(config, per_layer_config={"0": {"intermediate_size": 3}}, model_type="grasp_llama")
+    assert_refused(grasp_deploy("fit", config, *dry), "is not supported")
+    config.write_text("{")
+    assert_refused(grasp_deploy("fit", config, *dry), "model.json")
+    assert_refused(grasp_deploy("fit", "nowhere", *dry), "nowhere")
+
+
+@needs_vllm
+def test_a_model_is_pruned_until_it_fits_and_vllm_agrees(work: Path) -> None:
+    """The running server's own words beside the prediction; a second time nothing is made anew."""
+    load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--sequences", "8", "--context", "256")
+    text = ("--calibration-sequences", "8", "--sequence-length", "64", "--method", "magnitude")
+    studies = ("--set=scale-epochs=0", "--set=compensation-sequences=2")
+    command: tuple[str | Path, ...] = ("fit", DEMO, *load, *text, *studies, "-o", "out", "--json")
+    ended = grasp_deploy(*command)
+    assert ended.code == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    predicted, measured = (document["served"][name] for name in ("predicted", "measured"))
+    assert predicted == measured
+    assert predicted["weight_bytes"] == document["result"]["weight_bytes"]
+    assert predicted["capacity"]["sequences"] == 8
+    again = grasp_deploy(*command)
+    assert "already the result" in again.stderr
+    assert json.loads(again.stdout) == document

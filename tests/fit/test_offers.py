@@ -1,0 +1,119 @@
+"""What deployments of known models take, each figure derived by hand, and the ways to shrink it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_deploy.checkpoint.deployment import Load, Room
+from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.fit.memory import predict_fit
+from grasp_deploy.fit.offers import offers
+
+GIB = 2**30
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
+QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "dtype": "bfloat16"}
+
+
+def config(family: dict[str, Any], *sizes: int, **others: Any) -> dict[str, Any]:
+    """A config.json with layers, hidden size, FFN channels, query heads, KV heads, vocabulary."""
+    heads = ("num_attention_heads", "num_key_value_heads")
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", *heads, "vocab_size")
+    return {**family, **dict(zip(names, sizes, strict=True)), "rms_norm_eps": 1e-6, **others}
+
+
+# Matrices of a layer, written out: (rows, columns) of q, k, v, o, gate, up and down.
+def matrices(d: int, heads: int, kv: int, head: int, ffn: int) -> list[tuple[int, int]]:
+    attention = [(heads * head, d), (kv * head, d), (kv * head, d), (d, heads * head)]
+    return [*attention, (ffn, d), (ffn, d), (d, ffn)]
+
+
+CASES = {  # config, GiB, sequences, context; matrices of a layer; other parameters; KV heads x D
+    "Llama-3.1-8B": (
+        config(LLAMA, 32, 4096, 14336, 32, 8, 128256),
+        (24, 32, 8192),
+        matrices(4096, 32, 8, 128, 14336),
+        2 * 128256 * 4096 + 65 * 4096,  # embeddings, head, 65 norms
+        8 * 128,
+    ),
+    "Llama-2-7B": (
+        config(LLAMA, 32, 4096, 11008, 32, 32, 32000),
+        (16, 8, 4096),
+        matrices(4096, 32, 32, 128, 11008),
+        2 * 32000 * 4096 + 65 * 4096,
+        32 * 128,
+    ),
+    "Qwen3-14B": (
+        config(QWEN3, 40, 5120, 17408, 40, 8, 151936, head_dim=128),
+        (24, 16, 8192),
+        matrices(5120, 40, 8, 128, 17408),
+        2 * 151936 * 5120 + 81 * 5120 + 40 * 2 * 128,  # norms of q and k too
+        8 * 128,
+    ),
+    "Qwen3-0.6B": (
+        config(QWEN3, 28, 1024, 3072, 16, 8, 151936, head_dim=128, tie_word_embeddings=True),
+        (8, 8, 4096),
+        matrices(1024, 16, 8, 128, 3072),
+        151936 * 1024 + 57 * 1024 + 28 * 2 * 128,
+        8 * 128,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Llama-3.1-8B", "Quantising alone is not enough."),
+        ("Llama-2-7B", "Quantising is enough: 4-bit weights, FP8 KV cache would do"),
+        ("Qwen3-0.6B", "fits as it is: serve it unpruned."),
+    ],
+)
+def test_the_verdict_in_words(name: str, said: str, tmp_path: Path) -> None:
+    stated, (memory, sequences, context), *_ = CASES[name]
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(stated))
+    words: dict[str, Any] = {"gpu_memory": f"{memory}GiB", "concurrent": sequences}
+    fit = predict_fit(CompressConfig(model=str(path), context=context, **words))
+    assert said in fit.verdict
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_figure_by_hand(name: str) -> None:
+    stated, (memory, sequences, context), linears, others, kv_width = CASES[name]
+    layers, d = stated["num_hidden_layers"], stated["hidden_size"]
+    room, load = Room(memory * GIB, 0.9, GIB), Load(sequences, context)
+    rows = {offer.name: offer for offer in offers(model_shape(stated), load, room)}
+
+    tokens = (sequences * context // 16 + 1) * 16  # blocks of 16 tokens, and one more
+    cache = tokens * layers * 2 * kv_width * 2  # keys and values of two bytes
+    step = 2048 * (2 * d + 3 * stated["intermediate_size"]) * 2  # the MLP's moment is the worst
+    plain = 2 * (layers * sum(r * c for r, c in linears) + others)
+    eight = layers * sum(r * c + 2 * r for r, c in linears) + 2 * others
+    four = layers * sum(r * c // 2 + 2 * r * (c // 128) + 16 for r, c in linears) + 2 * others
+    usable = memory * GIB * 9 // 10
+    expected = {
+        "as it is": (plain, cache),
+        "FP8 weights alone": (eight, cache),
+        "4-bit weights alone": (four, cache),
+        "FP8 KV cache alone": (plain, cache // 2),
+        "FP8 weights and KV cache": (eight, cache // 2),
+        "4-bit weights, FP8 KV cache": (four, cache // 2),
+    }
+    for label, (weights, kv) in expected.items():
+        parts = rows.pop(label)
+        assert (parts.memory.weight_bytes, parts.memory.kv_bytes) == (weights, kv), label
+        assert (parts.memory.activation_bytes, parts.memory.overhead_bytes) == (step, GIB)
+        assert parts.fits == (weights + kv + step + GIB <= usable), label
+    assert len(rows) == (0 if name == "Qwen3-0.6B" else 2)
+    for offer in rows.values():  # they fill the room to the byte
+        assert offer.fits and offer.memory.total_bytes == usable and offer.keep
+        weights, kv = (eight, cache // 2) if offer.quantises else (plain, cache)
+        prunable = layers * sum(r * c for r, c in linears) * (1 if offer.quantises else 2) + kv
+        if offer.quantises:  # o and down keep their rows' scales
+            prunable += layers * 2 * sum(r for r, c in (*linears[:3], *linears[4:6]))
+        left = usable - step - GIB - (weights + kv - prunable)
+        assert offer.keep == pytest.approx(left / prunable, rel=1e-12)
