@@ -7,9 +7,9 @@ weights are random, so a config.json is enough.
     python -m benchmarks.latency_table --config ../shared/models/ref-llama-7m --batch 1,16 \
         --speedup 1.2,1.5,2.0 --steps 4
     python -m benchmarks.latency_table --config benchmarks/configs/llama-2-7b.json \
-        --engine transformers --batch 1,16 --table llama-2-7b-times.json
+        --engine transformers --steps 4 --side-by-side 4 --table llama-2-7b-times.json
     python -m benchmarks.latency_table --config benchmarks/configs/qwen3-8b.json \
-        --engine transformers --batch 1,16 --table qwen3-8b-times.json
+        --engine transformers --steps 4 --side-by-side 4 --table qwen3-8b-times.json
 """
 
 from __future__ import annotations

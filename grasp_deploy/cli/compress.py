@@ -56,7 +56,8 @@ KvKeep = Annotated[
     float | None, typer.Option(help="Share of all KV groups to keep; FFN channels take the rest.")
 ]
 BUDGET_FIELDS = (
-    *("keep", "cost", "cached_tokens", "targets", "ffn_multiple", "kv_multiple"),
+    *("keep", "cost", "cached_tokens", "table", "batch", "context", "targets"),
+    *("ffn_multiple", "kv_multiple"),
     *("tensor_parallel", "seed", "revision"),
 )
 

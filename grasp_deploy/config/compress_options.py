@@ -118,15 +118,19 @@ class CompressOptions:
         "Deployment",
     )
     kv_dtype: Literal["auto", "bf16", "fp8"] = option(
-        "Cached keys and values: bf16 or fp8; auto: as the weights.", "auto", "Deployment"
+        "Cached keys and values: bf16 or fp8; auto: as the weights.",
+        "auto",
+        "Deployment",
+        shown="help-all",
     )
     gpu_memory_utilization: Share = option(
-        "Share of the GPU's memory that vLLM may take.", 0.9, "Deployment"
+        "Share of the GPU's memory that vLLM may take.", 0.9, "Deployment", shown="help-all"
     )
     overhead: str = option(
         "Memory of vLLM's own, beside weights, cache and activations: CUDA and its graphs.",
         "1GiB",
         "Deployment",
+        shown="help-all",
     )
     kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
     targets: Literal["both", "ffn", "kv"] = study(
