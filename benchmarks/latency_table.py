@@ -115,7 +115,8 @@ def speedup_table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         point = f"{row['batch']}, {row['context']:,}"
         if "refused" in row:
-            table.add_row(point, "", f"{row['speedup']:g}", "beyond reach")
+            label = "beyond reach" if "beyond reach" in row["refused"] else "no price"
+            table.add_row(point, "", f"{row['speedup']:g}", label)
             continue
         names = ("predicted_seconds", "measured_seconds")
         times = [timed[name] for timed in row["timed"] for name in names]

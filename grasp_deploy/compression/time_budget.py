@@ -106,7 +106,7 @@ def time_budget(config: CompressConfig, shape: ModelShape) -> TimeBudget | None:
     assert config.table and config.batch and config.context, "checked with the config"
     table = read_table(Path(config.table), shape, config.batch, config.context)
     price = table.price(config.batch, config.context, phase_of(config))
-    if price.fixed_seconds <= 0 or price.ffn_seconds + price.kv_seconds <= 0:
+    if not price.has_price:
         raise InputError(
             f"the times in {config.table} make no price (of {_milliseconds(price.dense_seconds)} "
             f"{_milliseconds(price.fixed_seconds)} would be fixed): measure it again on a quieter "

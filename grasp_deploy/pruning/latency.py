@@ -27,6 +27,11 @@ class LinearTime:
     def fixed_seconds(self) -> float:
         return self.dense_seconds - self.ffn_seconds - self.kv_seconds
 
+    @property
+    def has_price(self) -> bool:
+        """False where noise leaves nothing fixed, or nothing that could be saved."""
+        return self.fixed_seconds > 0 and self.ffn_seconds + self.kv_seconds > 0
+
     def seconds(self, ffn_share: float, kv_share: float) -> float:
         """Time of a model that keeps these shares of all FFN channels and of all KV groups."""
         return self.fixed_seconds + self.ffn_seconds * ffn_share + self.kv_seconds * kv_share

@@ -33,6 +33,18 @@ def test_the_fixed_share_and_the_largest_speedup() -> None:
     )
 
 
+def test_noise_that_leaves_no_price_is_said() -> None:
+    record = table_record(SHAPE)
+    for cell in record["cells"]:  # half the shape takes less than half the time
+        cell["samples"] = [{**s, "tpot_seconds": DECODE / 10} for s in cell["samples"]]
+    section = section_of(NamedRecord("table", record))
+    row = section.verdicts[0]
+    assert (row["outcome"], row["largest_speedup"]) == ("no price", None)
+    assert "decode: too noisy for a price at 1 of 1 points" in section.headlines[0]["sentence"]
+    assert section.headlines[1]["outcome"] == "priced"
+    assert all(table.row_count for table in section.tables())
+
+
 def test_the_tables_show_shares_and_what_a_layer_saves() -> None:
     record = records.typed(RECORD)
     row = records.row_of(records.lines_of(shape_table(record, "decode"), 80), "24 x 4")
