@@ -68,10 +68,15 @@ def compress_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Compress MODEL under one global budget into a smaller dense checkpoint."""
+    """Compress MODEL under one global budget into a smaller dense checkpoint.
+
+    Several shares, as in --keep 0.8,0.6,0.4, make a family: OUTPUT then holds a checkpoint of each.
+    """
     record = _compress(config, output, shard_size, resume, overwrite)
     if as_json:
         print_json(record)
+    elif config.family:
+        _print_family(record, output)
     else:
         _print_compressed(record)
 
@@ -90,6 +95,11 @@ def up_command(
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.engine.serve import check_before_serving, serve
 
+    if config.family:
+        raise InputError(
+            f"up serves one model, and --keep names {len(config.family)} budgets: give one, or "
+            "make the family with compress and serve a member"
+        )
     flags, output = vllm_flags or [], output or default_output(config)
     _check_before_compressing(config, flags)
     if overwrite or not (output / PLAN_FILE).is_file():
@@ -198,6 +208,7 @@ def _compress(
 ) -> dict[str, Any]:
     """Compress with progress bars; returns the record that `compress --json` prints."""
     from grasp_deploy.compression.compress import compress
+    from grasp_deploy.compression.family.run import compress_family
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.report.progress import stage_bars
@@ -208,13 +219,30 @@ def _compress(
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
         with stage_bars(stderr) as show:
-            made = compress(config, output, shard_bytes=shard_bytes, on_progress=show, **options)
+            options |= {"shard_bytes": shard_bytes, "on_progress": show}
+            if config.family:
+                return compress_family(config, output, **options)
+            return compression_record(compress(config, output, **options))
     except KeyboardInterrupt:
         if Workspace.begun_with(output, config):
             go_on = "give the same command again (compress: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
         raise
-    return compression_record(made)
+
+
+def _print_family(record: dict[str, Any], output: Path) -> None:
+    """Print a row for each member, and where they lie."""
+    from grasp_deploy.bench.kinds import typed_record
+    from grasp_deploy.compression.family.place import RECORD_FILE
+    from grasp_deploy.compression.family.table import family_table
+
+    path = output / RECORD_FILE
+    stdout.print(family_table(typed_record(record, path)))
+    member = output / record["members"][-1]["model"]
+    print_line(
+        f"wrote {output}; draw it: grasp-deploy report {path}; serve a member: grasp-deploy serve "
+        f"{member}"
+    )
 
 
 def _print_compressed(record: dict[str, Any]) -> None:

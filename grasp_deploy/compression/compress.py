@@ -49,19 +49,37 @@ def compress(
             size_bytes = run.predicted_bytes
             with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
                 plan, fitted = learn_plan(run, workspace, on_progress)
-                write_checkpoint(
-                    plan,
-                    run.base,
-                    staging,
-                    fitted=fitted,
-                    shard_bytes=shard_bytes,
-                    beside={METRICS_FILE: workspace.metrics()},
-                    on_progress=lambda done, total: on_progress(
-                        {"stage": "export", "step": done, "steps": total}
-                    ),
-                )
+                write_planned(plan, fitted, run, workspace, staging, shard_bytes, on_progress)
+    return compressed(output, plan, run)
+
+
+def compressed(output: Path, plan: Plan, run: PreparedRun) -> Compressed:
+    """The result of a run in a folder."""
     dense, peak_bytes = run.base.shape, peak_memory_bytes(run.device)
     return Compressed(output, plan, dense, pruned_shape(plan, dense), peak_bytes)
+
+
+def write_planned(
+    plan: Plan,
+    fitted: dict[str, Path],
+    run: PreparedRun,
+    workspace: Workspace,
+    staging: Path,
+    shard_bytes: int,
+    on_progress: OnProgress,
+) -> None:
+    """Write the checkpoint of a learnt plan, with the metrics of its stages."""
+    write_checkpoint(
+        plan,
+        run.base,
+        staging,
+        fitted=fitted,
+        shard_bytes=shard_bytes,
+        beside={METRICS_FILE: workspace.metrics()},
+        on_progress=lambda done, total: on_progress(
+            {"stage": "export", "step": done, "steps": total}
+        ),
+    )
 
 
 def learn_plan(
@@ -70,14 +88,19 @@ def learn_plan(
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
     with explained_failures(run):
         frozen = FrozenModel(run, workspace, on_progress)
-        losses = {"heldout_dense": frozen.heldout_loss()}
-        initial, reached = initial_scores(frozen)  # iterative pruning in rounds, by default
-        scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
-        masks = candidate_masks(frozen, scores, reached)
-        mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
-        scales, norms = learn_scales(frozen, mask)  # section 3.4
-        losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
-        fitted = fold_scales(frozen, mask, scales)
+        return plan_of(frozen, frozen.heldout_loss())
+
+
+def plan_of(frozen: FrozenModel, dense_loss: float | None) -> tuple[Plan, dict[str, Path]]:
+    """Decide scores, mask and scales under the budget of a run, from what was reached before it."""
+    losses = {"heldout_dense": dense_loss}
+    initial, reached = initial_scores(frozen)  # iterative pruning in rounds, by default
+    scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
+    masks = candidate_masks(frozen, scores, reached)
+    mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
+    scales, norms = learn_scales(frozen, mask)  # section 3.4
+    losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
+    fitted = fold_scales(frozen, mask, scales)
     provenance = provenance_of(frozen, mask, losses, fitted)
     calibrated = fingerprint(frozen.run.text.token_ids)
     vectors = scores.float().cpu(), mask.cpu(), scales.cpu()

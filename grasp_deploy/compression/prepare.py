@@ -31,6 +31,8 @@ from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
+SCALE_TURNS = 2  # members of a family after which scales have seen every sequence
+
 
 @dataclass(frozen=True)
 class PreparedRun:
@@ -98,10 +100,13 @@ class PreparedRun:
 
     @property
     def scale_schedule(self) -> Schedule:
-        """The steps of learning scales."""
-        config = self.config
+        """The steps of learning scales; members of a family take turns with the sequences."""
+        config, blocks = self.config, self.blocks
+        if config.family and config.keep is not None:
+            turn = config.family.index(config.keep) % SCALE_TURNS
+            blocks = replace(blocks, train=blocks.train[turn::SCALE_TURNS])
         return Schedule(
-            blocks=self.blocks,
+            blocks=blocks,
             epochs=config.scale_epochs,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,

@@ -39,8 +39,12 @@ class Workspace:
     identifies the run. What `load` returns is what `save` was given.
     """
 
-    def __init__(self, directory: Path, run: str) -> None:
-        self.directory, self._run = directory, run
+    def __init__(self, directory: Path, run: str, prefix: str = "") -> None:
+        self.directory, self._run, self._prefix = directory, run, prefix
+
+    def part(self, name: str) -> Workspace:
+        """A part of the folder, whose stages are told from those of other parts by its name."""
+        return Workspace(self.directory, self._run + name, f"{name}-")
 
     @classmethod
     def begun_with(cls, output: Path, config: CompressConfig) -> bool:
@@ -102,6 +106,11 @@ class Workspace:
         write_tensors(self._path(stage), tensors, sealed)
         return self._path(stage)
 
+    def drop(self) -> None:
+        """Remove all that the stages of this part have saved."""
+        for path in self.directory.glob(f"{self._prefix}*.safetensors"):
+            path.unlink()
+
     def metrics(self) -> str:
         """Metrics of each step of gates and scales, as JSON lines."""
         records = [self.load(stage)[1] for stage in ("gates", "scales") if self.has(stage)]
@@ -111,7 +120,7 @@ class Workspace:
         return checksum(tensors, f"{self._run}{stage}{json.dumps(record)}")
 
     def _path(self, stage: str) -> Path:
-        return self.directory / f"{stage}.safetensors"
+        return self.directory / f"{self._prefix}{stage}.safetensors"
 
 
 def _directory(output: Path) -> Path:

@@ -111,7 +111,11 @@ def describe(hint: Any) -> str:
     if isinstance(kind, inspect.FloatType):
         return "a number" + _bounds(kind)
     if isinstance(kind, inspect.VarTupleType):
-        return "a list of texts"
+        return (
+            "a list of texts"
+            if isinstance(kind.item_type, inspect.StrType)
+            else "a list of numbers"
+        )
     if isinstance(kind, inspect.StrType) and kind.pattern:
         return "a hub id, ORG/NAME"
     return "true or false" if isinstance(kind, inspect.BoolType) else "text"

@@ -20,7 +20,12 @@ GATE_OPTIONS = (
 
 def rule_problems(config: CompressOptions) -> list[str]:
     """Problems between options whose values are right one by one."""
-    return [*_budget_problems(config), *_cost_problems(config), *_unused_problems(config)]
+    return [
+        *_budget_problems(config),
+        *_family_problems(config),
+        *_cost_problems(config),
+        *_unused_problems(config),
+    ]
 
 
 def _budget_problems(config: CompressOptions) -> Iterator[str]:
@@ -43,6 +48,22 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
         yield f"{assigned(config, 'kv_cost_factor')} changes the sizes of {budget}: use --keep"
     if implied_cost == "kv-bytes" and config.targets == "ffn":
         yield f"{budget} with {assigned(config, 'targets')} removes nothing: drop one of them"
+
+
+def _family_problems(config: CompressOptions) -> Iterator[str]:
+    if not config.family or config.keep is None:
+        return
+    keeps = list(config.family)
+    if keeps != sorted(set(keeps), reverse=True) or config.keep not in keeps:
+        yield f"family {keeps} is no falling list of budgets with keep {config.keep:g} among them"
+    if not config.cuts_in_rounds:
+        first = assigned(config, "start" if config.learns else "method")
+        yield f"several budgets are reached in rounds, and {first} has none: drop it"
+    if config.swap_groups:
+        yield (
+            f"{assigned(config, 'swap_groups')} may bring back what a larger budget has removed: "
+            "drop it, or give one --keep"
+        )
 
 
 def _cost_problems(config: CompressOptions) -> Iterator[str]:
