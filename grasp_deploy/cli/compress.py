@@ -208,6 +208,7 @@ def _compress(
 ) -> dict[str, Any]:
     """Compress with progress bars; returns the record that `compress --json` prints."""
     from grasp_deploy.compression.compress import compress
+    from grasp_deploy.compression.family.bound import compress_within
     from grasp_deploy.compression.family.run import compress_family
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
@@ -222,7 +223,8 @@ def _compress(
             options |= {"shard_bytes": shard_bytes, "on_progress": show}
             if config.family:
                 return compress_family(config, output, **options)
-            return compression_record(compress(config, output, **options))
+            make = compress if config.bound_nats is None else compress_within
+            return compression_record(make(config, output, **options))
     except KeyboardInterrupt:
         if Workspace.begun_with(output, config):
             go_on = "give the same command again (compress: with --resume)"
@@ -258,6 +260,8 @@ def _print_compressed(record: dict[str, Any]) -> None:
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
             "pruned; other text may lose more: grasp-deploy evaluate perplexity"
         )
+    if "bound" in record:
+        print_line(_bound_sentence(record["bound"]))
     output, loss = record["output"], record["heldout_loss_pruned"]
     if loss is not None and loss - record["heldout_loss_dense"] >= BROKEN_NATS:
         print_line(
@@ -267,3 +271,16 @@ def _print_compressed(record: dict[str, Any]) -> None:
         )
     else:
         print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
+
+
+def _bound_sentence(bound: dict[str, Any]) -> str:
+    """What a bound on the loss left of itself, and what the next step would have cost."""
+    from grasp_deploy.stats.wording import plus_minus
+
+    def cost(step: dict[str, Any]) -> str:
+        return f"{plus_minus(step['excess'], step['excess_error'], '.4f', '+')} nats per token"
+
+    begin = f"bound of {bound['nats']:.4f} nats: keep {bound['keep']:g} costs {cost(bound)} on it"
+    if bound["next"] is None:
+        return f"{begin}; no smaller budget is possible"
+    return f"{begin}; keep {bound['next']['keep']:g} would have cost {cost(bound['next'])}"

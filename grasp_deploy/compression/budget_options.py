@@ -66,6 +66,8 @@ def _limit(config: CompressConfig, shape: ModelShape, total: float) -> float:
     if config.keep is not None:
         # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
         return float(Fraction(str(config.keep)) * Fraction(total))
+    if config.bound_nats is not None:  # that of the first step
+        return total * (1 - config.bound_step)
     option, dense, fixed, scale = _in_bytes(config, shape, total)
     text = config.weights or config.kv_per_token or ""
     asked = parse_bytes(text, option)
@@ -79,7 +81,7 @@ def _limit(config: CompressConfig, shape: ModelShape, total: float) -> float:
 
 def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: float) -> str:
     """A limit written as the option that sets it, rounded up."""
-    if config.keep is not None:
+    if config.keep is not None or config.bound_nats is not None:
         steps = math.ceil(10_000 * Fraction(limit) / Fraction(total))
         return f"--keep {steps / 10_000:g}"
     option, _, fixed, scale = _in_bytes(config, shape, total)

@@ -19,6 +19,7 @@ from grasp_deploy.compression.resume import METRICS_FILE, Workspace
 from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data.overlap import fingerprint
+from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 
@@ -38,6 +39,11 @@ def compress(
     `OUTPUT.partial` with `resume`; on a CPU it ends in the same mask and scales bit for bit. Raises
     InputError for any input that cannot be used.
     """
+    if config.walks:
+        raise InputError(
+            "one checkpoint of one budget is made here: use compress_family for several, and "
+            "compress_within for a bound on the loss"
+        )
     output = Path(output)
     refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)

@@ -31,7 +31,7 @@ from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
-SCALE_TURNS = 2  # members of a family after which scales have seen every sequence
+SCALE_TURNS = 2  # budgets of a walk after which scales have seen every sequence
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class PreparedRun:
     weight_hashes: dict[str, str]  # SHA-256 by file name
     text_hash: str  # SHA-256 of what is given of the text: all but the model's own
     end_token: int | None = None  # with which its tokenizer ends texts
+    turn: int = 0  # the place of this budget among those of a walk
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -100,10 +101,10 @@ class PreparedRun:
 
     @property
     def scale_schedule(self) -> Schedule:
-        """The steps of learning scales; members of a family take turns with the sequences."""
+        """The steps of learning scales; budgets of one walk take turns with the sequences."""
         config, blocks = self.config, self.blocks
-        if config.family and config.keep is not None:
-            turn = config.family.index(config.keep) % SCALE_TURNS
+        if config.walks:
+            turn = self.turn % SCALE_TURNS
             blocks = replace(blocks, train=blocks.train[turn::SCALE_TURNS])
         return Schedule(
             blocks=blocks,

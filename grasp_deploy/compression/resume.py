@@ -89,11 +89,11 @@ class Workspace:
 
     def has(self, stage: str) -> bool:
         """True if a stage has saved anything."""
-        return self._path(stage).exists()
+        return self.path(stage).exists()
 
     def load(self, stage: str) -> StageResult:
         """Tensors and record that a stage has saved; InputError if the file is damaged."""
-        tensors, record = read_tensors(self._path(stage), START_OVER)
+        tensors, record = read_tensors(self.path(stage), START_OVER)
         if record.pop("sha256", None) != self._checksum(stage, tensors, record):
             raise InputError(
                 f"the saved stage {stage!r} of {self.directory} is damaged: {START_OVER}"
@@ -103,8 +103,8 @@ class Workspace:
     def save(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> Path:
         """Save a stage's tensors and record; returns the file."""
         sealed = {**record, "sha256": self._checksum(stage, tensors, record)}
-        write_tensors(self._path(stage), tensors, sealed)
-        return self._path(stage)
+        write_tensors(self.path(stage), tensors, sealed)
+        return self.path(stage)
 
     def drop(self) -> None:
         """Remove all that the stages of this part have saved."""
@@ -119,7 +119,8 @@ class Workspace:
     def _checksum(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> str:
         return checksum(tensors, f"{self._run}{stage}{json.dumps(record)}")
 
-    def _path(self, stage: str) -> Path:
+    def path(self, stage: str) -> Path:
+        """The file of a stage."""
         return self.directory / f"{self._prefix}{stage}.safetensors"
 
 

@@ -22,8 +22,8 @@ from grasp_deploy.pruning.criteria.moments import outlier_ratios
 from grasp_deploy.pruning.progressive import below_all, cut_round
 from grasp_deploy.pruning.training import LearningState, StepRecord, learn_scores
 
-# Of the prunable cost, removed at once in a family: what five rounds to a keep of 0.4 remove.
-ROUND_SHARE = 0.12
+# In a walk, of the prunable cost: a round removes as much as one of a single run to keep 0.4.
+REMOVED_IN_ALL_ROUNDS = 0.6
 
 
 def initial_scores(frozen: FrozenModel) -> tuple[Tensor, Tensor | None]:
@@ -70,12 +70,13 @@ def _in_rounds(frozen: FrozenModel) -> dict[str, Tensor]:
 
 
 def _rounds(frozen: FrozenModel) -> int:
-    """The rounds to the budget; in a family as many as it takes in steps of a fixed share."""
+    """The rounds to the budget; in a walk as many as it takes to remove a fixed share in each."""
     config, budget = frozen.run.config, frozen.run.budget
-    if not config.family:
+    if not config.walks:
         return config.rounds
     start = budget.total_cost if frozen.before is None else frozen.before.limit
-    return max(1, math.ceil((start - budget.limit) / budget.total_cost / ROUND_SHARE - 1e-9))
+    share = REMOVED_IN_ALL_ROUNDS / config.rounds
+    return max(1, math.ceil((start - budget.limit) / budget.total_cost / share - 1e-9))
 
 
 def _one_round(frozen: FrozenModel, mask: Tensor, number: int, rounds: int) -> dict[str, Tensor]:

@@ -30,7 +30,8 @@ class CompressConfig(CompressOptions):
 
     Rules across options are checked once every option is right by itself. `calibration` gets the
     model's own text here, so that whatever is written of a config says what was read.
-    `family` are the falling budgets of the family that this is a member of, `keep` among them.
+    A bound on the loss is met by rounds alone, so `grasp` means `progressive` with it. `family` are
+    the falling budgets of the family that this is a member of, `keep` among them.
     """
 
     def __post_init__(self) -> None:
@@ -46,6 +47,9 @@ class CompressConfig(CompressOptions):
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"
         if "calibration" not in wrong:
             object.__setattr__(self, "calibration", with_own(self.calibration))
+        is_bound = self.max_loss is not None or self.max_perplexity_increase is not None
+        if is_bound and self.method == "grasp":
+            object.__setattr__(self, "method", "progressive")
         problems = list(wrong.values()) or rule_problems(self)
         if problems:
             raise InputError("; ".join(problems))

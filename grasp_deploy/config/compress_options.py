@@ -18,6 +18,7 @@ from grasp_deploy.config.option import (
     Length,
     Seed,
     option,
+    parse_percent,
     study,
 )
 
@@ -35,6 +36,8 @@ CRITERIA: tuple[str, ...] = typing.get_args(Criterion)
 LEARNT_METHODS = ("grasp", "gumbel-topk")
 BASE_MODEL_ID_HELP = "Hub id of MODEL for the model card. Default: MODEL itself, if it is one."
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Step = Annotated[float, Meta(ge=0.001, le=0.5)]
+Nats = Annotated[float, Meta(gt=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 
 
@@ -65,6 +68,17 @@ class CompressOptions:
     kv_per_token: str | None = option(
         "Instead of --keep: KV cache of one token, such as 64KiB (cost: kv-bytes).", None, "Budget"
     )
+    max_loss: Nats | None = option(
+        "Instead of --keep: the smallest model that loses at most so many nats per token against "
+        "the dense one, such as 0.05, on held-out calibration text.",
+        None,
+        "Budget",
+        metavar="<float>",
+    )
+    max_perplexity_increase: str | None = option(
+        "The same as a share of the dense model's perplexity, such as 5%.", None, "Budget"
+    )
+    bound_step: Step = study("Share of the prunable cost in each step under --max-loss.", 0.05)
     cost: str | None = option(
         "Cost model: parameters, kv-bytes, memory, or your own package.module:function.",
         None,
@@ -192,6 +206,18 @@ class CompressOptions:
     def cost_model(self) -> str:
         """The cost model, with the default that the kind of budget implies."""
         return self.cost or ("kv-bytes" if self.kv_per_token else "parameters")
+
+    @property
+    def bound_nats(self) -> float | None:
+        """The bound on the loss in nats per token; None where the budget is a size."""
+        if self.max_perplexity_increase is not None:
+            return math.log1p(parse_percent(self.max_perplexity_increase))
+        return self.max_loss
+
+    @property
+    def walks(self) -> bool:
+        """True if budgets fall one by one, each from what the one before has reached."""
+        return bool(self.family) or self.bound_nats is not None
 
     @property
     def effective_multiples(self) -> tuple[int, int]:

@@ -144,6 +144,15 @@ def number_list(text: str, flag: str, kind: Any = Count) -> tuple[Any, ...]:
     return tuple(numbers)
 
 
+def parse_percent(text: str) -> float:
+    """The share in `5%`; ValueError for any other text, and for 0 % or less."""
+    number, percent, rest = text.strip().partition("%")
+    share = float(number) / 100
+    if not percent or rest or not 0 < share <= 1000:
+        raise ValueError(text)
+    return share
+
+
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
     """The bounds of a number, such as " from 1 to 10^12"."""
     if kind.le is None:

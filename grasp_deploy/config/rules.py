@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grasp_deploy.config.compress_options import CompressOptions
-from grasp_deploy.config.option import assigned, flag
+from grasp_deploy.config.option import assigned, flag, parse_percent
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-BUDGETS = ("keep", "weights", "kv_per_token")
+BUDGETS = ("keep", "weights", "kv_per_token", "max_loss", "max_perplexity_increase")
 COST_MODELS = ("parameters", "kv-bytes", "memory")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
 GATE_OPTIONS = (
@@ -22,7 +22,7 @@ def rule_problems(config: CompressOptions) -> list[str]:
     """Problems between options whose values are right one by one."""
     return [
         *_budget_problems(config),
-        *_family_problems(config),
+        *_walk_problems(config),
         *_cost_problems(config),
         *_unused_problems(config),
     ]
@@ -32,7 +32,10 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
     budgets = [name for name in BUDGETS if getattr(config, name) is not None]
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
-        yield f"exactly one budget is needed, got {given}: give --keep, --weights or --kv-per-token"
+        yield (
+            f"exactly one budget is needed, got {given}: give --keep, --weights or --kv-per-token, "
+            "or bound the loss by --max-loss or --max-perplexity-increase"
+        )
         return
     budget = flag(config, budgets[0])
     implied_cost = {"weights": "parameters", "kv_per_token": "kv-bytes"}.get(budgets[0])
@@ -50,20 +53,27 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
         yield f"{budget} with {assigned(config, 'targets')} removes nothing: drop one of them"
 
 
-def _family_problems(config: CompressOptions) -> Iterator[str]:
-    if not config.family or config.keep is None:
-        return
+def _walk_problems(config: CompressOptions) -> Iterator[str]:
+    increase = config.max_perplexity_increase
+    if increase is not None:
+        try:
+            parse_percent(increase)
+        except ValueError:
+            yield f"--max-perplexity-increase {increase!r:.40} is no share: write it like 5%"
+            return
     keeps = list(config.family)
-    if keeps != sorted(set(keeps), reverse=True) or config.keep not in keeps:
-        yield f"family {keeps} is no falling list of budgets with keep {config.keep:g} among them"
-    if not config.cuts_in_rounds:
+    if keeps and (keeps != sorted(set(keeps), reverse=True) or config.keep not in keeps):
+        yield f"family {keeps} is no falling list of budgets with keep {config.keep} among them"
+    if config.walks and not config.cuts_in_rounds:
         first = assigned(config, "start" if config.learns else "method")
-        yield f"several budgets are reached in rounds, and {first} has none: drop it"
-    if config.swap_groups:
+        yield f"budgets that fall step by step need pruning in rounds: drop {first}"
+    if config.walks and config.swap_groups:
         yield (
             f"{assigned(config, 'swap_groups')} may bring back what a larger budget has removed: "
             "drop it, or give one --keep"
         )
+    if config.bound_nats is None and config.bound_step != type(config).bound_step:
+        yield f"{assigned(config, 'bound_step')} has no effect without --max-loss: drop it"
 
 
 def _cost_problems(config: CompressOptions) -> Iterator[str]:

@@ -40,7 +40,8 @@ def how_units_were_chosen(plan: Plan) -> str:
         if plan.provenance.get("swaps"):
             chosen += " and swaps of KV groups at their cut"
     elif method == "progressive":
-        rounds = "rounds" if family else counted(config["rounds"], "round")
+        walked = family or "bound" in plan.provenance  # whose rounds follow its budgets
+        rounds = "rounds" if walked else counted(config["rounds"], "round")
         chosen = f"a cut in {rounds} by `{config['round_criterion']}` scores"
     else:
         chosen = f"the criterion `{method}`, at once"

@@ -76,7 +76,6 @@ def family_record(made: Sequence[Compressed], config: CompressConfig) -> dict[st
 
 def _member(made: Compressed) -> dict[str, Any]:
     provenance = made.plan.provenance
-    excess = provenance.get("excess", {})
     return {
         "model": made.output.name,
         "keep": provenance["config"]["keep"],
@@ -84,7 +83,7 @@ def _member(made: Compressed) -> dict[str, Any]:
         "kept_cost": provenance["budget"]["kept_cost"],
         "budget": provenance["budget"]["limit"],
         "heldout_loss": provenance["losses"]["heldout_pruned"],
-        "excess": excess.get("nats"),
-        "excess_error": excess.get("error"),
+        "excess": provenance.get("excess"),
+        "excess_error": provenance.get("excess_error"),
         "seconds": provenance["seconds"],
     }

@@ -51,7 +51,10 @@ def compress_family(
     config = replace(config, keep=config.family[-1])  # the config of a member names its own
     check_family_place(output, overwrite=overwrite, resume=resume)
     run = prepare(config)
-    members = {member_name(c): run_of(run, c) for c in member_configs(config)}
+    members = {
+        member_name(member): run_of(run, member, turn)
+        for turn, member in enumerate(member_configs(config))
+    }
     check_room(output, sum(member.predicted_bytes for member in members.values()))
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     try:
@@ -90,6 +93,7 @@ def member_configs(config: CompressConfig) -> list[CompressConfig]:
     return [*milder, replace(config, keep=smallest)]
 
 
-def run_of(run: PreparedRun, config: CompressConfig) -> PreparedRun:
-    """The checked run of a member."""
-    return replace(run, config=config, budget=budget_for(config, run.base.shape, run.device))
+def run_of(run: PreparedRun, config: CompressConfig, turn: int) -> PreparedRun:
+    """The checked run of the member at a place of its family."""
+    budget = budget_for(config, run.base.shape, run.device)
+    return replace(run, config=config, budget=budget, turn=turn)

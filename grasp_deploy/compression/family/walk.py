@@ -73,5 +73,5 @@ class Walk:
         norms = None if plan.norm_scales is None else plan.norm_scales.to(self._run.device)
         losses = frozen.heldout_losses(gates, norms)
         nats = fmean(losses) - fmean(self._dense_losses)
-        excess = {"nats": nats, "error": paired_error(self._dense_losses, losses)}
-        return replace(plan, provenance={**plan.provenance, "excess": excess})
+        excess = {"excess": nats, "excess_error": paired_error(self._dense_losses, losses)}
+        return replace(plan, provenance={**plan.provenance, **excess})
