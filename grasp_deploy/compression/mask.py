@@ -78,7 +78,7 @@ def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[tuple[float,
     The dense ones must win strictly.
     """
     layers = len(frozen.outputs.linears)
-    sequences = frozen.run.blocks.train[: frozen.run.config.compensation_sequences]
+    sequences = frozen.run.compensation_sequences
 
     def candidate(mask: Tensor, fits: list[dict[str, object]]) -> tuple[float, StageResult]:
         columns = frozen.outputs.extract(mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -31,7 +32,7 @@ from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
-SCALE_TURNS = 2  # budgets of a walk after which scales have seen every sequence
+FEWEST_FOR_SCALES = 240  # sequences for each budget of a walk; of more, every other one
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,12 @@ class PreparedRun:
         return self.blocks.train[: self.config.criterion_sequences]
 
     @property
+    def compensation_sequences(self) -> Tensor:
+        """`(n, T)` ids that the last refit reads; in a walk half of them for each budget."""
+        count = self.config.compensation_sequences
+        return self.blocks.train[: math.ceil(count / 2) if self.config.walks else count]
+
+    @property
     def ranks_per_cost(self) -> bool:
         """True if units are ranked by score per cost, False by score."""
         config = self.config
@@ -103,9 +110,8 @@ class PreparedRun:
     def scale_schedule(self) -> Schedule:
         """The steps of learning scales; budgets of one walk take turns with the sequences."""
         config, blocks = self.config, self.blocks
-        if config.walks:
-            turn = self.turn % SCALE_TURNS
-            blocks = replace(blocks, train=blocks.train[turn::SCALE_TURNS])
+        if config.walks and len(blocks.train) >= 2 * FEWEST_FOR_SCALES:
+            blocks = replace(blocks, train=blocks.train[self.turn % 2 :: 2])
         return Schedule(
             blocks=blocks,
             epochs=config.scale_epochs,

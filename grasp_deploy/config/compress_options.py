@@ -208,6 +208,11 @@ class CompressOptions:
         return self.cost or ("kv-bytes" if self.kv_per_token else "parameters")
 
     @property
+    def is_bound(self) -> bool:
+        """True if the budget is a bound on the loss, and not a size."""
+        return self.max_loss is not None or self.max_perplexity_increase is not None
+
+    @property
     def bound_nats(self) -> float | None:
         """The bound on the loss in nats per token; None where the budget is a size."""
         if self.max_perplexity_increase is not None:
@@ -217,7 +222,7 @@ class CompressOptions:
     @property
     def walks(self) -> bool:
         """True if budgets fall one by one, each from what the one before has reached."""
-        return bool(self.family) or self.bound_nats is not None
+        return bool(self.family) or self.is_bound
 
     @property
     def effective_multiples(self) -> tuple[int, int]:

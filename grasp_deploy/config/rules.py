@@ -72,7 +72,7 @@ def _walk_problems(config: CompressOptions) -> Iterator[str]:
             f"{assigned(config, 'swap_groups')} may bring back what a larger budget has removed: "
             "drop it, or give one --keep"
         )
-    if config.bound_nats is None and config.bound_step != type(config).bound_step:
+    if not config.is_bound and config.bound_step != type(config).bound_step:
         yield f"{assigned(config, 'bound_step')} has no effect without --max-loss: drop it"
 
 
@@ -118,7 +118,10 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
     no_scales = assigned(config, "scale_epochs")
     targets, compensation = assigned(config, "targets"), assigned(config, "compensation")
     if not config.learns:
-        yield GATE_OPTIONS, f"{first} learns no gates; choose --method grasp"
+        without = f"{first} learns no gates; choose --method grasp"
+        if config.is_bound:
+            without = "a bound on the loss is met by rounds alone; give --keep"
+        yield GATE_OPTIONS, without
         if not config.scale_epochs:
             learning = ("learning_rate", "learning_rate_schedule", "objective", "select")
             yield learning, f"{first} with {no_scales} learns nothing; drop {no_scales}"

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compressed
@@ -27,7 +28,7 @@ from grasp_deploy.compression.result import finished_plan
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.rules import GATE_OPTIONS
-from grasp_deploy.files.outputs import check_room
+from grasp_deploy.files.outputs import check_room, refuse_existing
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import write_record
 
@@ -59,11 +60,13 @@ def compress_family(
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     try:
         with Workspace.open(output, config, run.identity, **options) as workspace:
-            walk = Walk(run, workspace, on_progress)
-            made = []
+            finished = {
+                name: _finished(output / name, member, resume, overwrite)
+                for name, member in members.items()
+            }
+            walk, made = Walk(run, workspace, on_progress), []
             for name, member in members.items():
-                folder = output / name
-                plan = finished_plan(folder, member) if resume else None
+                folder, plan = output / name, finished[name]
                 if plan is None:
                     (output / RECORD_FILE).unlink(missing_ok=True)  # the record of whole families
                     plan = walk.write(folder, member, shard_bytes, overwrite)
@@ -76,6 +79,14 @@ def compress_family(
         with suppress(OSError):
             output.rmdir()  # if nothing is in it
     return record
+
+
+def _finished(folder: Path, member: PreparedRun, resume: bool, overwrite: bool) -> Plan | None:
+    """The plan of a member that is made already; InputError if something else is in its place."""
+    plan = finished_plan(folder, member) if resume else None
+    if plan is None:
+        refuse_existing(folder, overwrite=overwrite)
+    return plan
 
 
 def member_configs(config: CompressConfig) -> list[CompressConfig]:
