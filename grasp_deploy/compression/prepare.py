@@ -77,15 +77,30 @@ class PreparedRun:
     @cached_property
     def blocks(self) -> CalibrationBlocks:
         """Sequences to learn from and to hold out; of several sources a share of each."""
-        token_ids, parts = self.text.token_ids, self.text.parts
-        if not parts:
+        token_ids = self.text.token_ids
+        if not self.text.parts:
             return CalibrationBlocks.split(token_ids)
-        # Backwards, so that a source of few sequences holds out its last one. Criteria and refits
-        # read the first sequences alone, and should see some of every source.
-        places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
-        is_heldout = torch.zeros(len(token_ids), dtype=torch.bool)
-        is_heldout[torch.cat([CalibrationBlocks.split(p).heldout for p in places])] = True
+        is_heldout = self._heldout_source >= 0
         return CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout])
+
+    @property
+    def heldout_sources(self) -> list[int]:
+        """The place among the sources of what each held-out sequence comes from."""
+        if not self.text.parts:
+            return [0] * len(self.blocks.heldout)
+        return self._heldout_source[self._heldout_source >= 0].tolist()
+
+    @property
+    def _heldout_source(self) -> Tensor:
+        """`(n,)` source of each sequence of a mixture that is held out, -1 for all others.
+
+        Split backwards, so that a source of few sequences holds out its last one. Criteria and
+        refits read the first sequences alone, and should see some of every source.
+        """
+        source = torch.full((len(self.text.token_ids),), -1)
+        for index, places in enumerate(places_of([part.sequences for part in self.text.parts])):
+            source[CalibrationBlocks.split(places.flip(0)).heldout] = index
+        return source
 
     @property
     def criterion_sequences(self) -> Tensor:

@@ -76,7 +76,10 @@ class CompressOptions:
         metavar="<float>",
     )
     max_perplexity_increase: str | None = option(
-        "The same as a share of the dense model's perplexity, such as 5%.", None, "Budget"
+        "As --max-loss, but a share of the dense model's perplexity, such as 5%.",
+        None,
+        "Budget",
+        shown="help-all",
     )
     bound_step: Step = study("Share of the prunable cost in each step under --max-loss.", 0.05)
     cost: str | None = option(

@@ -32,7 +32,7 @@ def figures(record: FamilyRecord) -> Iterator[Drawing]:
         return
     unit, name = (2**30, "GiB") if curve[0][0] >= 2**30 else (2**20, "MiB")
     tokens = record.settings.get("heldout_tokens", 0)
-    axes = new_axes(TITLE, f"on {tokens:,} held-out calibration tokens; bars: one standard error")
+    axes = new_axes(TITLE, f"{tokens:,} held-out tokens; bars: one standard error")
     sizes, losses = [size / unit for size, _ in curve], [loss for _, loss in curve]
     errors = [0.0, *(member.excess_error or 0.0 for member in record.members)]
     color = color_of(1)

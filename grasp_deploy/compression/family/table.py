@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.compression.family.record import FamilyRecord
 from grasp_deploy.stats.wording import plus_minus
 
-HEADS = ("model", "keep", "weights, MiB", "KV bytes/token", "held-out loss", "excess, nats")
+HEADS = ("model", "keep", "weights,\nMiB", "KV bytes\nper token", "held-out\nloss", "excess,\nnats")
 
 
 def family_table(record: FamilyRecord) -> Table:
@@ -17,7 +18,8 @@ def family_table(record: FamilyRecord) -> Table:
     table.caption = "loss in nats per token on held-out calibration text; ±: one standard error"
     for head in HEADS:
         is_name = head == "model"
-        table.add_column(head, justify="left" if is_name else "right", overflow="fold")
+        justify: JustifyMethod = "left" if is_name else "right"
+        table.add_column(head, justify=justify, overflow="fold", no_wrap=not is_name)
     dense, *pruned = record.models
     rows = [(dense, "", record.dense_loss, "")]
     for model, member in zip(pruned, record.members, strict=True):

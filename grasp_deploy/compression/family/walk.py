@@ -15,7 +15,7 @@ from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.stats.clustered import paired_error
+from grasp_deploy.stats.clustered import stratified_error
 
 
 class Walk:
@@ -73,5 +73,6 @@ class Walk:
         norms = None if plan.norm_scales is None else plan.norm_scales.to(self._run.device)
         losses = frozen.heldout_losses(gates, norms)
         nats = fmean(losses) - fmean(self._dense_losses)
-        excess = {"excess": nats, "excess_error": paired_error(self._dense_losses, losses)}
+        error = stratified_error(self._dense_losses, losses, frozen.run.heldout_sources)
+        excess = {"excess": nats, "excess_error": error}
         return replace(plan, provenance={**plan.provenance, **excess})
