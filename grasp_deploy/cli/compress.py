@@ -251,7 +251,7 @@ def run_compress(
             options |= {"shard_bytes": shard_bytes, "on_progress": show}
             if config.family:
                 return compress_family(config, output, **options)
-            make = by or (compress_within if config.is_bound else compress)
+            make = by or (compress_within if config.walks else compress)
             return compression_record(make(config, output, **options))
     except KeyboardInterrupt:
         if Workspace.begun_with(output, config):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
+from grasp_deploy.compression.excess import check_measurable, is_beyond, with_excess
 from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
 from grasp_deploy.compression.mask import candidate_masks, fold_scales, learn_scales, refit_best
 from grasp_deploy.compression.prepare import PreparedRun, prepare
@@ -50,6 +51,7 @@ def compress(
     output = Path(output)
     refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)
+    check_measurable(run)
     with Workspace.open(
         output, config, run.identity, resume=resume, overwrite=overwrite
     ) as workspace:
@@ -100,7 +102,18 @@ def learn_plan(
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
     with explained_failures(run):
         frozen = FrozenModel(run, workspace, on_progress)
-        return plan_of(frozen, frozen.heldout_loss(), measure)
+        dense_losses = frozen.heldout_losses() if run.config.is_bound else []
+        plan, fitted = plan_of(frozen, frozen.heldout_loss(), measure)
+        plan = with_excess(plan, frozen, dense_losses)
+    bound = run.config.bound_nats
+    if bound is not None and is_beyond(plan, bound):
+        workspace.drop()
+        excess, error = (plan.provenance[name] for name in ("excess", "excess_error"))
+        raise InputError(
+            f"this budget costs {excess:+.4f} ± {error:.4f} nats per token on held-out text, over "
+            f"the bound of {bound:.4g}: nothing is written; allow more, or ask for a larger model"
+        )
+    return plan, fitted
 
 
 def plan_of(

@@ -47,7 +47,7 @@ class CompressConfig(CompressOptions):
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"
         if "calibration" not in wrong:
             object.__setattr__(self, "calibration", with_own(self.calibration))
-        if self.is_bound and self.method == "grasp":
+        if self.walks and not self.family and self.method == "grasp":
             object.__setattr__(self, "method", "progressive")
         problems = list(wrong.values()) or rule_problems(self)
         if problems:

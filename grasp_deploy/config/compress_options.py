@@ -42,6 +42,8 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 Speedup = Annotated[float, Meta(gt=1, le=1e6)]
 Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
 TIMES = ("speedup", "tokens_per_second", "ttft_seconds")  # budgets in time
+SIZES = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES)
+BOUNDS = ("max_loss", "max_perplexity_increase")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ class CompressOptions:
     )
     max_loss: Nats | None = option(
         "Instead of --keep: the smallest model that loses at most so many nats per token against "
-        "the dense one, such as 0.05, on held-out calibration text.",
+        "the dense one, such as 0.05, on held-out calibration text. Beside a budget: nothing is "
+        "written if that loses more.",
         None,
         "Budget",
         metavar="<float>",
@@ -280,12 +283,12 @@ class CompressOptions:
 
     @property
     def is_bound(self) -> bool:
-        """True if the budget is a bound on the loss, and not a size."""
+        """True if the loss is bounded: by the budget, or beside one."""
         return self.max_loss is not None or self.max_perplexity_increase is not None
 
     @property
     def bound_nats(self) -> float | None:
-        """The bound on the loss in nats per token; None where the budget is a size."""
+        """The bound on the loss in nats per token; None without one."""
         if self.max_perplexity_increase is not None:
             return math.log1p(parse_percent(self.max_perplexity_increase))
         return self.max_loss
@@ -293,7 +296,8 @@ class CompressOptions:
     @property
     def walks(self) -> bool:
         """True if budgets fall one by one, each from what the one before has reached."""
-        return bool(self.family) or self.is_bound
+        is_sized = any(getattr(self, name) is not None for name in SIZES)
+        return bool(self.family) or (self.is_bound and not is_sized)
 
     @property
     def effective_multiples(self) -> tuple[int, int]:

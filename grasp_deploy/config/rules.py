@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grasp_deploy.config.compress_options import TIMES, CompressOptions
+from grasp_deploy.config.compress_options import BOUNDS, SIZES, TIMES, CompressOptions
 from grasp_deploy.config.option import assigned, flag, parse_percent
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-BOUNDS = ("max_loss", "max_perplexity_increase")
-BUDGETS = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES, *BOUNDS)
+BUDGETS = (*SIZES, *BOUNDS)
 COST_OF_BUDGET = {
     **{"weights": "parameters", "kv_per_token": "kv-bytes", "gpu_memory": "memory"},
     **dict.fromkeys(TIMES, "latency"),
@@ -36,7 +35,11 @@ def rule_problems(config: CompressOptions) -> list[str]:
 
 
 def _budget_problems(config: CompressOptions) -> Iterator[str]:
-    budgets = [name for name in BUDGETS if getattr(config, name) is not None]
+    budgets, bounds = (
+        [name for name in names if getattr(config, name) is not None] for names in (SIZES, BOUNDS)
+    )
+    if len(bounds) > 1 or not budgets:  # else a bound may stand beside a budget
+        budgets += bounds
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
         yield (
@@ -92,6 +95,8 @@ def _walk_problems(config: CompressOptions) -> Iterator[str]:
     keeps = list(config.family)
     if keeps and (keeps != sorted(set(keeps), reverse=True) or config.keep not in keeps):
         yield f"family {keeps} is no falling list of budgets with keep {config.keep} among them"
+    if config.family and config.is_bound:
+        yield "a family has no bound on the loss: give one --keep, or drop --max-loss"
     if config.walks and not config.cuts_in_rounds:
         first = assigned(config, "start" if config.learns else "method")
         yield f"budgets that fall step by step need pruning in rounds: drop {first}"

@@ -15,6 +15,7 @@ from typing import Any
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES
 from grasp_deploy.compression.compress import compressed, write_planned
+from grasp_deploy.compression.excess import check_measurable, is_beyond
 from grasp_deploy.compression.family.walk import Walk
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import Compressed, finished_plan
@@ -44,11 +45,7 @@ def compress_within(
     output = Path(output)
     refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)
-    if len(run.blocks.heldout) < 2:
-        raise InputError(
-            "a bound on the loss is measured on two held-out sequences at least: give more text, "
-            "more --calibration-sequences, or --keep"
-        )
+    check_measurable(run)
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     with Workspace.open(output, config, run.identity, **options) as workspace:
         plan = finished_plan(output, run) if resume else None
@@ -72,7 +69,7 @@ def _last_within(
     beyond = None
     for number, step in _steps(run, workspace):
         plan = _step_plan(walk, workspace.part(_name(number)), _name(number), step)
-        if plan.provenance["excess"] + plan.provenance["excess_error"] > bound:
+        if is_beyond(plan, bound):
             beyond = _cost_of(plan)
             break
         walk.go_on_from(_name(number), plan)

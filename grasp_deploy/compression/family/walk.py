@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 import torch
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression.compress import plan_of, write_planned
+from grasp_deploy.compression.excess import with_excess
 from grasp_deploy.compression.frozen_model import FrozenModel, Reached, explained_failures
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.stats.clustered import stratified_error
 
 
 class Walk:
@@ -42,7 +40,7 @@ class Walk:
             part = self._workspace.part(name)
             frozen = self._frozen.for_member(run, part, self._shown(name), self._before)
             plan, fitted = plan_of(frozen, self._dense_loss)
-            return self._with_excess(plan, frozen), fitted
+            return with_excess(plan, frozen, self._dense_losses), fitted
 
     def write(self, folder: Path, run: PreparedRun, shard_bytes: int, overwrite: bool) -> Plan:
         """Learn under the next budget and write the checkpoint; returns its plan."""
@@ -64,15 +62,3 @@ class Walk:
 
     def _shown(self, name: str) -> OnProgress:
         return lambda row: self._on_progress({**row, "member": name})
-
-    def _with_excess(self, plan: Plan, frozen: FrozenModel) -> Plan:
-        """The plan with its loss above the dense model's, and the standard error of that."""
-        if not self._dense_losses:
-            return plan
-        gates = (plan.mask * plan.scales).to(self._run.device)
-        norms = None if plan.norm_scales is None else plan.norm_scales.to(self._run.device)
-        losses = frozen.heldout_losses(gates, norms)
-        nats = fmean(losses) - fmean(self._dense_losses)
-        error = stratified_error(self._dense_losses, losses, frozen.run.heldout_sources)
-        excess = {"excess": nats, "excess_error": error}
-        return replace(plan, provenance={**plan.provenance, **excess})

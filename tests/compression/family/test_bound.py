@@ -71,3 +71,18 @@ def test_bounds_need_sequences_to_compare(make_config: MakeConfig, tmp_path: Pat
     with pytest.raises(InputError, match="use compress_family for several"):
         compress(make_config(max_loss=0.1), tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bound_beside_a_budget(make_config: MakeConfig, tmp_path: Path) -> None:
+    """A budget within the bound is made as without it; one beyond it leaves nothing behind."""
+    quick = {"keep": 0.5, "method": "obs", "scale_epochs": 0}
+    made = compress(make_config(**quick, max_loss=90.0), tmp_path / "bounded")
+    plain = compress(make_config(**quick), tmp_path / "plain")
+    assert made.plan.mask.equal(plain.plan.mask)
+    excess, error = (made.plan.provenance[name] for name in ("excess", "excess_error"))
+    record = compression_record(made)
+    lost = record["heldout_loss_pruned"] - record["heldout_loss_dense"]
+    assert excess == pytest.approx(lost, abs=1e-5) and error > 0
+    with pytest.raises(InputError, match=r"over the bound of 0\.001: nothing is written"):
+        compress(make_config(**quick, max_loss=0.001), tmp_path / "beyond")
+    assert not list(tmp_path.glob("beyond*"))
