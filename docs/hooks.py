@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import flag
 
 ROOT = Path(__file__).parents[1]
 FROM_THE_REPOSITORY = (
@@ -49,7 +50,7 @@ def option_rows() -> Iterator[str]:
     yield "|---|---|---|"
     for field in dataclasses.fields(CompressConfig):
         if "help" in field.metadata:
-            name = field.name.replace("_", "-")
-            option = f"--set {name}=" if field.metadata.get("shown") == "set" else f"--{name}"
+            option = flag(CompressConfig, field.name)
+            option += "=" * option.startswith("--set")
             default = "" if field.default is None else f"`{field.default}`"
             yield f"| `{option}` | {default} | {field.metadata['help']} |"

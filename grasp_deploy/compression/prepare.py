@@ -29,6 +29,7 @@ from grasp_deploy.data import (
     read_calibration,
 )
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.criterion import ADDITIVE
@@ -36,6 +37,8 @@ from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 FEWEST_FOR_SCALES = 240  # sequences for each budget of a walk; of more, every other one
+
+STATED = ("config.json", "generation_config.json")  # own text depends on both
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ class PreparedRun:
         """Inputs and software, which a resumed run must share with the run that it continues."""
         releases = versions()
         software = {name: releases[name] for name in ("grasp_deploy", "torch", "transformers")}
-        return {**self.inputs, "device": self.device.type, **software}
+        stated = [self.source.directory / name for name in STATED]
+        files = {path.name: sha256(path) for path in stated if path.is_file()}
+        return {**self.inputs, "model config": files, "device": self.device.type, **software}
 
     @property
     def predicted_bytes(self) -> int:
@@ -170,7 +175,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
             f"{assigned(config, 'own_temperature')} has no effect without the model's own text: "
             "drop it, or drop --calibration self=0"
         )
-    starts = [ids for each in own for ids in beginnings(tokenizer, each)]
+    starts = [ids for each in own for ids in beginnings(tokenizer, each, config.sequence_length)]
     for ids in starts:
         check_tokens(ids[None, : config.sequence_length], base.config)  # a row's end cuts it
     given = [text.token_ids.flatten(), *starts]

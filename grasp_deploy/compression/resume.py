@@ -25,7 +25,7 @@ from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
-HASHED = ("weights", "calibration tokens", "costs")
+HASHED = ("weights", "calibration tokens", "costs", "model config")
 START_OVER = "start over with --overwrite and without --resume"
 
 # Tensors by name, and plain values: `(N,)` vectors, and columns refitted for the vector `mask`.

@@ -193,7 +193,7 @@ class CompressOptions:
         shown="help-all",
     )
     own_temperature: Factor = study("Temperature at which the model writes its own text.", 1.0)
-    sequences: Count = option(
+    sequences: Annotated[int, Meta(ge=1, le=10**6)] = option(
         "Number of calibration sequences.", 1024, "Calibration", flag="--calibration-sequences"
     )
     sequence_length: Length = option("Tokens in a calibration sequence.", 512, "Calibration")

@@ -78,10 +78,15 @@ def calibration_sources(
     own_splits = 0
     for text in texts:
         head, _, number = text.rpartition("=")
-        is_weighted = NUMBER.fullmatch(number) and not kind_of(text)
+        is_weighted = NUMBER.fullmatch(number) and not _is_path(text)
         head, weight = (head, float(number)) if is_weighted else (text, 1.0)
         what, chosen = _what_and_split(head, split, evaluates=False)
         if what == OWN:
+            if head != OWN:
+                raise InputError(
+                    f"--calibration {text!r:.60}: the model's own text has no rows to choose from; "
+                    "write self, or self:PROMPTS@SPLIT for rows of prompts"
+                )
             chosen = None
         own_splits += what != head or what == OWN
         source = TextSource(what, chosen, column, weight)
@@ -96,6 +101,11 @@ def calibration_sources(
         sources.append(source)
         if source.is_own and not is_weighted:
             unweighted.append(source)
+    if sum(source.is_own for source in sources if source.weight) > 1:
+        raise InputError(
+            "--calibration names the model's own text twice: name self or self:PROMPTS once, with "
+            "all prompts in one file"
+        )
     if not any(source.weight for source in sources):
         raise InputError(
             "--calibration names no text beside self=0: give wikitext2, ptb, c4 or a file, or "
@@ -104,7 +114,7 @@ def calibration_sources(
     if split and own_splits == len(sources):
         raise _needless_split(split)
     given = sum(source.weight for source in sources if not source.is_own)
-    half = given / max(1, len(unweighted)) or 1.0  # together as much as the given texts
+    half = given or 1.0  # as much as the given texts together
     return [
         replace(source, weight=half) if source in unweighted else source
         for source in sources
@@ -146,14 +156,21 @@ def _needless_split(split: str) -> InputError:
 
 def display_name(what: str) -> str:
     """A text as others may see it: without the folders that it lies in."""
+    if what.startswith(f"{OWN}:"):
+        return f"{OWN}:{display_name(what.removeprefix(f'{OWN}:'))}"
     return what if find_corpus(what) else Path(what).name
+
+
+def _is_path(text: str) -> bool:
+    """True for a path as it stands, be it of a text or of prompts, whatever signs are in it."""
+    return bool(kind_of(text) or kind_of(text.removeprefix(f"{OWN}:")))
 
 
 def _what_and_split(text: str, default: str | None, evaluates: bool) -> tuple[str, str | None]:
     """Both sides of `TEXT@SPLIT`; a slice of a corpus gets its split, as in `train[:900]`."""
     what, at, chosen = text.rpartition("@")
     split: str | None = chosen
-    if not at or kind_of(text):
+    if not at or _is_path(text):
         what, split = text, default or None
     corpus = find_corpus(what)
     if corpus and (split is None or split.startswith("[")):

@@ -19,7 +19,7 @@ from grasp_deploy.compression.own_text import STAGE, with_own_text, write_rows
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import TextSource, beginnings
+from grasp_deploy.data import TextSource, beginnings, calibration_sources
 from grasp_deploy.errors import InputError
 from tests.cli.command import grasp_deploy
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
@@ -127,6 +127,12 @@ def test_what_texts_begin_with(tmp_path: Path) -> None:
     prompts = TextSource(f"self:{tmp_path / 'prompts.jsonl'}")
     given = [tokenizer.decode(ids) for ids in beginnings(tokenizer, prompts)]
     assert given == ["Hi", "Why?"]
+    plain = tmp_path / "a@b=2.txt"  # a line is a prompt, whatever the path looks like
+    plain.write_text("Hi\n\nWhy?\n" + "word " * 40)
+    lines = calibration_sources([f"self:{plain}"], column="body")[0]
+    assert [tokenizer.decode(ids) for ids in beginnings(tokenizer, lines, 16)] == ["Hi", "Why?"]
+    with pytest.raises(InputError, match="more than half of a sequence of 2 tokens"):
+        beginnings(tokenizer, lines, 2)
     tokenizer.chat_template = (
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}<assistant>{% endif %}"

@@ -96,6 +96,9 @@ def _sequences(text: Texts) -> str:
 
 
 def _corpus(source: str) -> str:
-    if TextSource(source).is_own:
+    text = TextSource(source)
+    if text.prompts:
+        return f"the model's own text, which answers {_corpus(text.prompts.what)}"
+    if text.is_own:
         return "the model's own text"
     return f"`{source if source.startswith('hf:') else Path(source).name}`"

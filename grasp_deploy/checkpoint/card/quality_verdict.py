@@ -95,8 +95,8 @@ class _Loss:
         verb = "loses" if nats >= 0 else "gains"
         figure = plus_minus(abs(nats), error, ".3f")
         said = f"on {row['name']}, the worst text that it was not {use}, it {verb} {figure} nats"
-        noise = _errors(row["sequences"]) * error if error else 0.0
-        return cls(f"{said} a token", nats - noise, math.inf if error is None else nats + noise)
+        noise = math.inf if error is None else _errors(row["sequences"]) * error if error else 0.0
+        return cls(f"{said} a token", nats - noise, nats + noise)
 
 
 def _errors(samples: int, comparisons: int = 1) -> float:

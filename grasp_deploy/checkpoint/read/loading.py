@@ -177,10 +177,19 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
-    """The tokens that end a text: those that the model's files state, and its tokenizer's."""
+    """The tokens that end a text: those that the model's files state, and its tokenizer's.
+
+    Raises InputError for a statement that is no token, nor a list of tokens.
+    """
     config = model.generation_config
-    stated = [of_tokenizer, config.eos_token_id if config else None]
-    return {int(t) for ids in stated if ids is not None for t in torch.tensor(ids).flatten()}
+    stated = config.eos_token_id if config else None
+    listed = stated if isinstance(stated, list) else [] if stated is None else [stated]
+    if not all(isinstance(token, int) for token in listed):
+        raise InputError(
+            f"eos_token_id is {stated!r:.60} in the model's generation_config.json: a token's "
+            "number, or a list of such, is needed; mend that file"
+        )
+    return {*listed, *([] if of_tokenizer is None else [of_tokenizer])}
 
 
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:

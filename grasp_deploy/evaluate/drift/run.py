@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grasp_deploy.checkpoint.format.shapes import read_config
-from grasp_deploy.checkpoint.plan import calibrated_beside
+from grasp_deploy.checkpoint.plan import PLAN_FILE, calibrated_beside, check_hashes, load_plan
 from grasp_deploy.checkpoint.read.loading import check_tokens, end_tokens, load, load_tokenizer
-from grasp_deploy.checkpoint.read.source import positions_at
+from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.data import Blocks, beginnings, evaluation_source
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
@@ -41,6 +41,7 @@ def measure_drift(
     InputError for models with different tokens, and for text, items and prompts that do not fit.
     """
     tokenizer = _common_tokenizer(models)
+    _check_origin(*models)
     corpora = heldout_corpora(settings.data, (), settings.column)
     texts = read_texts(models[1].path, corpora, settings)
     for blocks in texts.values():
@@ -75,6 +76,17 @@ def measure_drift(
         tasks=tasks,
         answers=answers,
     )
+
+
+def _check_origin(dense: BenchModel, pruned: BenchModel) -> None:
+    """InputError where a plan tells that a model was not made from the other."""
+    if dense.shape.pruned and not pruned.shape.pruned:
+        raise InputError(
+            f"{dense.path} is the pruned one: name the dense model, then the one that was pruned "
+            "from it"
+        )
+    if (pruned.path / PLAN_FILE).is_file():
+        check_hashes(load_plan(pruned.path / PLAN_FILE), file_hashes(dense.path))
 
 
 def _common_tokenizer(models: Sequence[BenchModel]) -> PreTrainedTokenizerBase:
