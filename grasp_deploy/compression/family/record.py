@@ -52,6 +52,9 @@ class FamilyRecord(Struct):
         names = [DENSE, *(member.model for member in self.members)]
         if [model.name for model in self.models] != names:
             raise ValueError("its models are not the dense one and its members in their order")
+        losses = [self.dense_loss, *(member.heldout_loss for member in self.members)]
+        if None in losses and any(loss is not None for loss in losses):
+            raise ValueError("some losses are null and others are not")
 
 
 def family_record(made: Sequence[Compressed], config: CompressConfig) -> dict[str, Any]:

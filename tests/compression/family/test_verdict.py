@@ -1,0 +1,76 @@
+"""The knee of a family, its sentence and its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_deploy.bench.kinds import section_of
+from grasp_deploy.compression.family.verdict import headlines, knee_of, verdicts
+from grasp_deploy.errors import InputError
+from grasp_deploy.report.section import NamedRecord
+from tests.bench.records import model, typed
+
+KEEPS = (0.8, 0.6, 0.4)
+BENT = (2.0, 2.02, 2.1, 3.0)
+
+
+def record(losses: Sequence[float | None]) -> dict[str, Any]:
+    """A family of LLaMA-2-7B's size with these held-out losses, the dense model's first."""
+    dense = losses[0]
+    members = [
+        {
+            "model": f"keep-{keep}",
+            "keep": keep,
+            "output": f"family/keep-{keep}",
+            "kept_cost": keep,
+            "budget": keep,
+            "heldout_loss": loss,
+            "excess": None if loss is None or dense is None else loss - dense,
+            "excess_error": None if loss is None else 0.01,
+            "seconds": {"start": 1.0},
+        }
+        for keep, loss in zip(KEEPS, losses[1:], strict=True)
+    ]
+    models = [model("dense"), *(model(f"keep-{keep}", keep) for keep in KEEPS)]
+    header = {"schema_version": 1, "benchmark": "family", "machine": {}, "settings": {}}
+    return {**header, "models": models, "dense_loss": dense, "members": members}
+
+
+def test_the_knee_lies_farthest_below_the_line() -> None:
+    assert knee_of([(10, 2.0), (8, 2.1), (6, 2.2), (4, 4.0)]) == 2
+    assert knee_of([(10, 2.0), (8, 2.5), (6, 3.0)]) is None, "a line"
+    assert knee_of([(10, 2.0), (8, 3.9), (6, 4.0)]) is None, "it bends the other way"
+    assert knee_of([(10, 2.0), (8, 1.9)]) is None, "two points"
+    assert knee_of([(10, 2.0), (8, 1.8), (6, 1.9)]) is None, "nothing is lost"
+
+
+def test_the_sentence_names_the_member_at_the_knee() -> None:
+    (line,) = headlines(typed(record(BENT)))
+    assert line["model"] == "keep-0.6" and line["outcome"] == "knee"
+    assert "GiB of weights, +0.100 nats per token against dense" in line["sentence"]
+    assert [row["outcome"] for row in verdicts(typed(record(BENT)))] == ["member", "knee", "member"]
+    (line,) = headlines(typed(record([None] * 4)))
+    assert line["outcome"] == "no knee"
+    with pytest.raises(InputError, match="some losses are null and others are not"):
+        typed(record([2.0, None, 2.1, 2.2]))
+
+
+def test_the_figure_has_a_point_for_each_budget_and_a_ring_at_the_knee() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
+    from grasp_deploy.report.figure_style import our_style
+    from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
+
+    with our_style():
+        section = section_of(NamedRecord("family", record(BENT), Path("family.json")))
+        (drawing,) = section.figures()
+        none = section_of(NamedRecord("family", record([None] * 4), Path("family.json"))).figures()
+    assert not none
+    assert_legible(drawing)
+    assert heights_of(drawing, 0) == pytest.approx(BENT)
+    assert axes_of(drawing).get_xlabel() == "weights, GiB"
+    assert legend_of(drawing) == ["members, by keep", "dense", "knee"]
+    assert heights_of(drawing, -1) == pytest.approx([BENT[2]])
