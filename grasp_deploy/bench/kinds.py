@@ -27,6 +27,9 @@ from grasp_deploy.bench.serve.table import serve_table
 from grasp_deploy.bench.throughput import verdict as throughput
 from grasp_deploy.bench.throughput.record import ThroughputRecord
 from grasp_deploy.bench.throughput.table import gain_table, throughput_table
+from grasp_deploy.compression.family import verdict as family
+from grasp_deploy.compression.family.record import FamilyRecord
+from grasp_deploy.compression.family.table import family_table
 from grasp_deploy.compression.latency_table import PHASES
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.drift.record import DriftRecord
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 class Kind:
     """Reading and drawing of one benchmark's records; the functions take the typed record.
 
-    `verdict` has `verdicts` and `headlines`. A bench that has it has a `plot` beside it.
+    `verdict` has `verdicts` and `headlines`. Where there is one, a `plot` lies beside it.
     """
 
     title: str
@@ -72,6 +75,7 @@ KINDS = {
     "drift": Kind(
         "Drift from the dense model", DriftRecord, (text_table, flip_table, answer_table)
     ),
+    "family": Kind("Family of budgets", FamilyRecord, (family_table,), family),
 }
 
 
@@ -91,7 +95,9 @@ def section_of(named: NamedRecord) -> Section:
     kind, record = KINDS[benchmark], typed_record(document, named.path)
 
     def figures() -> list[Drawing]:  # imported late, because it needs matplotlib
-        return list(import_module(f"grasp_deploy.bench.{benchmark}.plot").figures(record))
+        assert judge is not None, "it has no figures"
+        plot = f"{judge.__name__.rpartition('.')[0]}.plot"
+        return list(import_module(plot).figures(record))
 
     judge = kind.verdict
     return Section(

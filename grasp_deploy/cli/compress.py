@@ -72,10 +72,15 @@ def compress_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Compress MODEL under one global budget into a smaller dense checkpoint."""
+    """Compress MODEL under one global budget into a smaller dense checkpoint.
+
+    Several shares, as in --keep 0.8,0.6,0.4, make a family: OUTPUT then holds a checkpoint of each.
+    """
     record = run_compress(config, output, shard_size, resume, overwrite)
     if as_json:
         print_json(record)
+    elif config.family:
+        _print_family(record, output)
     else:
         print_compressed(record)
 
@@ -92,6 +97,11 @@ def up_command(
     """Compress MODEL unless that is already done, verify the result, and serve it."""
     from grasp_deploy.engine.serve import check_before_serving, serve
 
+    if config.family:
+        raise InputError(
+            f"up serves one model, and --keep names {len(config.family)} budgets: give one, or "
+            "make the family with compress and serve a member"
+        )
     flags, output = vllm_flags or [], output or default_output(config)
     _check_before_compressing(config, flags)
     if record := compress_unless_done(config, output, shard_size, overwrite):
@@ -226,6 +236,8 @@ def run_compress(
     Returns the record that `compress --json` prints.
     """
     from grasp_deploy.compression.compress import compress
+    from grasp_deploy.compression.family.bound import compress_within
+    from grasp_deploy.compression.family.run import compress_family
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.report.progress import stage_bars
@@ -237,13 +249,30 @@ def run_compress(
     try:
         with stage_bars(stderr) as show:
             options |= {"shard_bytes": shard_bytes, "on_progress": show}
-            made = (by or compress)(config, output, **options)
+            if config.family:
+                return compress_family(config, output, **options)
+            make = by or (compress_within if config.walks else compress)
+            return compression_record(make(config, output, **options))
     except KeyboardInterrupt:
         if Workspace.begun_with(output, config):
             go_on = "give the same command again (compress: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
         raise
-    return compression_record(made)
+
+
+def _print_family(record: dict[str, Any], output: Path) -> None:
+    """Print a row for each member, and where they lie."""
+    from grasp_deploy.bench.kinds import typed_record
+    from grasp_deploy.compression.family.place import RECORD_FILE
+    from grasp_deploy.compression.family.table import family_table
+
+    path = output / RECORD_FILE
+    stdout.print(family_table(typed_record(record, path)))
+    member = output / record["members"][-1]["model"]
+    print_line(
+        f"wrote {output}; draw it: grasp-deploy report {path}; serve a member: grasp-deploy serve "
+        f"{member}"
+    )
 
 
 def print_compressed(record: dict[str, Any]) -> None:
@@ -261,6 +290,8 @@ def print_compressed(record: dict[str, Any]) -> None:
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
             "pruned; other text may lose more: grasp-deploy evaluate perplexity"
         )
+    if "bound" in record:
+        print_line(_bound_sentence(record["bound"]))
     output, loss = record["output"], record["heldout_loss_pruned"]
     if loss is not None and loss - record["heldout_loss_dense"] >= BROKEN_NATS:
         print_line(
@@ -270,3 +301,16 @@ def print_compressed(record: dict[str, Any]) -> None:
         )
     else:
         print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
+
+
+def _bound_sentence(bound: dict[str, Any]) -> str:
+    """What a bound on the loss left of itself, and what the next step would have cost."""
+    from grasp_deploy.stats.wording import plus_minus
+
+    def cost(step: dict[str, Any]) -> str:
+        return f"{plus_minus(step['excess'], step['excess_error'], '.4f', '+')} nats per token"
+
+    begin = f"bound of {bound['nats']:.4f} nats: keep {bound['keep']:g} costs {cost(bound)} on it"
+    if bound["next"] is None:
+        return f"{begin}; no smaller budget is possible"
+    return f"{begin}; keep {bound['next']['keep']:g} would have cost {cost(bound['next'])}"

@@ -23,7 +23,8 @@ from grasp_deploy.cli.options import (
     with_parameters,
 )
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
-from grasp_deploy.config.option import flag, option_fields
+from grasp_deploy.config.compress_options import Share
+from grasp_deploy.config.option import flag, number_list, option_fields
 from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
 
@@ -51,10 +52,20 @@ def _config(given: dict[str, Any]) -> CompressConfig:
     file, assignments = given.pop("config_file", None), given.pop("assignments", ())
     stored = read_config_file(file) if file else {}
     values = read_values(CompressConfig, given | _assigned_texts(assignments))
+    values |= _several_keeps(values.get("keep"))
     if any(name in values for name in BUDGETS):  # a budget replaces the stored kind of budget
-        stored = {key: value for key, value in stored.items() if key not in BUDGETS}
+        replaced = (*BUDGETS, "family")
+        stored = {key: value for key, value in stored.items() if key not in replaced}
     source = f"the config file {file}" if file else "the command line"
     return CompressConfig.from_dict(stored | values, source)
+
+
+def _several_keeps(keep: Any) -> dict[str, Any]:
+    """The fields that stand for several shares in one text; none for one share."""
+    if not isinstance(keep, str) or "," not in keep:
+        return {}
+    family = sorted(number_list(keep, "--keep", Share), reverse=True)
+    return {"keep": family[-1], "family": tuple(family)}
 
 
 def _assigned_texts(assignments: Iterable[str]) -> dict[str, str]:

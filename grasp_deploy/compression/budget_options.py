@@ -90,6 +90,8 @@ def _limit(
         return _limit_in_room(config, shape, total)
     if time is not None:
         return time.asked_limit(total)
+    if config.walks:  # the first step of a bound on the loss
+        return total * (1 - config.bound_step)
     option, dense, fixed, scale = _in_bytes(config, shape, total)
     text = config.weights or config.kv_per_token or ""
     asked = parse_bytes(text, option)
@@ -131,7 +133,7 @@ def _limit_in_room(config: CompressConfig, shape: ModelShape, total: float) -> f
 
 def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: float) -> str:
     """A limit written as the option that sets it, rounded up."""
-    if config.keep is not None:
+    if config.keep is not None or config.walks:
         steps = math.ceil(10_000 * Fraction(limit) / Fraction(total))
         return f"--keep {steps / 10_000:g}"
     if config.gpu_memory is not None:

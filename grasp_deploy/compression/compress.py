@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
+from grasp_deploy.compression.excess import check_measurable, is_beyond, with_excess
 from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
 from grasp_deploy.compression.mask import candidate_masks, fold_scales, learn_scales, refit_best
 from grasp_deploy.compression.prepare import PreparedRun, prepare
@@ -20,6 +21,7 @@ from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.compression.timing import Measure, correct_limit, time_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data.overlap import fingerprint
+from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 
@@ -41,9 +43,15 @@ def compress(
     `measure` the limit of a budget in time is corrected by the time of the chosen mask. Raises
     InputError for any input that cannot be used.
     """
+    if config.walks:
+        raise InputError(
+            "one checkpoint of one budget is made here: use compress_family for several, and "
+            "compress_within for a bound on the loss"
+        )
     output = Path(output)
     refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)
+    check_measurable(run)
     with Workspace.open(
         output, config, run.identity, resume=resume, overwrite=overwrite
     ) as workspace:
@@ -52,19 +60,37 @@ def compress(
             size_bytes = run.predicted_bytes
             with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
                 plan, fitted = learn_plan(run, workspace, on_progress, measure)
-                write_checkpoint(
-                    plan,
-                    run.base,
-                    staging,
-                    fitted=fitted,
-                    shard_bytes=shard_bytes,
-                    beside={METRICS_FILE: workspace.metrics()},
-                    on_progress=lambda done, total: on_progress(
-                        {"stage": "export", "step": done, "steps": total}
-                    ),
-                )
+                write_planned(plan, fitted, run, workspace, staging, shard_bytes, on_progress)
+    return compressed(output, plan, run)
+
+
+def compressed(output: Path, plan: Plan, run: PreparedRun) -> Compressed:
+    """The result of a run in a folder."""
     dense, peak_bytes = run.base.shape, peak_memory_bytes(run.device)
     return Compressed(output, plan, dense, pruned_shape(plan, dense), peak_bytes)
+
+
+def write_planned(
+    plan: Plan,
+    fitted: dict[str, Path],
+    run: PreparedRun,
+    workspace: Workspace,
+    staging: Path,
+    shard_bytes: int,
+    on_progress: OnProgress,
+) -> None:
+    """Write the checkpoint of a learnt plan, with the metrics of its stages."""
+    write_checkpoint(
+        plan,
+        run.base,
+        staging,
+        fitted=fitted,
+        shard_bytes=shard_bytes,
+        beside={METRICS_FILE: workspace.metrics()},
+        on_progress=lambda done, total: on_progress(
+            {"stage": "export", "step": done, "steps": total}
+        ),
+    )
 
 
 def learn_plan(
@@ -76,18 +102,37 @@ def learn_plan(
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
     with explained_failures(run):
         frozen = FrozenModel(run, workspace, on_progress)
-        losses = {"heldout_dense": frozen.heldout_loss()}
-        initial, reached = initial_scores(frozen)  # iterative pruning in rounds, by default
-        scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
-        if measure is not None:
-            reached = correct_limit(frozen, initial, scores, reached, measure)
-        masks = candidate_masks(frozen, scores, reached)
-        mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
-        scales, norms = learn_scales(frozen, mask)  # section 3.4
-        losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
-        fitted = fold_scales(frozen, mask, scales)
-    time = {} if run.time is None else {"time": time_record(frozen, mask, measure)}
-    provenance = provenance_of(frozen, mask, losses, fitted) | time
+        dense_losses = frozen.heldout_losses() if run.config.is_bound else []
+        plan, fitted = plan_of(frozen, frozen.heldout_loss(), measure)
+        plan = with_excess(plan, frozen, dense_losses)
+    bound = run.config.bound_nats
+    if bound is not None and is_beyond(plan, bound):
+        workspace.drop()
+        excess, error = (plan.provenance[name] for name in ("excess", "excess_error"))
+        raise InputError(
+            f"this budget costs {excess:+.4f} ± {error:.4f} nats per token on held-out text, over "
+            f"the bound of {bound:.4g}: nothing is written; allow more, or ask for a larger model"
+        )
+    return plan, fitted
+
+
+def plan_of(
+    frozen: FrozenModel, dense_loss: float | None, measure: Measure | None = None
+) -> tuple[Plan, dict[str, Path]]:
+    """Decide scores, mask and scales under the budget of a run, from what was reached before it."""
+    losses = {"heldout_dense": dense_loss}
+    initial, reached = initial_scores(frozen)  # iterative pruning in rounds, by default
+    scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
+    if measure is not None:
+        reached = correct_limit(frozen, initial, scores, reached, measure)
+    masks = candidate_masks(frozen, scores, reached)
+    mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
+    scales, norms = learn_scales(frozen, mask)  # section 3.4
+    losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
+    fitted = fold_scales(frozen, mask, scales)
+    provenance = provenance_of(frozen, mask, losses, fitted)
+    if frozen.run.time is not None:
+        provenance["time"] = time_record(frozen, mask, measure)
     calibrated = fingerprint(frozen.run.text.token_ids)
     vectors = scores.float().cpu(), mask.cpu(), scales.cpu()
     return Plan(*vectors, provenance, calibrated, None if norms is None else norms.cpu()), fitted

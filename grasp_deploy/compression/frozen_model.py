@@ -9,6 +9,8 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,11 +26,22 @@ from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
-from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss
+from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.training import LearningState, StepRecord, freeze
 
 SAVE_EVERY_SECONDS = 5.0
+RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What pruning to a larger budget has reached, for a smaller one to go on from."""
+
+    limit: float  # of that budget
+    mask: Tensor  # (N,) bool
+    multipliers: Tensor  # (n,) scales of units, then of norms where those are learnt
+    workspace: Workspace  # with its refitted columns
 
 
 class FrozenModel:
@@ -53,11 +66,32 @@ class FrozenModel:
         freeze(model, config.gradient_checkpointing)
         self.run, self.model, self.workspace = run, model, workspace
         self.on_progress = on_progress
-        stages = ("start", "gates", "scales")  # recorded even where they did not run
-        self.records: dict[str, dict[str, Any]] = {stage: {"seconds": 0.0} for stage in stages}
+        self.before: Reached | None = None
+        self.records: dict[str, dict[str, Any]] = {stage: {"seconds": 0.0} for stage in RECORDED}
         if workspace.has(OWN_TEXT):
             self.records[OWN_TEXT] = workspace.load(OWN_TEXT)[1]
         self.outputs = OutputProjections(model, run.budget.units, resettable=config.compensation)
+
+    def for_member(
+        self,
+        run: PreparedRun,
+        workspace: Workspace,
+        on_progress: OnProgress,
+        before: Reached | None,
+    ) -> FrozenModel:
+        """The same weights and text under another budget, from what a larger one has reached.
+
+        The columns that were refitted under the larger one are put into the model.
+        """
+        member = copy(self)
+        member.run, member.workspace = replace(run, text=self.run.text), workspace
+        member.on_progress, member.before = on_progress, before
+        member.records = {stage: {"seconds": 0.0} for stage in RECORDED}
+        if OWN_TEXT in self.records:
+            member.records[OWN_TEXT] = self.records[OWN_TEXT]
+        if before is not None and run.config.compensation:
+            member._put(before.workspace.load("compensation")[0])
+        return member
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -110,6 +144,16 @@ class FrozenModel:
             which = "dense" if gates is None else "pruned"
             raise LossError(f"the {which} model's loss on held-out sequences is {loss}: {OVERFLOW}")
         return loss
+
+    def heldout_losses(
+        self, gates: Tensor | None = None, norm_scales: Tensor | None = None
+    ) -> list[float]:
+        """Losses of the held-out sequences one by one, as `gated`; none without any."""
+        heldout = self.run.blocks.heldout
+        if not len(heldout):
+            return []
+        with self.gated(gates, norm_scales):
+            return sequence_losses(self.model, heldout, self.run.config.batch_size).tolist()
 
     def mask_loss(self, mask: Tensor) -> float:
         """Held-out loss of a `(N,)` mask; infinite where it is unknown or not finite."""
@@ -169,13 +213,17 @@ class FrozenModel:
     def recall(self, stage: str) -> StageResult:
         """The saved vectors and record of a stage; its refitted columns are put into the model."""
         tensors, record = self.workspace.load(stage)
+        self.records[stage] = record
+        return self._put(tensors), record
+
+    def _put(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The vectors among tensors; the columns among them are put into the model."""
         vectors = {name: t.to(self.run.device) for name, t in tensors.items() if t.dim() == 1}
         columns = {name: tensor for name, tensor in tensors.items() if name not in vectors}
         if columns:
             self.outputs.reset()
             self.outputs.load(vectors["mask"], columns)
-        self.records[stage] = record
-        return vectors, record
+        return vectors
 
     def _metrics_row(self, step: StepRecord, seconds: float) -> dict[str, Any]:
         ffn_share, kv_share = self.run.budget.units.kept_shares(step.mask)

@@ -31,7 +31,8 @@ def candidate_masks(frozen: FrozenModel, scores: Tensor, reached: Tensor | None)
     if reached is not None and not frozen.run.config.learns:
         return [reached]
     ranking = ranking_of(frozen, scores)
-    masks = [ranking.mask] if reached is None else [ranking.mask, reached]
+    learnt = ranking.mask if frozen.before is None else ranking.mask & frozen.before.mask
+    masks = [learnt] if reached is None else [learnt, reached]
     if frozen.run.config.swap_groups:
         swapped, _ = frozen.once("swaps", partial(_swap_groups, frozen, ranking))
         masks.insert(0, swapped["mask"])
@@ -77,7 +78,7 @@ def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[tuple[float,
     The dense ones must win strictly.
     """
     layers = len(frozen.outputs.linears)
-    sequences = frozen.run.blocks.train[: frozen.run.config.compensation_sequences]
+    sequences = frozen.run.compensation_sequences
 
     def candidate(mask: Tensor, fits: list[dict[str, object]]) -> tuple[float, StageResult]:
         columns = frozen.outputs.extract(mask)
@@ -102,9 +103,13 @@ def learn_scales(frozen: FrozenModel, mask: Tensor) -> tuple[Tensor, Tensor | No
     run, schedule, config = frozen.run, frozen.run.scale_schedule, frozen.run.config
     norms = (2 * run.budget.units.layers + 1, frozen.model.config.hidden_size)
     hidden = math.prod(norms) if config.norm_scales and config.scale_epochs else 0
+    start = torch.ones(len(mask) + hidden, device=run.device)
+    if frozen.before is not None:  # a larger budget's are nearer than 1
+        start = frozen.before.multipliers.clone()
+        start[: len(mask)][~mask] = 1
     values = frozen.learn(
         "scales",
-        torch.ones(len(mask) + hidden, device=run.device),
+        start,
         schedule,
         lambda state: training.learn_scales(
             frozen.model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,8 @@ from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
+FEWEST_FOR_SCALES = 240  # sequences for each budget of a walk; of more, every other one
+
 
 @dataclass(frozen=True)
 class PreparedRun:
@@ -50,6 +53,7 @@ class PreparedRun:
     text_hash: str  # SHA-256 of what is given of the text: all but the model's own
     end_token: int | None = None  # with which its tokenizer ends texts
     time: TimeBudget | None = None  # where costs are measured times
+    turn: int = 0  # the place of this budget among those of a walk
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -77,20 +81,41 @@ class PreparedRun:
     @cached_property
     def blocks(self) -> CalibrationBlocks:
         """Sequences to learn from and to hold out; of several sources a share of each."""
-        token_ids, parts = self.text.token_ids, self.text.parts
-        if not parts:
+        token_ids = self.text.token_ids
+        if not self.text.parts:
             return CalibrationBlocks.split(token_ids)
-        # Backwards, so that a source of few sequences holds out its last one. Criteria and refits
-        # read the first sequences alone, and should see some of every source.
-        places = [p.flip(0) for p in places_of([part.sequences for part in parts])]
-        is_heldout = torch.zeros(len(token_ids), dtype=torch.bool)
-        is_heldout[torch.cat([CalibrationBlocks.split(p).heldout for p in places])] = True
+        is_heldout = self._heldout_source >= 0
         return CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout])
+
+    @property
+    def heldout_sources(self) -> list[int]:
+        """The place among the sources of what each held-out sequence comes from."""
+        if not self.text.parts:
+            return [0] * len(self.blocks.heldout)
+        return self._heldout_source[self._heldout_source >= 0].tolist()
+
+    @property
+    def _heldout_source(self) -> Tensor:
+        """`(n,)` source of each sequence of a mixture that is held out, -1 for all others.
+
+        Split backwards, so that a source of few sequences holds out its last one. Criteria and
+        refits read the first sequences alone, and should see some of every source.
+        """
+        source = torch.full((len(self.text.token_ids),), -1)
+        for index, places in enumerate(places_of([part.sequences for part in self.text.parts])):
+            source[CalibrationBlocks.split(places.flip(0)).heldout] = index
+        return source
 
     @property
     def criterion_sequences(self) -> Tensor:
         """`(n, T)` ids that criteria read."""
         return self.blocks.train[: self.config.criterion_sequences]
+
+    @property
+    def compensation_sequences(self) -> Tensor:
+        """`(n, T)` ids that the last refit reads; in a walk half of them for each budget."""
+        count = self.config.compensation_sequences
+        return self.blocks.train[: math.ceil(count / 2) if self.config.walks else count]
 
     @property
     def ranks_per_cost(self) -> bool:
@@ -102,10 +127,12 @@ class PreparedRun:
 
     @property
     def scale_schedule(self) -> Schedule:
-        """The steps of learning scales."""
-        config = self.config
+        """The steps of learning scales; budgets of one walk take turns with the sequences."""
+        config, blocks = self.config, self.blocks
+        if config.walks and len(blocks.train) >= 2 * FEWEST_FOR_SCALES:
+            blocks = replace(blocks, train=blocks.train[self.turn % 2 :: 2])
         return Schedule(
-            blocks=self.blocks,
+            blocks=blocks,
             epochs=config.scale_epochs,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,

@@ -41,6 +41,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
     plan = compressed.plan
     budget, seconds = plan.provenance["budget"], plan.provenance["seconds"]
     calibration = plan.provenance["calibration"]
+    bound = {"bound": plan.provenance["bound"]} if "bound" in plan.provenance else {}
     ffn_share, kv_share = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
     return {
         **footprint(compressed.pruned).as_dict(),
@@ -67,6 +68,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
         "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
         "dense": footprint(compressed.dense).as_dict(),
         **({"time": plan.provenance["time"]} if "time" in plan.provenance else {}),
+        **bound,
     }
 
 

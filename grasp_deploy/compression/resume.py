@@ -39,8 +39,12 @@ class Workspace:
     identifies the run. What `load` returns is what `save` was given.
     """
 
-    def __init__(self, directory: Path, run: str) -> None:
-        self.directory, self._run = directory, run
+    def __init__(self, directory: Path, run: str, prefix: str = "") -> None:
+        self.directory, self._run, self._prefix = directory, run, prefix
+
+    def part(self, name: str) -> Workspace:
+        """A part of the folder, whose stages are told from those of other parts by its name."""
+        return Workspace(self.directory, self._run + name, f"{name}-")
 
     @classmethod
     def begun_with(cls, output: Path, config: CompressConfig) -> bool:
@@ -85,11 +89,11 @@ class Workspace:
 
     def has(self, stage: str) -> bool:
         """True if a stage has saved anything."""
-        return self._path(stage).exists()
+        return self.path(stage).exists()
 
     def load(self, stage: str) -> StageResult:
         """Tensors and record that a stage has saved; InputError if the file is damaged."""
-        tensors, record = read_tensors(self._path(stage), START_OVER)
+        tensors, record = read_tensors(self.path(stage), START_OVER)
         if record.pop("sha256", None) != self._checksum(stage, tensors, record):
             raise InputError(
                 f"the saved stage {stage!r} of {self.directory} is damaged: {START_OVER}"
@@ -99,8 +103,13 @@ class Workspace:
     def save(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> Path:
         """Save a stage's tensors and record; returns the file."""
         sealed = {**record, "sha256": self._checksum(stage, tensors, record)}
-        write_tensors(self._path(stage), tensors, sealed)
-        return self._path(stage)
+        write_tensors(self.path(stage), tensors, sealed)
+        return self.path(stage)
+
+    def drop(self) -> None:
+        """Remove all that the stages of this part have saved."""
+        for path in self.directory.glob(f"{self._prefix}*.safetensors"):
+            path.unlink()
 
     def metrics(self) -> str:
         """Metrics of each step of gates and scales, as JSON lines."""
@@ -110,8 +119,9 @@ class Workspace:
     def _checksum(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> str:
         return checksum(tensors, f"{self._run}{stage}{json.dumps(record)}")
 
-    def _path(self, stage: str) -> Path:
-        return self.directory / f"{stage}.safetensors"
+    def path(self, stage: str) -> Path:
+        """The file of a stage."""
+        return self.directory / f"{self._prefix}{stage}.safetensors"
 
 
 def _directory(output: Path) -> Path:

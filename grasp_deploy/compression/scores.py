@@ -5,6 +5,7 @@ Initial scores decide the mask by themselves, or are what gates are learnt from.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -18,8 +19,11 @@ from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
 from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch
 from grasp_deploy.pruning.criteria.criterion import ADDITIVE, criterion_scores
 from grasp_deploy.pruning.criteria.moments import outlier_ratios
-from grasp_deploy.pruning.progressive import cut_round
+from grasp_deploy.pruning.progressive import below_all, cut_round
 from grasp_deploy.pruning.training import LearningState, StepRecord, learn_scores
+
+# In a walk, of the prunable cost: a round removes as much as one of a single run to keep 0.4.
+REMOVED_IN_ALL_ROUNDS = 0.6
 
 
 def initial_scores(frozen: FrozenModel) -> tuple[Tensor, Tensor | None]:
@@ -51,18 +55,31 @@ def _in_rounds(frozen: FrozenModel) -> dict[str, Tensor]:
     """Scores and mask of iterative pruning; each round is saved, and a killed run goes on there."""
     began = time.perf_counter()
     reached = {"mask": torch.ones_like(frozen.run.budget.costs, dtype=torch.bool)}
+    if frozen.before is not None:
+        reached = {"mask": frozen.before.mask}
     done, seconds = 0, 0.0
     if frozen.workspace.has("start"):
         reached, record = frozen.recall("start")
         done, seconds = record["round"], record["seconds"]
-    for number in range(done + 1, frozen.run.config.rounds + 1):
-        reached = _one_round(frozen, reached["mask"], number)
+    rounds = _rounds(frozen)
+    for number in range(done + 1, rounds + 1):
+        reached = _one_round(frozen, reached["mask"], number, rounds)
         record = {"round": number, "seconds": seconds + time.perf_counter() - began}
         frozen.workspace.save("start", reached, record)
     return frozen.recall("start")[0]
 
 
-def _one_round(frozen: FrozenModel, mask: Tensor, number: int) -> dict[str, Tensor]:
+def _rounds(frozen: FrozenModel) -> int:
+    """The rounds to the budget; in a walk as many as it takes to remove a fixed share in each."""
+    config, budget = frozen.run.config, frozen.run.budget
+    if not config.walks:
+        return config.rounds
+    start = budget.total_cost if frozen.before is None else frozen.before.limit
+    share = REMOVED_IN_ALL_ROUNDS / config.rounds
+    return max(1, math.ceil((start - budget.limit) / budget.total_cost / share - 1e-9))
+
+
+def _one_round(frozen: FrozenModel, mask: Tensor, number: int, rounds: int) -> dict[str, Tensor]:
     """Scores, mask and refitted columns of a round, given the mask of the one before.
 
     Without learning, the last round refits no columns: the refit on more text comes next.
@@ -71,7 +88,7 @@ def _one_round(frozen: FrozenModel, mask: Tensor, number: int) -> dict[str, Tens
     steps = len(sequences) + len(frozen.outputs.linears) * config.compensation
 
     def report(step: int) -> None:
-        frozen.report("rounds", (number - 1) * steps + step, config.rounds * steps)
+        frozen.report("rounds", (number - 1) * steps + step, rounds * steps)
 
     with frozen.gated(mask.float()):
         scores = _criterion_scores(
@@ -79,9 +96,10 @@ def _one_round(frozen: FrozenModel, mask: Tensor, number: int) -> dict[str, Tens
             config.round_criterion,
             lambda batch, batches: report(len(sequences) * batch // batches),
         )
-    scores, mask = cut_round(frozen.run.budget, mask, scores, number, config.rounds)
+    start_cost = None if frozen.before is None else frozen.before.limit
+    scores, mask = cut_round(frozen.run.budget, mask, scores, number, rounds, start_cost)
     columns = {}
-    if config.compensation and (config.learns or number < config.rounds):
+    if config.compensation and (config.learns or number < rounds):
         for step, _ in enumerate(frozen.refit(mask, sequences), start=1):
             report(len(sequences) + step)
         columns = frozen.outputs.extract(mask)
@@ -109,7 +127,8 @@ def learn_gates(frozen: FrozenModel, start: Tensor) -> Tensor:
     """`(N,)` scores learnt from `start`; `start` itself for a method that does not learn."""
     if not frozen.run.config.learns:
         return start
-    return frozen.learn("gates", start, frozen.run.gate_schedule, partial(gate_steps, frozen))
+    learnt = frozen.learn("gates", start, frozen.run.gate_schedule, partial(gate_steps, frozen))
+    return learnt if frozen.before is None else below_all(learnt, ~frozen.before.mask)
 
 
 def gate_steps(frozen: FrozenModel, state: LearningState) -> Iterator[StepRecord]:

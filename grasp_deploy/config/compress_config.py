@@ -30,6 +30,8 @@ class CompressConfig(CompressOptions):
 
     Rules across options are checked once every option is right by itself. `calibration` gets the
     model's own text here, so that whatever is written of a config says what was read.
+    A bound on the loss is met by rounds alone, so `grasp` means `progressive` with it. `family` are
+    the falling budgets of the family that this is a member of, `keep` among them.
     """
 
     def __post_init__(self) -> None:
@@ -37,18 +39,24 @@ class CompressConfig(CompressOptions):
         if isinstance(texts, str | list):  # a list, as JSON has it
             texts = (texts,) if isinstance(texts, str) else tuple(texts)
             object.__setattr__(self, "calibration", texts)
+        family: Any = self.family
+        if isinstance(family, list):
+            object.__setattr__(self, "family", tuple(family))
         wrong = field_problems(self)
         if "keep" in wrong and isinstance(self.keep, int | float) and 2 <= self.keep <= 100:
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"
         if "calibration" not in wrong:
             object.__setattr__(self, "calibration", with_own(self.calibration))
+        if self.walks and not self.family and self.method == "grasp":
+            object.__setattr__(self, "method", "progressive")
         problems = list(wrong.values()) or rule_problems(self)
         if problems:
             raise InputError("; ".join(problems))
 
     def as_dict(self) -> dict[str, Any]:
         """The options as JSON holds them."""
-        return {**asdict(self), "calibration": list(self.calibration)}
+        listed = {name: list(getattr(self, name)) for name in ("calibration", "family")}
+        return asdict(self) | listed
 
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -18,6 +18,7 @@ from grasp_deploy.config.option import (
     Length,
     Seed,
     option,
+    parse_percent,
     study,
 )
 
@@ -35,10 +36,14 @@ CRITERIA: tuple[str, ...] = typing.get_args(Criterion)
 LEARNT_METHODS = ("grasp", "gumbel-topk")
 BASE_MODEL_ID_HELP = "Hub id of MODEL for the model card. Default: MODEL itself, if it is one."
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Step = Annotated[float, Meta(ge=0.001, le=0.5)]
+Nats = Annotated[float, Meta(gt=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Speedup = Annotated[float, Meta(gt=1, le=1e6)]
 Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
 TIMES = ("speedup", "tokens_per_second", "ttft_seconds")  # budgets in time
+SIZES = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES)
+BOUNDS = ("max_loss", "max_perplexity_increase")
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,13 @@ class CompressOptions:
     )
 
     keep: Share | None = option(
-        "Share of the prunable cost to keep, such as 0.6. One budget is required.", None, "Budget"
+        "Share of the prunable cost to keep, such as 0.6. `compress` takes several: 0.8,0.6,0.4. "
+        "One kind of budget is required.",
+        None,
+        "Budget",
+        metavar="<float>",
     )
+    family: tuple[Share, ...] = field(default=(), metadata={"flag": "--keep"})
     weights: str | None = option(
         "Instead of --keep: size of all weights, such as 9GiB (cost: parameters).", None, "Budget"
     )
@@ -92,6 +102,21 @@ class CompressOptions:
     batch: Count | None = option(
         "Sequences at a time of the table's times.", None, "Budget", shown="help-all"
     )
+    max_loss: Nats | None = option(
+        "Instead of --keep: the smallest model that loses at most so many nats per token against "
+        "the dense one, such as 0.05, on held-out calibration text. Beside a budget: nothing is "
+        "written if that loses more.",
+        None,
+        "Budget",
+        metavar="<float>",
+    )
+    max_perplexity_increase: str | None = option(
+        "As --max-loss, but a share of the dense model's perplexity, such as 5%.",
+        None,
+        "Budget",
+        shown="help-all",
+    )
+    bound_step: Step = study("Share of the prunable cost in each step under --max-loss.", 0.05)
     cost: str | None = option(
         "Cost model: parameters, kv-bytes, memory, latency, or your own package.module:function.",
         None,
@@ -255,6 +280,24 @@ class CompressOptions:
     def in_time(self) -> bool:
         """True if the budget is a time."""
         return any(getattr(self, name) is not None for name in TIMES)
+
+    @property
+    def is_bound(self) -> bool:
+        """True if the loss is bounded: by the budget, or beside one."""
+        return self.max_loss is not None or self.max_perplexity_increase is not None
+
+    @property
+    def bound_nats(self) -> float | None:
+        """The bound on the loss in nats per token; None without one."""
+        if self.max_perplexity_increase is not None:
+            return math.log1p(parse_percent(self.max_perplexity_increase))
+        return self.max_loss
+
+    @property
+    def walks(self) -> bool:
+        """True if budgets fall one by one, each from what the one before has reached."""
+        is_sized = any(getattr(self, name) is not None for name in SIZES)
+        return bool(self.family) or (self.is_bound and not is_sized)
 
     @property
     def effective_multiples(self) -> tuple[int, int]:

@@ -111,7 +111,11 @@ def describe(hint: Any) -> str:
     if isinstance(kind, inspect.FloatType):
         return "a number" + _bounds(kind)
     if isinstance(kind, inspect.VarTupleType):
-        return "a list of texts"
+        return (
+            "a list of texts"
+            if isinstance(kind.item_type, inspect.StrType)
+            else "a list of numbers"
+        )
     if isinstance(kind, inspect.StrType) and kind.pattern:
         return "a hub id, ORG/NAME"
     return "true or false" if isinstance(kind, inspect.BoolType) else "text"
@@ -138,6 +142,15 @@ def number_list(text: str, flag: str, kind: Any = Count) -> tuple[Any, ...]:
     if len(set(numbers)) < len(numbers):
         raise InputError(f"{flag} {text!r} names a number twice: name each once")
     return tuple(numbers)
+
+
+def parse_percent(text: str) -> float:
+    """The share in `5%`; ValueError for any other text, and for 0 % or less."""
+    number, percent, rest = text.strip().partition("%")
+    share = float(number) / 100
+    if not percent or rest or not 0 < share <= 1000:
+        raise ValueError(text)
+    return share
 
 
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grasp_deploy.config.compress_options import TIMES, CompressOptions
-from grasp_deploy.config.option import assigned, flag
+from grasp_deploy.config.compress_options import BOUNDS, SIZES, TIMES, CompressOptions
+from grasp_deploy.config.option import assigned, flag, parse_percent
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-BUDGETS = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES)
+BUDGETS = (*SIZES, *BOUNDS)
 COST_OF_BUDGET = {
     **{"weights": "parameters", "kv_per_token": "kv-bytes", "gpu_memory": "memory"},
     **dict.fromkeys(TIMES, "latency"),
@@ -26,16 +26,25 @@ GATE_OPTIONS = (
 
 def rule_problems(config: CompressOptions) -> list[str]:
     """Problems between options whose values are right one by one."""
-    return [*_budget_problems(config), *_cost_problems(config), *_unused_problems(config)]
+    return [
+        *_budget_problems(config),
+        *_walk_problems(config),
+        *_cost_problems(config),
+        *_unused_problems(config),
+    ]
 
 
 def _budget_problems(config: CompressOptions) -> Iterator[str]:
-    budgets = [name for name in BUDGETS if getattr(config, name) is not None]
+    budgets, bounds = (
+        [name for name in names if getattr(config, name) is not None] for names in (SIZES, BOUNDS)
+    )
+    if len(bounds) > 1 or not budgets:  # else a bound may stand beside a budget
+        budgets += bounds
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
         yield (
             f"exactly one budget is needed, got {given}: give --keep, --weights, --kv-per-token, "
-            "--gpu-memory or --speedup"
+            "--gpu-memory, --speedup or --max-loss"
         )
         return
     budget = flag(config, budgets[0])
@@ -73,6 +82,31 @@ def _deployment_problems(config: CompressOptions) -> Iterator[str]:
         parse_bytes(config.overhead, "--overhead")
     except InputError as error:
         yield str(error)
+
+
+def _walk_problems(config: CompressOptions) -> Iterator[str]:
+    increase = config.max_perplexity_increase
+    if increase is not None:
+        try:
+            parse_percent(increase)
+        except ValueError:
+            yield f"--max-perplexity-increase {increase!r:.40} is no share: write it like 5%"
+            return
+    keeps = list(config.family)
+    if keeps and (keeps != sorted(set(keeps), reverse=True) or config.keep not in keeps):
+        yield f"family {keeps} is no falling list of budgets with keep {config.keep} among them"
+    if config.family and config.is_bound:
+        yield "a family has no bound on the loss: give one --keep, or drop --max-loss"
+    if config.walks and not config.cuts_in_rounds:
+        first = assigned(config, "start" if config.learns else "method")
+        yield f"budgets that fall step by step need pruning in rounds: drop {first}"
+    if config.walks and config.swap_groups:
+        yield (
+            f"{assigned(config, 'swap_groups')} may bring back what a larger budget has removed: "
+            "drop it, or give one --keep"
+        )
+    if not config.is_bound and config.bound_step != type(config).bound_step:
+        yield f"{assigned(config, 'bound_step')} has no effect without --max-loss: drop it"
 
 
 def _cost_problems(config: CompressOptions) -> Iterator[str]:
@@ -124,7 +158,10 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
     no_scales = assigned(config, "scale_epochs")
     targets, compensation = assigned(config, "targets"), assigned(config, "compensation")
     if not config.learns:
-        yield GATE_OPTIONS, f"{first} learns no gates; choose --method grasp"
+        without = f"{first} learns no gates; choose --method grasp"
+        if config.is_bound:
+            without = "a bound on the loss is met by rounds alone; give --keep"
+        yield GATE_OPTIONS, without
         if not config.scale_epochs:
             learning = ("learning_rate", "learning_rate_schedule", "objective", "select")
             yield learning, f"{first} with {no_scales} learns nothing; drop {no_scales}"

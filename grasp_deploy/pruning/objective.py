@@ -31,6 +31,19 @@ def mean_loss(model: nn.Module, sequences: Tensor, batch_size: int) -> float:
     return total / len(sequences)
 
 
+@torch.no_grad()
+def sequence_losses(model: nn.Module, sequences: Tensor, batch_size: int) -> Tensor:
+    """`(n,)` mean next-token losses of `(n, T)` sequences in nats per token, on the CPU."""
+    device = next(model.parameters()).device
+    losses = []
+    for batch in sequences.split(batch_size):
+        ids = batch.to(device)
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        of_tokens = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+        losses.append(of_tokens.mean(1).double().cpu())
+    return torch.cat(losses)
+
+
 def finite(loss: Tensor, stage: str, step: int) -> float:
     """The loss as a number; LossError if it is not finite."""
     value = float(loss.detach())

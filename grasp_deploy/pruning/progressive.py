@@ -17,15 +17,27 @@ from grasp_deploy.pruning.projection import project
 
 
 def cut_round(
-    budget: Budget, mask: Tensor, scores: Tensor, number: int, rounds: int
+    budget: Budget,
+    mask: Tensor,
+    scores: Tensor,
+    number: int,
+    rounds: int,
+    start_cost: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The `(N,)` scores and mask of round `number` of `rounds`; the last meets the budget itself.
 
+    The first starts from a mask of `start_cost`, by default that of all units.
     `scores` are those of the model that `mask` left, of the round before. A removed unit never
     comes back: its score is lower than that of any unit that is left.
     """
-    to_remove_later = (budget.total_cost - budget.limit) * (rounds - number) / rounds
-    scores = torch.where(mask, scores, scores.min() - 1)
+    start_cost = budget.total_cost if start_cost is None else start_cost
+    to_remove_later = (start_cost - budget.limit) * (rounds - number) / rounds
+    scores = below_all(scores, ~mask)
     # A unit too large to fit leaves room, which removed units must not fill.
     mask = mask & project(scores, replace(budget, limit=budget.limit + to_remove_later))
     return scores, mask
+
+
+def below_all(scores: Tensor, removed: Tensor) -> Tensor:
+    """`(N,)` scores in which removed units rank below all others."""
+    return torch.where(removed, scores.min() - 1, scores)

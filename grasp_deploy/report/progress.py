@@ -62,7 +62,10 @@ def stage_bars(console: Console) -> Iterator[OnProgress]:
 
     def follow(row: dict[str, Any]) -> None:
         stage, step, now = row["stage"], row["step"], time.monotonic()
-        task, label = tasks.get(stage), STAGES.get(stage, stage)
+        label = STAGES.get(stage, stage)
+        if member := row.get("member"):  # of a family
+            stage, label = f"{member} {stage}", f"{member}: {label}"
+        task = tasks.get(stage)
         if task is None or step < task.completed:  # the first of it, or of the next model's
             logger.info("%s: begins", label)
             bars.add_task(label, total=row["steps"], figures="")

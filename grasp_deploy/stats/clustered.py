@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import variance
 
 NORMAL_95 = 1.96
 
@@ -34,6 +35,23 @@ def paired_error(before: Sequence[float], after: Sequence[float]) -> float | Non
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     return clustered_error(differences, [1] * len(differences))
+
+
+def stratified_error(
+    before: Sequence[float], after: Sequence[float], strata: Sequence[int]
+) -> float | None:
+    """As `paired_error`, of sequences from several sources in fixed shares.
+
+    What sources differ by is no sampling error: only what sequences of one source differ by is. A
+    source of one sequence tells nothing of that, so then all count as one source.
+    """
+    differences: dict[int, list[float]] = {}
+    for first, second, stratum in zip(before, after, strata, strict=True):
+        differences.setdefault(stratum, []).append(second - first)
+    if any(len(of_source) < 2 for of_source in differences.values()):
+        return paired_error(before, after)
+    variances = [variance(of_source) * len(of_source) for of_source in differences.values()]
+    return math.sqrt(math.fsum(variances)) / len(before)
 
 
 def perplexity_interval(loss: float, error: float | None) -> list[float] | None:

@@ -20,7 +20,7 @@ EQUAL = {"method": "grasp", "start": "equal"}
     [
         (
             {"keep": None},
-            ("one budget", "got none", "--keep", "--gpu-memory or --speedup"),
+            ("one budget", "got none", "--keep", "--gpu-memory, --speedup or"),
         ),
         ({"keep": None, "weights": "much"}, ("--weights 'much'", "size", "9GiB")),
         (

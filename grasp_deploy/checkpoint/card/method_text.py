@@ -19,6 +19,10 @@ COMPENSATION = (
     " Compensation: the kept columns of the output layers were solved by least squares for the "
     "dense model's hidden states."
 )
+FAMILY = (
+    " It is one of a family of budgets ({} of the prunable cost) from one run, in which each keeps "
+    "units of the one before."
+)
 NORM_SCALES = " Scales learnt for hidden channels are folded into the norms."
 ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate perplexity`."
 
@@ -28,7 +32,7 @@ Texts = Mapping[str, Any]
 def how_units_were_chosen(plan: Plan) -> str:
     """The method that chose the units, and whether kept columns were solved."""
     config = plan.provenance["config"]
-    method = config["method"]
+    method, family = config["method"], config.get("family")
     units = UNITS.get(config["targets"], " and ".join(UNITS.values()))
     if method in LEARNT_METHODS:
         start = STARTS.get(config["start"], f"the ranking of `{config['start']}`")
@@ -36,7 +40,8 @@ def how_units_were_chosen(plan: Plan) -> str:
         if plan.provenance.get("swaps"):
             chosen += " and swaps of KV groups at their cut"
     elif method == "progressive":
-        rounds = counted(config["rounds"], "round")
+        walked = family or "bound" in plan.provenance  # whose rounds follow its budgets
+        rounds = "rounds" if walked else counted(config["rounds"], "round")
         chosen = f"a cut in {rounds} by `{config['round_criterion']}` scores"
     else:
         chosen = f"the criterion `{method}`, at once"
@@ -44,7 +49,9 @@ def how_units_were_chosen(plan: Plan) -> str:
     provenance = plan.provenance
     solved = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
     scaled = NORM_SCALES if plan.norm_scales is not None else ""
-    return f"{units} were chosen by {chosen}, {budget}.{COMPENSATION if solved else ''}{scaled}"
+    within = FAMILY.format(listed(f"{keep:g}" for keep in family)) if family else ""
+    more = f"{within}{COMPENSATION if solved else ''}{scaled}"
+    return f"{units} were chosen by {chosen}, {budget}.{more}"
 
 
 def what_it_learnt_from(provenance: Texts) -> str:

@@ -1,0 +1,42 @@
+"""The loss of a plan above the dense model's on held-out sequences, and a bound on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.errors import InputError
+from grasp_deploy.stats.clustered import stratified_error
+
+
+def with_excess(plan: Plan, frozen: FrozenModel, dense_losses: list[float]) -> Plan:
+    """The plan with its loss above the dense model's, and the standard error of that.
+
+    `dense_losses` are those of each held-out sequence; the plan stays as it is without any.
+    """
+    if not dense_losses:
+        return plan
+    gates = (plan.mask * plan.scales).to(frozen.run.device)
+    norms = None if plan.norm_scales is None else plan.norm_scales.to(frozen.run.device)
+    losses = frozen.heldout_losses(gates, norms)
+    nats = fmean(losses) - fmean(dense_losses)
+    error = stratified_error(dense_losses, losses, frozen.run.heldout_sources)
+    return replace(plan, provenance={**plan.provenance, "excess": nats, "excess_error": error})
+
+
+def is_beyond(plan: Plan, bound_nats: float) -> bool:
+    """True if the excess and its standard error together are over the bound."""
+    excess, error = (plan.provenance[name] for name in ("excess", "excess_error"))
+    return bool(excess + error > bound_nats)
+
+
+def check_measurable(run: PreparedRun) -> None:
+    """InputError for a bound on the loss without the two held-out sequences that it needs."""
+    if run.config.is_bound and len(run.blocks.heldout) < 2:
+        raise InputError(
+            "a bound on the loss is measured on two held-out sequences at least: give more text, "
+            "more --calibration-sequences, or --keep"
+        )

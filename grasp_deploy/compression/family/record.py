@@ -1,0 +1,89 @@
+"""The record of a family, from which its table and its figure are drawn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from grasp_deploy.checkpoint.footprint import Footprint, footprint
+from grasp_deploy.compression.result import Compressed
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.record import new_record
+
+KIND = "family"
+DENSE = "dense"
+Amount = Annotated[float, Meta(ge=0, le=1e18)]
+Loss = Annotated[float, Meta(ge=0, le=1e3)]
+
+
+class FamilyModel(Struct):
+    """The dense model, or a member by the name of its folder."""
+
+    name: str
+    footprint: Footprint
+
+
+class Member(Struct):
+    """What a member kept and lost; losses are null where no text was held out."""
+
+    model: str
+    keep: Annotated[float, Meta(gt=0, le=1)]
+    output: str
+    kept_cost: Amount
+    budget: Amount
+    heldout_loss: Loss | None  # nats per token
+    excess: float | None  # above the dense model's
+    excess_error: float | None  # standard error over the held-out sequences; null for one
+    seconds: dict[str, float]  # by stage; the model's own text is written once for all
+
+
+class FamilyRecord(Struct):
+    """The dense model and its members, the largest first."""
+
+    settings: dict[str, Any]
+    models: Annotated[list[FamilyModel], Meta(min_length=2)]
+    dense_loss: Loss | None
+    members: Annotated[list[Member], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        names = [DENSE, *(member.model for member in self.members)]
+        if [model.name for model in self.models] != names:
+            raise ValueError("its models are not the dense one and its members in their order")
+
+
+def family_record(made: Sequence[Compressed], config: CompressConfig) -> dict[str, Any]:
+    """The `FamilyRecord` of finished members, with header, as JSON has it."""
+    first = made[0].plan.provenance
+    calibration = first["calibration"]
+    models = [(DENSE, made[0].dense), *((each.output.name, each.pruned) for each in made)]
+    return new_record(
+        KIND,
+        ["grasp-deploy", *sys.argv[1:]],
+        {
+            "model": config.model,
+            "cost_model": first["cost_model"],
+            "calibration": list(config.calibration),
+            "heldout_tokens": calibration["heldout_sequences"] * calibration["sequence_length"],
+        },
+        models=[{"name": name, "footprint": footprint(shape).as_dict()} for name, shape in models],
+        dense_loss=first["losses"]["heldout_dense"],
+        members=[_member(each) for each in made],
+    )
+
+
+def _member(made: Compressed) -> dict[str, Any]:
+    provenance = made.plan.provenance
+    return {
+        "model": made.output.name,
+        "keep": provenance["config"]["keep"],
+        "output": str(made.output),
+        "kept_cost": provenance["budget"]["kept_cost"],
+        "budget": provenance["budget"]["limit"],
+        "heldout_loss": provenance["losses"]["heldout_pruned"],
+        "excess": provenance.get("excess"),
+        "excess_error": provenance.get("excess_error"),
+        "seconds": provenance["seconds"],
+    }

@@ -1,0 +1,110 @@
+"""A family of checkpoints from one run: falling budgets, masks within masks.
+
+Text, scores and rounds are shared. A member begins with the mask, the refitted columns and the
+scales of the member before it, so what a larger budget has removed never comes back.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.write.export import SHARD_BYTES
+from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.compress import compressed
+from grasp_deploy.compression.family.place import (
+    RECORD_FILE,
+    check_family_place,
+    member_name,
+    tidy,
+)
+from grasp_deploy.compression.family.record import family_record
+from grasp_deploy.compression.family.walk import Walk
+from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.result import finished_plan
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.rules import GATE_OPTIONS
+from grasp_deploy.files.outputs import check_room, refuse_existing
+from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.files.record import write_record
+
+
+def compress_family(
+    config: CompressConfig,
+    output: str | Path,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    resume: bool = False,
+    overwrite: bool = False,
+    on_progress: OnProgress = ignore_progress,
+) -> dict[str, Any]:
+    """Compress a model to every budget of `config.family`; returns the record of the family.
+
+    Each member appears whole as a folder in `output`, the largest first, and the record last. A
+    killed run goes on with `resume`, and makes no finished member again. Raises InputError for any
+    input that cannot be used.
+    """
+    output = Path(output)
+    config = replace(config, keep=config.family[-1])  # the config of a member names its own
+    check_family_place(output, overwrite=overwrite, resume=resume)
+    run = prepare(config)
+    members = {
+        member_name(member): run_of(run, member, turn)
+        for turn, member in enumerate(member_configs(config))
+    }
+    check_room(output, sum(member.predicted_bytes for member in members.values()))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
+    try:
+        with Workspace.open(output, config, run.identity, **options) as workspace:
+            finished = {
+                name: _finished(output / name, member, resume, overwrite)
+                for name, member in members.items()
+            }
+            walk, made = Walk(run, workspace, on_progress), []
+            for name, member in members.items():
+                folder, plan = output / name, finished[name]
+                if plan is None:
+                    (output / RECORD_FILE).unlink(missing_ok=True)  # the record of whole families
+                    plan = walk.write(folder, member, shard_bytes, overwrite)
+                walk.go_on_from(name, plan)
+                made.append(compressed(folder, plan, member))
+            tidy(output, members)
+            record = family_record(made, config)
+            write_record(output / RECORD_FILE, record)
+    finally:
+        with suppress(OSError):
+            output.rmdir()  # if nothing is in it
+    return record
+
+
+def _finished(folder: Path, member: PreparedRun, resume: bool, overwrite: bool) -> Plan | None:
+    """The plan of a member that is made already; InputError if something else is in its place."""
+    plan = finished_plan(folder, member) if resume else None
+    if plan is None:
+        refuse_existing(folder, overwrite=overwrite)
+    return plan
+
+
+def member_configs(config: CompressConfig) -> list[CompressConfig]:
+    """The configs of a family's members, the largest budget first.
+
+    Gates are learnt for the smallest alone: behind rounds they rarely change a mask.
+    """
+    rounds_alone: dict[str, Any] = {}
+    if config.learns:
+        unused = (*GATE_OPTIONS, "ranking")
+        rounds_alone = {name: getattr(CompressConfig, name) for name in unused}
+        rounds_alone["method"] = "progressive"
+    *larger, smallest = config.family
+    milder = [replace(config, keep=keep, **rounds_alone) for keep in larger]
+    return [*milder, replace(config, keep=smallest)]
+
+
+def run_of(run: PreparedRun, config: CompressConfig, turn: int) -> PreparedRun:
+    """The checked run of the member at a place of its family."""
+    budget = budget_for(config, run.base.shape, run.device)
+    return replace(run, config=config, budget=budget, turn=turn)

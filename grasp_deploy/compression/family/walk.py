@@ -1,0 +1,64 @@
+"""The walk of one model down falling budgets, each reached from the one before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.compression.compress import plan_of, write_planned
+from grasp_deploy.compression.excess import with_excess
+from grasp_deploy.compression.frozen_model import FrozenModel, Reached, explained_failures
+from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.files.outputs import staged_directory
+from grasp_deploy.files.progress import OnProgress
+
+
+class Walk:
+    """A model under one budget after the other; it is loaded when it is needed.
+
+    Each budget has its part of the workspace, by its name. The next goes on from the mask, the
+    refitted columns and the scales of the one before.
+    """
+
+    def __init__(self, run: PreparedRun, workspace: Workspace, on_progress: OnProgress) -> None:
+        self._run, self._workspace, self._on_progress = run, workspace, on_progress
+        self._frozen: FrozenModel | None = None
+        self._dense_loss: float | None = None
+        self._dense_losses: list[float] = []
+        self._before: Reached | None = None
+
+    def learn(self, name: str, run: PreparedRun) -> tuple[Plan, dict[str, Path]]:
+        """The plan under the next budget, and its fitted tensors."""
+        with explained_failures(self._run):
+            if self._frozen is None:
+                self._frozen = FrozenModel(self._run, self._workspace, self._on_progress)
+                self._dense_loss = self._frozen.heldout_loss()
+                self._dense_losses = self._frozen.heldout_losses()
+            part = self._workspace.part(name)
+            frozen = self._frozen.for_member(run, part, self._shown(name), self._before)
+            plan, fitted = plan_of(frozen, self._dense_loss)
+            return with_excess(plan, frozen, self._dense_losses), fitted
+
+    def write(self, folder: Path, run: PreparedRun, shard_bytes: int, overwrite: bool) -> Plan:
+        """Learn under the next budget and write the checkpoint; returns its plan."""
+        size_bytes = run.predicted_bytes
+        with staged_directory(folder, overwrite=overwrite, size_bytes=size_bytes) as staging:
+            plan, fitted = self.learn(folder.name, run)
+            part, show = self._workspace.part(folder.name), self._shown(folder.name)
+            write_planned(plan, fitted, run, part, staging, shard_bytes, show)
+        return plan
+
+    def go_on_from(self, name: str, plan: Plan) -> None:
+        """Begin the next budget at a plan; what an earlier one has saved is needed no more."""
+        if self._before is not None:
+            self._before.workspace.drop()
+        norms = [] if plan.norm_scales is None else [plan.norm_scales.flatten()]
+        multipliers = torch.cat([plan.scales, *norms]).to(self._run.device)
+        limit, mask = plan.provenance["budget"]["limit"], plan.mask.to(self._run.device)
+        self._before = Reached(limit, mask, multipliers, self._workspace.part(name))
+
+    def _shown(self, name: str) -> OnProgress:
+        return lambda row: self._on_progress({**row, "member": name})

@@ -1,0 +1,96 @@
+"""Several budgets and bounds on the loss on the command line: documents, tables, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import (
+    SHORT,
+    assert_nothing_changes,
+    assert_refused,
+    compress,
+    document,
+    grasp_deploy,
+    tree,
+)
+
+FAMILY = ("--keep", "0.5,0.8", "--set", "compensation=false")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--keep", "0.8,0.8"), ("--keep '0.8,0.8' names a number twice",)),
+        (("--keep", "0.5,"), ("--keep '0.5,': ''", "a number above 0 and at most 1", "commas")),
+        (("--keep", "0.5,80"), ("'80' is not a number above 0",)),
+        (("--keep", "0.5,0.4", "--weights", "9MiB"), ("one budget", "--keep and --weights")),
+        (("--keep", "0.5,0.4", "--method", "obs"), ("need pruning in rounds", "drop --method obs")),
+        (("--keep", "0.5,0.4", "--set", "swap-groups=1"), ("swap-groups=1 may bring back",)),
+        (("--keep", "0.5,0.0001"), ("under the floor", "the smallest possible is --keep 0.")),
+        (("--keep", "0.5", "--max-loss", "0.1"), ("one budget", "--keep and --max-loss")),
+        (("--keep", "0.5", "--set", "bound-step=0.1"), ("bound-step=0.1 has no effect without",)),
+    ],
+)
+def test_budgets_that_cannot_be(
+    tiny_folder: Path, work: Path, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    assert_nothing_changes(tiny_folder, *words, options=options)
+
+
+def bounded(model: Path, *options: str) -> tuple[str | Path, ...]:
+    return ("compress", model, "-o", "out", "--calibration", "text.txt", *SHORT[:4], *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--max-loss", "0"), ("--max-loss 0 is not allowed", "above 0 and at most 100")),
+        (("--max-perplexity-increase", "5"), ("increase '5' is no share: write it like 5%",)),
+        (("--max-perplexity-increase", "-5%"), ("'-5%' is no share",)),
+        (("--max-loss", "1", "--set", "epochs=2"), ("met by rounds alone; give --keep",)),
+        (("--max-loss", "1", "--method", "flap"), ("need pruning in rounds",)),
+        (("--max-loss", "1", "--calibration", "self=0"), ("two held-out sequences",)),
+    ],
+)
+def test_bounds_that_cannot_be(
+    tiny_folder: Path, work: Path, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    before = tree(work)
+    assert_refused(grasp_deploy(*bounded(tiny_folder, *options)), *words)
+    assert tree(work) == before
+
+
+def test_a_family_as_a_document_as_a_table_and_as_a_figure(tiny_folder: Path, work: Path) -> None:
+    arguments = ("-o", "out", "--calibration", "text.txt", *SHORT, *FAMILY)
+    record = document("compress", tiny_folder, *arguments, "--json")
+    assert [member["keep"] for member in record["members"]] == [0.8, 0.5]
+    assert record == json.loads((work / "out/family.json").read_text())
+    ended = compress(tiny_folder, *FAMILY, "--resume")
+    assert ended.code == 0 and "keep-0.5" in ended.stdout and "dense" in ended.stdout
+    assert "wrote out; draw it: grasp-deploy report out/family.json" in ended.stdout
+    assert_nothing_changes(tiny_folder, "output out exists", options=FAMILY)
+    other = ("--resume", "--keep", "0.8,0.4")
+    assert_nothing_changes(tiny_folder, "output out/keep-0.8 exists", options=(*FAMILY, *other))
+    drawn = grasp_deploy("report", "out/family.json", "--png", "figures", "--html", "page.html")
+    assert drawn.code == 0, drawn.stderr
+    assert (work / "figures/family-loss-by-size.png").exists()
+    assert "nee" in drawn.stdout  # of the knee, or that there is none
+
+
+def test_commands_that_take_one_budget(tiny_folder: Path, work: Path) -> None:
+    refused = grasp_deploy("up", tiny_folder, "--keep", "0.8,0.6", "--device", "cpu")
+    assert_refused(refused, "up serves one model", "names 2 budgets", "with compress")
+    refused = grasp_deploy("synthesize", tiny_folder, "--keep", "0.8,0.6", "-o", "out")
+    assert_refused(refused, "--keep '0.8,0.6' is not allowed")
+
+
+def test_what_lies_in_the_place_of_a_family_stays(tiny_folder: Path, work: Path) -> None:
+    (work / "out").mkdir()
+    (work / "out/thesis.txt").write_text("three years of work")
+    for option in ("--overwrite", "--resume"):
+        words = ("something else than a family", "thesis.txt")
+        assert_nothing_changes(tiny_folder, *words, options=(*FAMILY, option))
+    assert_nothing_changes(tiny_folder, "is a file or a link", options=(*FAMILY, "-o", "text.txt"))

@@ -1,0 +1,88 @@
+"""A bound on the loss: the last step within it stays, and a run goes on after a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.family.bound import compress_within
+from grasp_deploy.compression.result import Compressed, compression_record
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
+from tests.compression.family.conftest import Killed, MakeConfig, kill_at
+from tests.kills import contents
+
+
+@pytest.fixture(scope="module")
+def config(make_config: MakeConfig) -> CompressConfig:
+    return make_config(max_loss=0.8, bound_step=0.1)
+
+
+@pytest.fixture(scope="module")
+def made(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Compressed:
+    return compress_within(config, tmp_path_factory.mktemp("bound") / "out")
+
+
+def test_the_last_step_within_the_bound_stays(made: Compressed) -> None:
+    record = compression_record(made)
+    bound = record["bound"]
+    assert bound["keep"] < 0.95, "more than one step was taken"
+    assert bound["excess"] + bound["excess_error"] <= 0.8
+    assert bound["next"]["keep"] == pytest.approx(bound["keep"] - 0.1)
+    assert bound["next"]["excess"] + bound["next"]["excess_error"] > 0.8
+    lost = record["heldout_loss_pruned"] - record["heldout_loss_dense"]
+    assert lost == pytest.approx(bound["excess"], abs=1e-5)
+    assert record["kept_cost"] / record["total_cost"] <= bound["keep"]
+    assert [check.ok for check in verify(made.output)] == [True] * 6
+    assert sorted(path.name for path in made.output.parent.iterdir()) == ["out"]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_checkpoint(
+    config: CompressConfig, made: Compressed, tmp_path: Path
+) -> None:
+    output, kills = tmp_path / "out", 0
+    while True:
+        try:
+            compress_within(config, output, resume=bool(kills), on_progress=kill_at(40 + 5 * kills))
+            break
+        except Killed:
+            kills += 1
+            assert not output.exists()
+    assert kills >= 3
+    assert contents(output) == contents(made.output)
+
+
+def test_a_bound_that_the_first_step_breaks(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(max_perplexity_increase="0.0001%", scale_epochs=0)
+    with pytest.raises(InputError, match=r"even the first step, to keep 0.95, costs \+0\.\d+ ± "):
+        compress_within(config, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bounds_need_sequences_to_compare(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="two held-out sequences at least"):
+        compress_within(
+            make_config(max_loss=0.1, sequences=17, sequence_length=24), tmp_path / "out"
+        )
+    with pytest.raises(InputError, match="use compress_family for several"):
+        compress(make_config(max_loss=0.1), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bound_beside_a_budget(make_config: MakeConfig, tmp_path: Path) -> None:
+    """A budget within the bound is made as without it; one beyond it leaves nothing behind."""
+    quick = {"keep": 0.5, "method": "obs", "scale_epochs": 0}
+    made = compress(make_config(**quick, max_loss=90.0), tmp_path / "bounded")
+    plain = compress(make_config(**quick), tmp_path / "plain")
+    assert made.plan.mask.equal(plain.plan.mask)
+    excess, error = (made.plan.provenance[name] for name in ("excess", "excess_error"))
+    record = compression_record(made)
+    lost = record["heldout_loss_pruned"] - record["heldout_loss_dense"]
+    assert excess == pytest.approx(lost, abs=1e-5) and error > 0
+    with pytest.raises(InputError, match=r"over the bound of 0\.001: nothing is written"):
+        compress(make_config(**quick, max_loss=0.001), tmp_path / "beyond")
+    assert not list(tmp_path.glob("beyond*"))

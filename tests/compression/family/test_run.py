@@ -1,0 +1,127 @@
+"""A family: masks within masks, budgets that hold, and runs that go on after a kill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.plan import Plan, load_plan
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression.family.record import FamilyRecord
+from grasp_deploy.compression.family.run import compress_family
+from grasp_deploy.config.compress_config import CompressConfig, read_config_file
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import typed
+from tests.compression.family.conftest import Killed, MakeConfig, kill_at
+from tests.conftest import MakeOnce
+from tests.kills import contents
+
+KEEPS = (0.8, 0.6, 0.5)
+NAMES = [f"keep-{keep}" for keep in KEEPS]
+
+
+@pytest.fixture(scope="module")
+def config(make_config: MakeConfig) -> CompressConfig:
+    return make_config(keep=0.5, family=KEEPS, gate_sequences=8)
+
+
+@pytest.fixture(scope="module")
+def family(config: CompressConfig, make_once: MakeOnce) -> Path:
+    """A whole family. Shared: copy it before changing anything."""
+    return make_once("family", lambda folder: compress_family(config, folder))
+
+
+def plans(family: Path) -> list[Plan]:
+    return [load_plan(family / name / "plan.grasp") for name in NAMES]
+
+
+def test_each_mask_lies_within_the_one_before_and_within_its_budget(family: Path) -> None:
+    made = plans(family)
+    for larger, smaller in pairwise(made):
+        assert not (smaller.mask & ~larger.mask).any()
+        assert int(smaller.mask.sum()) < int(larger.mask.sum())
+    for plan, keep in zip(made, KEEPS, strict=True):
+        budget = plan.provenance["budget"]
+        assert 0.9 * keep < budget["kept_cost"] / budget["total_cost"] <= keep
+        assert plan.provenance["losses"]["heldout_pruned"] > 0
+    assert [plan.provenance["config"]["method"] for plan in made] == [
+        *("progressive", "progressive", "grasp")
+    ]
+
+
+def test_each_member_is_a_checkpoint_that_verifies(family: Path) -> None:
+    assert sorted(path.name for path in family.iterdir()) == ["family.json", *sorted(NAMES)]
+    assert not family.with_name("family.partial").exists()
+    for name in NAMES:
+        assert [check.ok for check in verify(family / name)] == [True] * 6
+    cards = [(family / name / "README.md").read_text() for name in NAMES]
+    assert all("one of a family of budgets (0.8, 0.6 and 0.5" in card for card in cards)
+
+
+def test_the_record_has_all_members(family: Path) -> None:
+    document = json.loads((family / "family.json").read_text())
+    record = typed(document, FamilyRecord, "family.json", "")
+    assert [member.keep for member in record.members] == list(KEEPS)
+    sizes = [model.footprint.weight_bytes for model in record.models]
+    assert sizes == sorted(sizes, reverse=True)
+    for member, plan in zip(record.members, plans(family), strict=True):
+        losses = plan.provenance["losses"]
+        assert member.heldout_loss == losses["heldout_pruned"]
+        assert member.excess == pytest.approx(
+            losses["heldout_pruned"] - losses["heldout_dense"], abs=1e-5
+        )
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_members(
+    config: CompressConfig, family: Path, tmp_path: Path
+) -> None:
+    output, kills = tmp_path / "out", 0
+    first = output / NAMES[0] / "model.safetensors"
+    made_at = None
+    while True:
+        try:
+            compress_family(
+                config, output, resume=bool(kills), on_progress=kill_at(90 + 10 * kills)
+            )
+            break
+        except Killed:
+            kills += 1
+            assert not (output / "family.json").exists()
+            if first.exists():
+                made_at = made_at or first.stat().st_mtime_ns
+    assert kills >= 3
+    assert first.stat().st_mtime_ns == made_at, "a finished member is not made again"
+    for name in NAMES:
+        assert contents(output / name) == contents(family / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+@pytest.mark.slow
+def test_the_config_of_a_member_makes_it_again(family: Path, tmp_path: Path) -> None:
+    stored = read_config_file(family / NAMES[1] / "compress_config.json")
+    compress_family(CompressConfig.from_dict(stored, "it"), tmp_path / "again")
+    assert contents(tmp_path / "again" / NAMES[1]) == contents(family / NAMES[1])
+
+
+@pytest.mark.slow
+def test_overwrite_replaces_a_family_and_nothing_else(
+    make_config: MakeConfig, family: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(family, output)
+    other = make_config(keep=0.7, family=(0.9, 0.7), scale_epochs=0)
+    with pytest.raises(InputError, match=r"exists: go on .* --resume, name another"):
+        compress_family(other, output)
+    compress_family(other, output, overwrite=True)
+    assert sorted(path.name for path in output.iterdir()) == ["family.json", "keep-0.7", "keep-0.9"]
+    made = load_plan(output / "keep-0.9/plan.grasp")
+    assert torch.equal(made.scales, torch.ones(len(made.mask)))
+    (output / "thesis.txt").write_text("three years of work")
+    with pytest.raises(InputError, match=r"something else than a family .* \(thesis.txt\)"):
+        compress_family(other, output, overwrite=True)
