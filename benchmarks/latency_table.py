@@ -136,7 +136,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", default="512")
     parser.add_argument("--speedup", default="1.3")
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--side-by-side", type=int, default=3)
     add_output_options(parser, "the embedded model, in a minute")
