@@ -15,6 +15,7 @@ weights are random, so a config.json is enough.
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -87,12 +88,13 @@ def row_of(config: CompressConfig, command: list[str], show: OnProgress) -> dict
         return {**point, "refused": str(error)}
     time, measure = time_budget(config, dense), shape_timer(config, command, show)
     assert time is not None, "the budget is a time"
-    timed: list[dict[str, float]] = []
+    timed: list[dict[str, Any]] = []
     under: Budget | None = budget
     while under is not None and len(timed) < 2:
         shape, cost = random_shape(under, dense, config.seed)
         predicted, measured = time.seconds(cost, under.total_cost), measure(shape)
-        timed.append({"predicted_seconds": predicted, "measured_seconds": measured})
+        seconds = {"predicted_seconds": predicted, "measured_seconds": statistics.median(measured)}
+        timed.append({**seconds, "repetition_seconds": measured})
         under = time.corrected(under, predicted, measured)
     fixed_share = time.price.fixed_seconds / time.price.dense_seconds
     dense_seconds = time.price.dense_seconds
@@ -134,7 +136,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", default="512")
     parser.add_argument("--speedup", default="1.3")
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--side-by-side", type=int, default=3)
     add_output_options(parser, "the embedded model, in a minute")

@@ -130,9 +130,9 @@ def plan_of(
     scales, norms = learn_scales(frozen, mask)  # section 3.4
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
     fitted = fold_scales(frozen, mask, scales)
-    provenance = provenance_of(frozen, mask, losses, fitted)
-    if frozen.run.time is not None:
-        provenance["time"] = time_record(frozen, mask, measure)
+    # First the time: it is a stage, whose seconds are recorded with the others.
+    time = {} if frozen.run.time is None else {"time": time_record(frozen, mask, measure)}
+    provenance = provenance_of(frozen, mask, losses, fitted) | time
     calibrated = fingerprint(frozen.run.text.token_ids)
     vectors = scores.float().cpu(), mask.cpu(), scales.cpu()
     return Plan(*vectors, provenance, calibrated, None if norms is None else norms.cpu()), fitted

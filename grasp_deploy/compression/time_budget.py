@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.latency import LinearTime
+from grasp_deploy.stats.noise import NO_DIFFERENCE, differences
 
 CLOSE_ENOUGH = 0.03  # of the seconds asked for
 
@@ -60,14 +63,19 @@ class TimeBudget:
             )
         return self.limit(asked, total_cost)
 
-    def corrected(self, budget: Budget, predicted: float, measured: float) -> Budget | None:
+    def corrected(
+        self, budget: Budget, predicted: float, repetitions: Sequence[float]
+    ) -> Budget | None:
         """The budget whose limit is moved by predicted over measured seconds of a mask under it.
 
-        None where the measured time is close enough. The limit stays one that a mask can meet.
+        None where the median of the measured `repetitions` is close enough to what was asked for,
+        or no farther away than noise. The limit stays one that a mask can meet.
         """
         asked, total = self.asked_seconds, budget.total_cost
         assert asked is not None, "the budget is a time"
-        if abs(measured / asked - 1) <= CLOSE_ENOUGH:
+        measured = statistics.median(repetitions)
+        (difference,) = differences([(repetitions, [asked] * len(repetitions))])
+        if abs(measured / asked - 1) <= CLOSE_ENOUGH or difference.outcome == NO_DIFFERENCE:
             return None
         limit = self.limit(asked * predicted / measured, total)
         return replace(budget, limit=min(max(limit, budget.smallest_limit), total))

@@ -6,6 +6,7 @@ refitted; where it misses, the limit moves by as much, and the scores are projec
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from grasp_deploy.compression.time_budget import phase_of
 from grasp_deploy.pruning.projection import project
 
 FIRST, LAST = "timing", "timing-again"  # stages
-Measure = Callable[[ModelShape], float]  # seconds of a shape, in the phase of the budget
+Measure = Callable[[ModelShape], list[float]]  # seconds of a shape, one for each repetition
 
 
 def correct_limit(
@@ -38,8 +39,8 @@ def correct_limit(
     mask = reached
     if mask is None or run.config.learns:
         mask = ranking_of(frozen, scores).mask
-    first = _seconds(frozen.once(FIRST, partial(_timed, frozen, mask, measure))[1])
-    corrected = time.corrected(run.budget, *first.values())
+    _, first = frozen.once(FIRST, partial(_timed, frozen, mask, measure))
+    corrected = time.corrected(run.budget, first["predicted_seconds"], first["repetition_seconds"])
     if corrected is None:
         return reached
     frozen.run = replace(run, budget=corrected)
@@ -63,22 +64,27 @@ def time_record(frozen: FrozenModel, mask: Tensor, measure: Measure | None) -> d
     }
     if measure is None:
         return record
-    first = _seconds(frozen.recall(FIRST)[1])
-    last = _seconds(frozen.once(LAST, partial(_timed, frozen, mask, measure))[1])
-    moved = time.corrected(frozen.run.budget, *first.values()) is not None
-    return {**record, **last, "first": first if moved else None}
+    _, first = frozen.recall(FIRST)
+    _, last = frozen.once(LAST, partial(_timed, frozen, mask, measure))
+    seconds = first["predicted_seconds"], first["repetition_seconds"]
+    moved = time.corrected(frozen.run.budget, *seconds) is not None
+    return {**record, **_seconds(last), "first": _seconds(first) if moved else None}
 
 
-def _seconds(record: dict[str, Any]) -> dict[str, float]:
-    return {name: record[name] for name in ("predicted_seconds", "measured_seconds")}
+def _seconds(record: dict[str, Any]) -> dict[str, Any]:
+    names = ("predicted_seconds", "measured_seconds", "repetition_seconds")
+    return {name: record[name] for name in names}
 
 
 def _timed(frozen: FrozenModel, mask: Tensor, measure: Measure) -> StageResult:
     run = frozen.run
     layers = pruned_layers(run.base.shape, run.budget.units.kept_per_layer(mask))
-    measured = measure(replace(run.base.shape, layers=layers, pruned=True))
-    seconds = {"predicted_seconds": _predicted(frozen, mask), "measured_seconds": measured}
-    return {"mask": mask}, seconds
+    repetitions = measure(replace(run.base.shape, layers=layers, pruned=True))
+    return {"mask": mask}, {
+        "predicted_seconds": _predicted(frozen, mask),
+        "measured_seconds": statistics.median(repetitions),
+        "repetition_seconds": repetitions,
+    }
 
 
 def _predicted(frozen: FrozenModel, mask: Tensor) -> float:

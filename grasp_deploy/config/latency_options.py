@@ -33,7 +33,7 @@ class LatencySettings:
         (512,),
         flag="--context",
     )
-    new_tokens: Length = option("Tokens generated at the end of each sequence.", 32)
+    new_tokens: Length = option("Tokens generated at the end of each sequence.", 64)
     tile: Count = option("FFN channels that widths are a multiple of.", 64)
     steps: Length = option("Even steps from nothing to the dense width, and of KV groups.", 8)
     repetitions: Count = option(REPETITIONS_HELP, 5)

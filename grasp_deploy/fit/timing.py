@@ -5,8 +5,7 @@ The shape stands beside the dense model, both with random weights: speed depends
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.latency_table import Point
 from grasp_deploy.compression.result import Compressed
 from grasp_deploy.compression.time_budget import phase_of, time_budget
+from grasp_deploy.compression.timing import Measure
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.progress import OnProgress, ignore_progress
@@ -44,11 +44,11 @@ def fit_time(
 
 def shape_timer(
     config: CompressConfig, command: Sequence[str], on_progress: OnProgress = ignore_progress
-) -> Callable[[ModelShape], float]:
+) -> Measure:
     """A function from a pruned shape to the seconds of its phase, measured as the table was.
 
-    It gives the table's time of the dense model, times the median ratio of both side by side. A
-    shape is measured once.
+    Each repetition gives the table's time of the dense model, times the ratio of both side by side.
+    A shape is measured once.
     """
     stated = resolve_config(config.model, config.revision)
     time = time_budget(config, model_shape(read_config(stated)))
@@ -63,11 +63,11 @@ def shape_timer(
             on_progress({**row, "stage": STAGE})
 
     @cache
-    def seconds(shape: ModelShape) -> float:
+    def seconds(shape: ModelShape) -> list[float]:
         with beside_dense(dense, [shape]) as models:
             record = bench_throughput(models, settings, command, advance)
         before, after = (samples_of(cell) for cell in record.cells)
         pair = Point(1, 1, batch, context, samples=after, dense_samples=before)
-        return time.price.dense_seconds * statistics.median(pair.shares_of_dense(phase_of(config)))
+        return [time.price.dense_seconds * s for s in pair.shares_of_dense(phase_of(config))]
 
     return seconds

@@ -84,7 +84,7 @@ def time_table(time: Mapping[str, Any]) -> Table:
         rows[f"{mask}{label}"] = masks[mask].get(f"{label}_seconds")
     for label, seconds in rows.items():
         if seconds is not None:
-            table.add_row(label, f"{1e3 * seconds:.4g}", f"{time['dense_seconds'] / seconds:.3f}")
+            table.add_row(label, f"{1e3 * seconds:.4g}", f"{time['dense_seconds'] / seconds:.2f}")
     return table
 
 

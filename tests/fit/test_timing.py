@@ -40,12 +40,12 @@ def seconds_of(shape: ModelShape) -> float:
 class Clock:
     """A machine on which pruned shapes take `factor` times what the table predicts."""
 
-    def __init__(self, factor: float) -> None:
-        self.factor, self.timed = factor, list[ModelShape]()
+    def __init__(self, factor: float, noise: float = 0.001) -> None:
+        self.factor, self.noise, self.timed = factor, noise, list[ModelShape]()
 
-    def __call__(self, shape: ModelShape) -> float:
+    def __call__(self, shape: ModelShape) -> list[float]:
         self.timed.append(shape)
-        return self.factor * seconds_of(shape)
+        return [self.factor * seconds_of(shape) * (1 + self.noise * i) for i in (-1, 0, 1)]
 
 
 def fitted(
@@ -87,6 +87,8 @@ def test_a_mask_close_enough_stays_and_prices_alone_predict(
     made, time = fitted(config, tmp_path / "measured", Clock(1.01))
     assert time["first"] is None
     assert time["measured_seconds"] == pytest.approx(1.01 * time["predicted_seconds"])
+    noisy, time_of_noisy = fitted(config, tmp_path / "noisy", Clock(1.1, noise=0.2))
+    assert noisy.plan.mask.equal(made.plan.mask) and time_of_noisy["first"] is None
     alone, predicted = fitted(config, tmp_path / "priced", None)
     assert alone.plan.mask.equal(made.plan.mask)
     assert "measured_seconds" not in predicted

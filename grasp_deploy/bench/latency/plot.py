@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from grasp_deploy.bench.latency.record import LatencyRecord
 from grasp_deploy.checkpoint.format.shapes import LayerShape
@@ -53,6 +53,7 @@ def _drawing(
         label = f"batch {group[0].batch:,}, context {group[0].context:,}"
         handles.append(line_handle(index, label))
     axes.set_xlabel(f"{KINDS[kind][1]} of every layer")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
     axes.set_ylabel("time, of the dense model's")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
