@@ -19,7 +19,10 @@ from grasp_deploy.errors import InputError
         ({"keep": 60}, "at most 1, such as 0.6 for 60 %"),
         ({"keep": "0.6"}, "--keep '0.6' is not allowed: give a number"),
         ({"keep": float("nan")}, "--keep nan is not allowed"),
-        ({"sequences": True}, "-sequences True is not allowed: give a whole number from 1 to 1000000"),
+        (
+            {"sequences": True},
+            "-sequences True is not allowed: give a whole number from 1 to 1000000",
+        ),
         ({"epochs": 10**20}, "give a whole number from 1 to 10^12"),
         ({"gate_site": "queries"}, "gate-site='queries' is not allowed: give one of outputs, keys"),
     ],

@@ -43,7 +43,6 @@ def test_a_text_to_calibrate_on(text: str, expected: TextSource) -> None:
     [
         (["self"], [1]),
         (["a.txt=3", "c4", "self"], [3, 1, 4]),
-        (["self", "a.txt", "self:asks.txt"], [0.5, 1, 0.5]),
         (["a.txt=2", "self=3"], [2, 3]),
         (["a.txt=2", "self=0", "c4"], [2, 1]),
         (["self=0", "self:asks.txt"], [1]),
@@ -55,6 +54,19 @@ def test_own_text_without_a_weight_takes_half(texts: list[str], weights: list[fl
     assert [source.what for source in sources] == [
         text.partition("=")[0] for text in texts if text != "self=0"
     ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["self", "a.txt", "self:asks.txt"], "own text twice: name self or self:PROMPTS once"),
+        (["self@train[:3]"], "has no rows to choose from"),
+        (["a.txt", "self=-1"], "lacks a part or a positive weight"),
+    ],
+)
+def test_own_text_that_cannot_be(texts: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        calibration_sources(texts)
 
 
 def test_split_and_column_are_for_texts_that_name_none() -> None:
