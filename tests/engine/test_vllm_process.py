@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.checkpoint import limits
 from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.engine.vllm_process import (
@@ -16,6 +15,7 @@ from grasp_deploy.engine.vllm_process import (
     thread_binding,
 )
 from grasp_deploy.errors import InputError
+from tests.installed import pretend
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
@@ -26,8 +26,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
             raise PackageNotFoundError(name)
         return versions[name.replace("-", "_")]
 
-    for module in (limits, vllm_process):
-        monkeypatch.setattr(module, "version", version)
+    pretend(monkeypatch, version)
 
 
 def test_the_installed_package_tells_platform_and_command(monkeypatch: pytest.MonkeyPatch) -> None:

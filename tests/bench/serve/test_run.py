@@ -15,11 +15,11 @@ from grasp_deploy.bench.serve.record import LoadPoint, ServeSettings
 from grasp_deploy.bench.serve.run import bench_serve, server_flags
 from grasp_deploy.bench.serve.vllm_bench import sample_of
 from grasp_deploy.cli.bench import split_flags
-from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.serve.test_vllm_bench import result
 from tests.cli.command import assert_refused, grasp_deploy
+from tests.installed import pretend
 from tests.tiny import save_tiny
 
 GIB = 2**30
@@ -56,7 +56,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
         yield ask
 
-    monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
     monkeypatch.setattr(serve, "available_memory_bytes", lambda: 64 * GIB)
     monkeypatch.setattr(serve, "running_server", running_server)
     monkeypatch.setattr(serve, "child", child)

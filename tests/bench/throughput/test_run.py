@@ -13,11 +13,11 @@ from grasp_deploy.bench import limits
 from grasp_deploy.bench.throughput.engines import MODULES
 from grasp_deploy.bench.throughput.record import ThroughputRecord, ThroughputSettings
 from grasp_deploy.bench.throughput.run import bench_throughput
-from grasp_deploy.engine import vllm_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.record import read_record
 from tests.cli.command import REPOSITORY, document, grasp_deploy
+from tests.installed import pretend
 from tests.tiny import save_tiny
 
 SMALL = ("--prompt-tokens", "16", "--new-tokens", "4", "--batch", "1,3")
@@ -79,7 +79,7 @@ def test_a_batch_that_does_not_fit_costs_only_its_own_cells(
 def test_models_that_do_not_fit_side_by_side_are_refused(
     engine: str, models: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
     monkeypatch.setattr(limits, "available_memory_bytes", lambda: 1000)
     with pytest.raises(InputError, match=r"^2 models side by side take .* fewer models at a time$"):
         measured(models, engine=engine, enforce_eager=engine == "vllm")
@@ -90,7 +90,7 @@ def test_models_that_do_not_fit_side_by_side_are_refused(
 def test_vllms_cache_holds_the_largest_batch_of_the_first_model(
     release: str, blocks: int, models: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_process, "version", lambda _: release)
+    pretend(monkeypatch, lambda _: release)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     settings = measured(models, engine="vllm", device="auto", repetitions=1).settings
     assert settings.kv_memory_bytes == blocks * KV_BYTES_PER_TOKEN
@@ -116,7 +116,7 @@ ON_VLLM = {"engine": "vllm", "device": "auto"}
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
     changes: dict[str, Any], message: str, models: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_process, "version", lambda _: "0.32.0+cpu")
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
     monkeypatch.setattr("grasp_deploy.bench.throughput.run.child", None)
     monkeypatch.setenv("CXX", "no-such-compiler")
     on_vllm = {"enforce_eager": True} if changes.get("engine") else {}

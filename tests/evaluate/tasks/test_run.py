@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.checkpoint import limits
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.run import bench_tasks
 from grasp_deploy.evaluate.tasks.vllm import engine_arguments
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
+from tests.installed import pretend
 
 
 def run(model: Path, files: list[Path], engine: str) -> list[dict[str, Any]]:
@@ -40,10 +40,10 @@ def test_both_engines_agree_on_every_item(demo_checkpoint: Path, tmp_path: Path)
 
 def test_what_vllm_is_told(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (model,) = bench_models([str(demo_model)])
-    monkeypatch.setattr(limits, "version", lambda _: "0.32.0+cpu")
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
     told = engine_arguments(model, TaskSettings(max_tokens=512))
     assert told["kv_cache_memory_bytes"] == (4 * 4 + 1) * 128 * model.shape.kv_bytes_per_token()
     assert "gpu_memory_utilization" not in told and "max_num_seqs" not in told
-    monkeypatch.setattr(limits, "version", lambda _: "0.32.0")
+    pretend(monkeypatch, lambda _: "0.32.0")
     told = engine_arguments(model, TaskSettings(max_tokens=512, batch_size=3))
     assert (told["gpu_memory_utilization"], told["max_num_seqs"]) == (0.8, 3)
