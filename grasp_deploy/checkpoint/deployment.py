@@ -7,12 +7,11 @@ of its largest step and what CUDA and its graphs need. The rest is the KV cache,
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS
 from grasp_deploy.errors import InputError
 
 BATCHED_TOKENS = 2048  # that vLLM prefills in a step; `--max-num-batched-tokens`
@@ -106,14 +105,6 @@ def activation_bytes(shape: ModelShape, load: Load) -> int:
     mlp = 3 * max(layer.intermediate_size for layer in shape.layers)
     logits = load.sequences * shape.vocab_size * (width + 2 * FLOAT32_BYTES)
     return max(load.step_tokens * (hidden + max(mlp, attention)) * width, logits)
-
-
-def served_block_tokens() -> int:
-    """Tokens in a block of the installed vLLM's cache; those of CUDA where none is installed."""
-    platform: Platform = "cuda"
-    with suppress(InputError):
-        platform = installed_platform()
-    return BLOCK_TOKENS[platform]
 
 
 def check_context(context_tokens: int, positions: int | None, model: str) -> None:

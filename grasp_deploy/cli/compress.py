@@ -268,6 +268,12 @@ def _print_family(record: dict[str, Any], output: Path) -> None:
 
     path = output / RECORD_FILE
     stdout.print(family_table(typed_record(record, path)))
+    broken = [m["model"] for m in record["members"] if (m["excess"] or 0) >= BROKEN_NATS]
+    if broken:
+        print_line(
+            f"{', '.join(broken)} lost {BROKEN_NATS} nats or more even on the kind of text that it "
+            "learnt from: measure before you serve, or keep more"
+        )
     member = output / record["members"][-1]["model"]
     print_line(
         f"wrote {output}; draw it: grasp-deploy report {path}; serve a member: grasp-deploy serve "

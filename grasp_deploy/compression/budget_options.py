@@ -17,7 +17,6 @@ from grasp_deploy.checkpoint.deployment import (
     Load,
     Room,
     deployment_memory,
-    served_block_tokens,
 )
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.compression.time_budget import TimeBudget, time_budget
@@ -107,7 +106,7 @@ def load_of(config: CompressConfig) -> Load:
     """The load that a deployment's budget holds."""
     assert config.concurrent is not None and config.context is not None, "checked with the config"
     width = KV_BYTES.get(config.kv_dtype)
-    return Load(config.concurrent, config.context, width, served_block_tokens())
+    return Load(config.concurrent, config.context, width)
 
 
 def room_of(config: CompressConfig) -> Room:

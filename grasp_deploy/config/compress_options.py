@@ -95,13 +95,10 @@ class CompressOptions:
     table: str | None = option(
         "Measured times that `grasp-deploy table` wrote, for --cost latency.",
         None,
-        "Budget",
+        "Deployment",
         metavar="FILE",
-        shown="help-all",
     )
-    batch: Count | None = option(
-        "Sequences at a time of the table's times.", None, "Budget", shown="help-all"
-    )
+    batch: Count | None = option("Sequences at a time of the table's times.", None, "Deployment")
     max_loss: Nats | None = option(
         "Instead of --keep: the smallest model that loses at most so many nats per token against "
         "the dense one, such as 0.05, on held-out calibration text. Beside a budget: nothing is "

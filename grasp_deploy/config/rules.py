@@ -71,8 +71,14 @@ def _deployment_problems(config: CompressOptions) -> Iterator[str]:
             if name == "context" and config.cost_model == "latency":
                 continue
             if getattr(config, name) != getattr(type(config), name):  # the default
-                yield f"{assigned(config, name)} belongs to --gpu-memory: give both, or drop it"
+                hint = " (those of the calibration: --calibration-sequences)"
+                yield (
+                    f"{assigned(config, name)} belongs to --gpu-memory: give both, or drop it"
+                    f"{hint if name == 'concurrent' else ''}"
+                )
         return
+    if config.tensor_parallel > 1:
+        yield "--gpu-memory counts one GPU, and --tensor-parallel needs several: drop one of them"
     if config.concurrent is None or config.context is None:
         yield (
             "--gpu-memory holds a load beside the weights: say how many --sequences are served at "

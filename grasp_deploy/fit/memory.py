@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,16 @@ import torch
 
 from grasp_deploy.checkpoint.deployment import Load, Room, check_context, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, model_shape, read_config
-from grasp_deploy.checkpoint.limits import installed_platform
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, load_of, room_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.offline import Deployed, deployed, predict_capacity
 from grasp_deploy.errors import InputError
-from grasp_deploy.fit.offers import FP8_KV_BYTES, Offer, offers
+from grasp_deploy.fit.offers import Offer, offers
+
+KV_DTYPES = {1: "fp8", 2: "bfloat16"}  # as vLLM names them, by bytes of a value
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ class Fit:
     def verdict(self) -> str:
         """What to do, in one sentence."""
         if self.fits:
-            return f"{self.model} fits as it is: serve it unpruned."
+            flags = _flags(_engine_options(self.shape, self.load), self.room.utilization)
+            command = shlex.join(["grasp-deploy", "serve", self.model, "--", *flags])
+            return f"{self.model} fits as it is: serve it unpruned, by {command}"
         alone = [offer.name for offer in self.offers[1:] if offer.fits and offer.keep is None]
         if alone:
             ways = " or ".join(alone)
@@ -51,6 +57,8 @@ class Fit:
                 f"Quantising is enough: {ways} would do without pruning. See which costs less "
                 "quality on text of yours."
             )
+        if self.impossible and any(offer.fits for offer in self.offers):
+            return f"It fits only if it is pruned and quantised; pruned alone, {self.impossible}."
         if self.impossible:
             return f"No budget fits: {self.impossible}."
         return "Quantising alone is not enough."
@@ -61,6 +69,7 @@ class Fit:
             "model": self.model,
             "fits": self.fits,
             "verdict": self.verdict,
+            "impossible": self.impossible,
             "gpu_memory_bytes": self.room.memory_bytes,
             "usable_bytes": self.room.usable_bytes,
             "load": asdict(self.load) | {"cached_tokens": self.load.cached_tokens},
@@ -132,24 +141,33 @@ def serve_fit(checkpoint: Path, fit: Fit) -> Served:
     """
     shape, load = model_shape(read_config(checkpoint)), fit.load
     pool, token_bytes = pool_bytes(shape, fit), shape.kv_bytes_per_token(load.kv_bytes_per_value)
-    capacity = predict_capacity(pool, token_bytes, load.context_tokens, load.block_tokens)
-    predicted = Deployed(shape.weight_bytes, capacity.cached_tokens * token_bytes, capacity)
-    options: dict[str, Any] = {
-        "max_model_len": load.context_tokens,
-        "max_num_seqs": load.sequences,
-        "max_num_batched_tokens": load.step_tokens,
-    }
-    if load.kv_bytes_per_value == FP8_KV_BYTES:
-        options["kv_cache_dtype"] = "fp8"
-    try:
+    platform: Platform | None = None
+    with suppress(InputError):
         platform = installed_platform()
-    except InputError:
+    block_tokens = BLOCK_TOKENS[platform or "cuda"]
+    capacity = predict_capacity(pool, token_bytes, load.context_tokens, block_tokens)
+    predicted = Deployed(shape.weight_bytes, capacity.cached_tokens * token_bytes, capacity)
+    options = _engine_options(shape, load)
+    if platform is None:
         return Served(predicted, None, _flags(options, fit.room.utilization))
     size = {"kv_cache_memory_bytes": pool}
     measured = deployed(checkpoint, {"dtype": shape.dtype, **size, **options})
     if platform == "cpu":  # where a share of the memory means something else
         return Served(predicted, measured, _flags({**options, **size}))
     return Served(predicted, measured, _flags(options, fit.room.utilization))
+
+
+def _engine_options(shape: ModelShape, load: Load) -> dict[str, Any]:
+    """vLLM's own arguments for a load."""
+    options: dict[str, Any] = {
+        "max_model_len": load.context_tokens,
+        "max_num_seqs": load.sequences,
+        "max_num_batched_tokens": load.step_tokens,
+    }
+    width = load.kv_bytes_per_value
+    if width is not None and width != shape.bytes_per_parameter:
+        options["kv_cache_dtype"] = KV_DTYPES[width]
+    return options
 
 
 def _flags(options: dict[str, Any], utilization: float | None = None) -> list[str]:

@@ -80,7 +80,8 @@ def _pruned(
     keep = left_bytes / prunable_bytes
     cache_bytes = int(keep * dense.kv_bytes)
     memory = replace(dense, weight_bytes=always + left_bytes - cache_bytes, kv_bytes=cache_bytes)
-    yield Offer(name.format(f"{100 * keep:.1f} %"), memory, True, keep=keep)
+    shown = math.floor(1000 * keep) / 10  # what is asked for by it fits
+    yield Offer(name.format(f"{shown:.1f} %"), memory, True, keep=keep)
 
 
 def _of_layers(shape: ModelShape, groups: int, channels: int) -> ModelShape:

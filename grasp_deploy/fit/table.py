@@ -27,7 +27,7 @@ def offer_table(fit: Fit) -> Table:
         caption="pruned: as if all channels and KV groups shrank alike" if is_pruned else None,
         caption_justify="left",
     )
-    table.add_column(f"{Path(fit.model).stem}\nin {unit}", overflow="fold")
+    table.add_column(f"{Path(fit.model).name.removesuffix('.json')}\nin {unit}", overflow="fold")
     for head in HEADS:
         table.add_column(head, justify="right", no_wrap=True)
     for offer in fit.offers:

@@ -12,7 +12,7 @@ from grasp_deploy.demo.run import MODEL as DEMO
 from tests.cli.command import assert_refused, edit_json, grasp_deploy, needs_vllm, tree
 
 LOAD = ("--sequences", "8", "--context", "64")
-SMALL = ("--gpu-memory", "7.5MiB", "--overhead", "1MiB", *LOAD)
+SMALL = ("--gpu-memory", "6.8MiB", "--overhead", "1MiB", *LOAD)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def config(tiny_folder: Path, work: Path) -> Path:
     ("memory", "fits", "verdict"),
     [
         ("1GiB", True, "fits as it is: serve it unpruned"),
-        ("7.5MiB", False, "Quantising is enough: FP8 KV cache alone"),
+        ("6.8MiB", False, "Quantising is enough: FP8 weights alone"),
         ("5MiB", False, "the smallest possible is --gpu-memory"),
     ],
 )
@@ -91,6 +91,8 @@ def test_loads_that_cannot_be(
             ("--sequences 8 belongs to",),
         ),
         (("compress", "--keep=0.5", "--kv-dtype=fp8", "-o", "out"), ("belongs to --gpu-memory",)),
+        (("fit", *SMALL, "--tensor-parallel", "2", "--dry-run"), ("counts one GPU",)),
+        (("compress", "--keep", "0.5", "--sequences=8", "-o", "out"), ("--calibration-sequences",)),
         (("compress", *SMALL, "--context=513", "-o", "out"), ("--context 513 exceeds",)),
         (("compress", *SMALL, "--gpu-memory", "9GiB", "-o", "out"), ("serve it unpruned",)),
     ],

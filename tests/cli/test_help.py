@@ -14,7 +14,7 @@ from tests.cli.command import grasp_deploy as run
 from tests.cli.command import run_process
 
 HEAVY = ("torch", "transformers", "numpy", "datasets", "safetensors", "vllm", "matplotlib", "peft")
-MOST_OPTIONS = 29
+MOST_OPTIONS = 31
 COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate", "demo")
 
 

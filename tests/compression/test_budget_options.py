@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.deployment import Load, deployment_memory, served_block_tokens
+from grasp_deploy.checkpoint.deployment import Load, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.compression.budget_options import budget_for, unit_costs, unit_table
@@ -58,7 +58,7 @@ def test_a_deployment_fits_the_memory_that_was_asked_for(
 ) -> None:
     shape = model_shape(tiny_config(**VARIANTS[name]).to_dict())
     words = {"concurrent": 8, "context": 4096, "kv_dtype": kv_dtype, "overhead": "1MiB"}
-    load = Load(8, 4096, width, served_block_tokens())
+    load = Load(8, 4096, width)
     dense = deployment_memory(shape, load, 2**20)
     prunable = dense.kv_bytes + sum(
         math.prod(size) * shape.bytes_per_parameter

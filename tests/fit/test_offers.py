@@ -69,7 +69,7 @@ CASES = {  # config, GiB, sequences, context; matrices of a layer; other paramet
     [
         ("Llama-3.1-8B", "Quantising alone is not enough."),
         ("Llama-2-7B", "Quantising is enough: 4-bit weights, FP8 KV cache would do"),
-        ("Qwen3-0.6B", "fits as it is: serve it unpruned."),
+        ("Qwen3-0.6B", "fits as it is: serve it unpruned"),
     ],
 )
 def test_the_verdict_in_words(name: str, said: str, tmp_path: Path) -> None:
