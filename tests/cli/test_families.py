@@ -30,7 +30,7 @@ FAMILY = ("--keep", "0.5,0.8", "--set", "compensation=false")
         (("--keep", "0.5,0.4", "--method", "obs"), ("need pruning in rounds", "drop --method obs")),
         (("--keep", "0.5,0.4", "--set", "swap-groups=1"), ("swap-groups=1 may bring back",)),
         (("--keep", "0.5,0.0001"), ("under the floor", "the smallest possible is --keep 0.")),
-        (("--keep", "0.5", "--max-loss", "0.1"), ("one budget", "--keep and --max-loss")),
+        (("--keep", "0.5,0.4", "--max-loss", "0.1"), ("a family has no bound",)),
         (("--keep", "0.5", "--set", "bound-step=0.1"), ("bound-step=0.1 has no effect without",)),
     ],
 )
