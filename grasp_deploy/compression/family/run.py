@@ -50,14 +50,15 @@ def compress_family(
     """
     output = Path(output)
     config = replace(config, keep=config.family[-1])  # the config of a member names its own
-    check_family_place(output, overwrite=overwrite, resume=resume)
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
+    names = [member_name(keep) for keep in config.family]
+    old = check_family_place(output, names, **options)
     run = prepare(config)
     members = {
-        member_name(member): run_of(run, member, turn)
-        for turn, member in enumerate(member_configs(config))
+        name: run_of(run, member, turn)
+        for turn, (name, member) in enumerate(zip(names, member_configs(config), strict=True))
     }
     check_room(output, sum(member.predicted_bytes for member in members.values()))
-    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     try:
         with Workspace.open(output, config, run.identity, **options) as workspace:
             finished = {
@@ -72,7 +73,7 @@ def compress_family(
                     plan = walk.write(folder, member, shard_bytes, overwrite)
                 walk.go_on_from(name, plan)
                 made.append(compressed(folder, plan, member))
-            tidy(output, members)
+            tidy(old)
             record = family_record(made, config)
             write_record(output / RECORD_FILE, record)
     finally:

@@ -6,6 +6,7 @@ import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -109,6 +110,37 @@ def test_the_config_of_a_member_makes_it_again(family: Path, tmp_path: Path) -> 
     assert contents(tmp_path / "again" / NAMES[1]) == contents(family / NAMES[1])
 
 
+@pytest.mark.parametrize("keeps", [(0.8, 0.7), (0.8, 0.6), (0.9, 0.7)])
+def test_resume_removes_no_member_of_other_budgets(
+    make_config: MakeConfig, family: Path, tmp_path: Path, keeps: tuple[float, ...]
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(family, output)
+    other = make_config(keep=keeps[-1], family=keeps)
+    with pytest.raises(InputError, match=r"holds keep-0\.\d, which these options do not make"):
+        compress_family(other, output, resume=True)
+    (output / NAMES[1] / "why.txt").write_text("measured on Monday")
+    other = make_config(keep=0.7, family=(0.9, 0.7))
+    with pytest.raises(InputError, match=r"\(why.txt\), which --overwrite does not delete"):
+        compress_family(other, output, overwrite=True)
+    assert contents(output / NAMES[0]) == contents(family / NAMES[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_resume_leaves_a_checkpoint_beside_the_family(
+    config: CompressConfig, family: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(family, output)
+    shutil.copytree(family / NAMES[0], output / "keep-0.9")
+    with pytest.raises(InputError, match=r"holds keep-0\.9, which these options do not make"):
+        compress_family(config, output, resume=True)
+    (output / "keep-0.9").rename(tmp_path / "elsewhere")
+    (output / f".{NAMES[0]}.replaced").mkdir()  # by a run that was killed
+    compress_family(config, output, resume=True)
+    assert sorted(path.name for path in output.iterdir()) == ["family.json", *sorted(NAMES)]
+
+
 @pytest.mark.slow
 def test_overwrite_replaces_a_family_and_nothing_else(
     make_config: MakeConfig, family: Path, tmp_path: Path
@@ -118,7 +150,16 @@ def test_overwrite_replaces_a_family_and_nothing_else(
     other = make_config(keep=0.7, family=(0.9, 0.7), scale_epochs=0)
     with pytest.raises(InputError, match=r"exists: go on .* --resume, name another"):
         compress_family(other, output)
-    compress_family(other, output, overwrite=True)
+    appearing = (output / "notes", output / "keep-0.8-fp8", output / NAMES[0] / "why.txt")
+
+    def add(_: dict[str, Any]) -> None:
+        for path in appearing:
+            path.mkdir(exist_ok=True)
+
+    compress_family(other, output, overwrite=True, on_progress=add)
+    assert all(path.exists() for path in appearing), "made while the run was at work"
+    for path in (*appearing[:2], output / NAMES[0]):
+        shutil.rmtree(path)
     assert sorted(path.name for path in output.iterdir()) == ["family.json", "keep-0.7", "keep-0.9"]
     made = load_plan(output / "keep-0.9/plan.grasp")
     assert torch.equal(made.scales, torch.ones(len(made.mask)))
