@@ -141,6 +141,31 @@ def test_resume_leaves_a_checkpoint_beside_the_family(
     assert sorted(path.name for path in output.iterdir()) == ["family.json", *sorted(NAMES)]
 
 
+def test_resume_names_a_damaged_member(
+    config: CompressConfig, family: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(family, output)
+    weights = output / NAMES[1] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(InputError, match=rf"{NAMES[1]} is damaged, or was made with other options"):
+        compress_family(config, output, resume=True)
+    with pytest.raises(InputError, match=r"columns refitted for keep-0.8 .* without --resume"):
+        compress_family(config, output, resume=True, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_resume_without_what_was_learnt_leaves_nothing(
+    config: CompressConfig, family: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(family / NAMES[0], output / NAMES[0])
+    with pytest.raises(InputError, match=r"columns refitted for keep-0.8 are needed"):
+        compress_family(config, output, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert contents(output / NAMES[0]) == contents(family / NAMES[0])
+
+
 @pytest.mark.slow
 def test_overwrite_replaces_a_family_and_nothing_else(
     make_config: MakeConfig, family: Path, tmp_path: Path
