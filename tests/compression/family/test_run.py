@@ -13,6 +13,8 @@ import torch
 
 from grasp_deploy.checkpoint.plan import Plan, load_plan
 from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.family.bound import compress_within
 from grasp_deploy.compression.family.record import FamilyRecord
 from grasp_deploy.compression.family.run import compress_family
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
@@ -101,6 +103,30 @@ def test_a_killed_run_goes_on_to_the_same_members(
     for name in NAMES:
         assert contents(output / name) == contents(family / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_what_is_said_of_an_unfinished_family(make_config: MakeConfig, tmp_path: Path) -> None:
+    quick: dict[str, Any] = {"method": "progressive", "rounds": 1, "scale_epochs": 0}
+    output = tmp_path / "out"
+
+    def kill_behind_the_first(_: dict[str, Any]) -> None:
+        if (output / NAMES[0]).exists():
+            raise Killed
+
+    with pytest.raises(Killed):
+        config = make_config(keep=0.5, family=KEEPS, **quick)
+        compress_family(config, output, on_progress=kill_behind_the_first)
+    changed = r"options \(--keep \[0.8, 0.6, 0.5\] -> \[0.8, 0.4\]\): resume"
+    with pytest.raises(InputError, match=changed):
+        compress_family(make_config(keep=0.4, family=(0.8, 0.4), **quick), output, resume=True)
+    bound = make_config(max_loss=0.5, rounds=1, scale_epochs=0)
+    ways: tuple[dict[str, Any], ...] = ({}, {"overwrite": True}, {"resume": True})
+    for options in ways:
+        with pytest.raises(InputError, match=r"an unfinished family lies in .*/out: go on"):
+            compress(make_config(keep=0.5, **quick), output, **options)
+        with pytest.raises(InputError, match=r"an unfinished family lies in .*/out: go on"):
+            compress_within(bound, output, **options)
+    assert (tmp_path / "out.partial/keep-0.8-compensation.safetensors").exists()
 
 
 @pytest.mark.slow
