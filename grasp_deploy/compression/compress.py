@@ -16,7 +16,7 @@ from grasp_deploy.compression.result import (
     peak_memory_bytes,
     provenance_of,
 )
-from grasp_deploy.compression.resume import METRICS_FILE, Workspace
+from grasp_deploy.compression.resume import METRICS_FILE, Workspace, refuse_unfinished_family
 from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.compression.timing import Measure, correct_limit, time_record
 from grasp_deploy.config.compress_config import CompressConfig
@@ -49,6 +49,7 @@ def compress(
             "compress_within for a bound on the loss"
         )
     output = Path(output)
+    refuse_unfinished_family(output)
     refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)
     check_measurable(run)

@@ -20,7 +20,7 @@ from grasp_deploy.config.option import flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of, readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
-from grasp_deploy.files.outputs import locked
+from grasp_deploy.files.outputs import PLAN_FILE, locked
 from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
@@ -189,7 +189,30 @@ def _holds_others(directory: Path, begun: bool) -> bool:
     )
 
 
+def refuse_unfinished_family(output: Path) -> None:
+    """InputError if one checkpoint is to be made where the members of an unfinished family lie."""
+    with readable_disk_errors(output):
+        if not output.name or not output.is_dir() or (output / PLAN_FILE).exists():
+            return
+        begun = _directory(output) / CONFIG_FILE
+        is_family = begun.exists() and bool(read_json(begun, START_OVER).get("family"))
+    if is_family:
+        raise InputError(
+            f"an unfinished family lies in {output}: go on with it by its own --keep and --resume, "
+            "or name another --output"
+        )
+
+
 def _changed_options(directory: Path, config: CompressConfig) -> list[str]:
-    before, now = read_json(directory / CONFIG_FILE, START_OVER), config.as_dict()
+    before, now = (
+        _with_all_shares(values)
+        for values in (read_json(directory / CONFIG_FILE, START_OVER), config.as_dict())
+    )
     changed = [name for name in now if before.get(name) != now[name]]
     return [f"{flag(config, name)} {before.get(name)!s:.80} -> {now[name]}" for name in changed]
+
+
+def _with_all_shares(values: dict[str, Any]) -> dict[str, Any]:
+    """The options with the shares of a family, if it is one, in place of its last."""
+    others = {name: value for name, value in values.items() if name != "family"}
+    return {**others, "keep": values.get("family") or values.get("keep")}

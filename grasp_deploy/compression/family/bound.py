@@ -19,7 +19,7 @@ from grasp_deploy.compression.excess import check_measurable, is_beyond
 from grasp_deploy.compression.family.walk import Walk
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import Compressed, finished_plan
-from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.resume import Workspace, refuse_unfinished_family
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing, staged_directory
@@ -43,6 +43,7 @@ def compress_within(
     for any input that cannot be used.
     """
     output = Path(output)
+    refuse_unfinished_family(output)
     refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)
     check_measurable(run)

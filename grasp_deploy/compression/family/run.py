@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from grasp_deploy.compression.family.record import family_record
 from grasp_deploy.compression.family.walk import Walk
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import finished_plan
-from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.resume import START_OVER, Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.rules import GATE_OPTIONS
+from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, refuse_existing
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import write_record
@@ -50,20 +52,22 @@ def compress_family(
     """
     output = Path(output)
     config = replace(config, keep=config.family[-1])  # the config of a member names its own
-    check_family_place(output, overwrite=overwrite, resume=resume)
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
+    names = [member_name(keep) for keep in config.family]
+    old = check_family_place(output, names, **options)
     run = prepare(config)
     members = {
-        member_name(member): run_of(run, member, turn)
-        for turn, member in enumerate(member_configs(config))
+        name: run_of(run, member, turn)
+        for turn, (name, member) in enumerate(zip(names, member_configs(config), strict=True))
     }
     check_room(output, sum(member.predicted_bytes for member in members.values()))
-    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     try:
         with Workspace.open(output, config, run.identity, **options) as workspace:
             finished = {
                 name: _finished(output / name, member, resume, overwrite)
                 for name, member in members.items()
             }
+            _check_continuable(finished, workspace, config)
             walk, made = Walk(run, workspace, on_progress), []
             for name, member in members.items():
                 folder, plan = output / name, finished[name]
@@ -72,7 +76,7 @@ def compress_family(
                     plan = walk.write(folder, member, shard_bytes, overwrite)
                 walk.go_on_from(name, plan)
                 made.append(compressed(folder, plan, member))
-            tidy(output, members)
+            tidy(old)
             record = family_record(made, config)
             write_record(output / RECORD_FILE, record)
     finally:
@@ -85,8 +89,26 @@ def _finished(folder: Path, member: PreparedRun, resume: bool, overwrite: bool) 
     """The plan of a member that is made already; InputError if something else is in its place."""
     plan = finished_plan(folder, member) if resume else None
     if plan is None:
-        refuse_existing(folder, overwrite=overwrite)
+        refuse_existing(folder, overwrite=overwrite or resume)
+        if folder.exists() and not overwrite:
+            raise InputError(
+                f"{folder} is damaged, or was made with other options, files or release: name "
+                "another --output, or replace it with --overwrite"
+            )
     return plan
+
+
+def _check_continuable(
+    finished: dict[str, Plan | None], workspace: Workspace, config: CompressConfig
+) -> None:
+    """InputError if the columns are gone that a member needs of the finished one before it."""
+    for before, name in pairwise(finished):
+        needed = config.compensation and finished[before] is not None and finished[name] is None
+        if needed and not workspace.part(before).has("compensation"):
+            raise InputError(
+                f"to make {name}, columns refitted for {before} are needed, and "
+                f"{workspace.directory} holds them no more: {START_OVER}"
+            )
 
 
 def member_configs(config: CompressConfig) -> list[CompressConfig]:
