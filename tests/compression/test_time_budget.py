@@ -94,6 +94,29 @@ def test_a_time_that_the_dense_model_has_is_refused(asked: dict[str, Any]) -> No
         budget_of({**asked, "ttft_seconds": 0.3})
 
 
+@pytest.mark.parametrize(
+    ("speedup", "factor", "words"),
+    [
+        (1.25, 1.4, "slower than the dense model"),
+        (1.8, 1.4, "cannot be reached"),
+        (1.25, 0.7, "nothing would have to go"),
+        (1.25, 1.02, None),
+    ],
+)
+def test_a_measurement_that_no_mask_can_answer_moves_no_limit(
+    asked: dict[str, Any], speedup: float, factor: float, words: str | None
+) -> None:
+    time, budget = budget_of({**asked, "speedup": speedup})
+    predicted = DECODE / speedup
+    corrected = time.correction(budget, predicted, [predicted * factor] * 3)
+    assert corrected.budget is None
+    assert corrected.left_out is None if words is None else words in str(corrected.left_out)
+    moved = time.correction(budget, predicted, [predicted * 1.05] * 3)
+    assert moved.left_out is None and moved.budget is not None
+    seconds = time.seconds(moved.budget.limit, budget.total_cost)
+    assert seconds == pytest.approx(predicted / 1.05)
+
+
 def test_keep_is_a_share_of_the_time_that_may_go(asked: dict[str, Any]) -> None:
     _, budget = budget_of({**asked, "keep": 0.5, "cost": "latency"})
     assert budget.limit == pytest.approx(1e9 * DECODE * (FFN + KV) / 2)

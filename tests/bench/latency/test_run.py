@@ -102,10 +102,12 @@ def test_a_stopped_table_goes_on_where_it_was(
 def test_the_command_writes_a_record_that_report_draws(model: Path, tmp_path: Path) -> None:
     output = tmp_path / "table.json"
     options = ("--engine", "transformers", "--device", "cpu", "--tile", "32", "--steps", "2")
-    at = ("--batch", "3", "--context", "16", "--new-tokens", "4", "--repetitions", "1")
+    at = ("--batch", "3", "--context", "16", "--new-tokens", "4", "--repetitions", "2")
     record = document("table", model, *options, *at, "-o", output, "--json")
     assert record == read_record(output)
     assert not output.with_name("table.json.partial").exists()
     (section,) = read_sections([output])
     assert [table.row_count for table in section.tables()] == [4, 4, 4]
     assert_refused(grasp_deploy("table", tmp_path / "none.json", "-o", output), "there is no file")
+    once = grasp_deploy("table", model, "-o", output, "--repetitions", "1")
+    assert_refused(once, "--repetitions 1 is not allowed: give a whole number from 2")
