@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,31 @@ def test_tables_that_do_not_fit(
     with pytest.raises(InputError, match=words) as error:
         budget_of({**asked, "speedup": 1.2})
     assert "table.json" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda table: table.update(cells=table["cells"][:1]),
+        lambda table: table.update(cells=[c for c in table["cells"] if c["kv_groups"] == GROUPS]),
+        lambda table: table["cells"].append(table["cells"][0]),
+        lambda table: table["cells"][0].update(ffn_channels=8 * CHANNELS),
+        lambda table: table["cells"][0].update(batch=1),
+        lambda table: [table["cells"][0][name].pop() for name in ("samples", "dense_samples")],
+        lambda table: table["settings"].update(contexts=[64, 128]),
+        lambda table: table["settings"].update(tile=CHANNELS),
+        lambda table: table["settings"].update(steps=10**12),
+    ],
+)
+def test_a_table_that_is_not_whole_is_no_price(
+    asked: dict[str, Any], edit: Callable[[dict[str, Any]], object]
+) -> None:
+    path = Path(asked["table"])
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=r"table.json is unfinished or edited: measure it again"):
+        budget_of({**asked, "speedup": 1.2})
 
 
 def test_no_times_at_that_batch_and_no_price_in_those_that_are_there(

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from grasp_deploy.bench.latency.record import LatencyRecord
-from grasp_deploy.bench.latency.shapes import Sizes, sizes_to_measure, uniform
 from grasp_deploy.bench.throughput.engines import checked
 from grasp_deploy.bench.throughput.record import Cell, ThroughputSettings
 from grasp_deploy.bench.throughput.run import bench_throughput
@@ -23,6 +22,7 @@ from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.compression.latency_table import KIND, Point, TableModel, Times
 from grasp_deploy.compression.synthesize import write_shape
+from grasp_deploy.compression.table_shapes import Sizes, sizes_to_measure, uniform
 from grasp_deploy.config.latency_options import LatencySettings
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel

@@ -10,9 +10,9 @@ import pytest
 
 from grasp_deploy.bench.kinds import read_sections
 from grasp_deploy.bench.latency.run import bench_latency
-from grasp_deploy.bench.latency.shapes import sizes_to_measure
 from grasp_deploy.bench.throughput.engines import MODULES
 from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.compression.table_shapes import sizes_to_measure
 from grasp_deploy.config.latency_options import LatencySettings
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
