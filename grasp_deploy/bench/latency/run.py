@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,7 +52,8 @@ def bench_latency(
     settings = replace(settings, device=device)
     models = [TableModel(dense.name, footprint(dense.shape))]
     header = new_record(KIND, command, settings, models=models)
-    cells = _kept(unfinished, header) if unfinished.exists() else []
+    kept = _kept(unfinished, header) if unfinished.exists() else []
+    cells = _of_whole_groups(kept, sizes, settings)
     missing = list(_groups(sizes, settings, cells))
     runs = len(settings.batches) * (1 + settings.repetitions)  # of each model, with its warm-up
     steps = [runs * (1 + len(group)) for _, group in missing]
@@ -63,8 +65,11 @@ def bench_latency(
 
         cells += measured_points(dense, group, settings, context, command, advance)
         write_record(unfinished, {**header, "cells": cells})
-    cells.sort(key=lambda cell: (cell.context, cell.batch))  # whatever stood side by side
-    return LatencyRecord(**header, cells=cells)
+    # Whatever stood side by side.
+    cells.sort(key=lambda cell: (cell.context, cell.batch, sizes.index(cell.place[0])))
+    record = LatencyRecord(**header, cells=cells)
+    assert record.is_whole(dense.shape), "every point is measured once"
+    return record
 
 
 def throughput_settings(
@@ -141,11 +146,23 @@ def samples_of(cell: Cell) -> list[Times]:
     return [Times(s.ttft_seconds, s.tpot_seconds or 0) for s in cell.samples]
 
 
+def _of_whole_groups(
+    kept: Sequence[Point], sizes: Sequence[Sizes], settings: LatencySettings
+) -> list[Point]:
+    """The kept points of sizes that have one for every batch: they are measured together."""
+    known = {cell.place: cell for cell in kept if len(cell.samples) == settings.repetitions}
+    cells = []
+    for context, one in product(settings.contexts, sizes):
+        points = [known.get((one, batch, context)) for batch in settings.batches]
+        cells += [point for point in points if point is not None and None not in points]
+    return cells
+
+
 def _groups(
     sizes: Sequence[Sizes], settings: LatencySettings, cells: Sequence[Point]
 ) -> Iterator[tuple[int, list[Sizes]]]:
     """Context and shapes of each measurement to come; all batches are measured together."""
-    known = {(Sizes(cell.ffn_channels, cell.kv_groups), cell.context) for cell in cells}
+    known = {(cell.place[0], cell.context) for cell in cells}
     others = settings.side_by_side - 1
     for context in settings.contexts:
         missing = [one for one in sizes if (one, context) not in known]

@@ -91,6 +91,14 @@ def test_a_stopped_table_goes_on_where_it_was(
     turns = [json.loads(line)[0][0] for line in engine_log.read_text().splitlines()]
     assert len(turns) == 2 * 3 * 4  # batches, warm-up and repetitions, the dense one and 3 shapes
 
+    del record["cells"][1]  # of three sizes, one lacks a batch
+    record["cells"] += [record["cells"][0]]
+    kept.write_text(json.dumps(record))
+    engine_log.unlink()
+    assert measured(model).cells == whole.cells
+    turns = [json.loads(line)[0][0] for line in engine_log.read_text().splitlines()]
+    assert len(turns) == 4 * 2 * 3 * 2  # sizes, batches, warm-up and repetitions, both models
+
     with pytest.raises(InputError, match=r"begun with --tile 32, lies in .*kept.json: give the"):
         measured(model, tile=16)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
