@@ -187,6 +187,28 @@ def test_no_times_at_that_batch_and_no_price_in_those_that_are_there(
         budget_of({**asked, "speedup": 1.2})
 
 
+def test_ffn_channels_without_a_price_must_fill_whole_tiles(
+    asked: dict[str, Any], model: Path
+) -> None:
+    def free(tile: int) -> dict[str, Any]:
+        options = write_table(model, Path(asked["table"]), tile=tile)
+        document = json.loads(Path(options["table"]).read_text())
+        for cell in document["cells"]:
+            if cell["kv_groups"] == GROUPS:  # fewer channels are slower than all of them
+                cell["samples"] = [{**s, "tpot_seconds": DECODE * 2} for s in cell["samples"]]
+        Path(options["table"]).write_text(json.dumps(document))
+        return {**asked, "speedup": 1.05}
+
+    time, budget = budget_of(free(32))
+    assert time.price.ffn_seconds == 0 and budget.least_kept[0] == CHANNELS
+    with pytest.raises(
+        InputError, match=r"no price at batch 8 and context 64 .*has --tile 40\).* --set targets=kv"
+    ):
+        budget_of(free(40))
+    _, of_groups = budget_of({**free(40), "targets": "kv"})
+    assert of_groups.ffn_multiple == 1
+
+
 def test_the_command_refuses_in_one_line(asked: dict[str, Any], tmp_path: Path) -> None:
     options = ("--table", asked["table"], "--batch", "8", "--context", "64", "--speedup", "9")
     for command in ("compress", "fit"):
