@@ -121,7 +121,7 @@ class LatencyTable(Struct, kw_only=True):
 
 def read_table(path: Path, shape: ModelShape, batch: int, context: int) -> LatencyTable:
     """The whole table of a dense shape, made on this machine; InputError for any other file."""
-    document = read_record(path)
+    document = read_record(path, REMEDY)
     if document["benchmark"] != KIND:
         raise InputError(f"{path} is a record of {document['benchmark']}, not a table: {REMEDY}")
     table = typed(document, LatencyTable, path, REMEDY)

@@ -148,6 +148,14 @@ def test_tables_that_do_not_fit(
     assert "table.json" in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", [None, "words", '{"a": NaN}', '{"schema_version": 1', "{}", "[]"])
+def test_what_is_no_table_asks_for_one(asked: dict[str, Any], text: str | None) -> None:
+    path = Path(asked["table"])
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(InputError, match=r"table.json.*: measure one with grasp-deploy table$"):
+        budget_of({**asked, "speedup": 1.2})
+
+
 @pytest.mark.parametrize(
     "edit",
     [
