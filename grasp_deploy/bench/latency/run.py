@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from grasp_deploy.bench.latency.record import LatencyRecord
+from grasp_deploy.bench.limits import check_positions
 from grasp_deploy.bench.throughput.engines import checked
 from grasp_deploy.bench.throughput.record import Cell, ThroughputSettings
 from grasp_deploy.bench.throughput.run import bench_throughput
@@ -25,6 +26,7 @@ from grasp_deploy.compression.latency_table import KIND, Point, TableModel, Time
 from grasp_deploy.compression.synthesize import write_shape
 from grasp_deploy.compression.table_shapes import Sizes, sizes_to_measure, uniform
 from grasp_deploy.config.latency_options import LatencySettings
+from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.json_files import typed
@@ -48,6 +50,7 @@ def bench_latency(
     """
     sizes = sizes_to_measure(dense.shape, settings)
     for context in settings.contexts:
+        check_positions([dense], context, flag(settings, "contexts"))
         device = checked([dense], throughput_settings(settings, context)).device
     settings = replace(settings, device=device)
     models = [TableModel(dense.name, footprint(dense.shape))]
@@ -173,11 +176,11 @@ def _groups(
 def _kept(unfinished: Path, header: dict[str, Any]) -> list[Point]:
     """The points of an unfinished table; InputError if it began otherwise."""
     start_over = f"delete {unfinished} to start over, or name another --output"
-    record = typed(read_record(unfinished), LatencyRecord, unfinished, start_over)
+    record = typed(read_record(unfinished, start_over), LatencyRecord, unfinished, start_over)
     settings: LatencySettings = header["settings"]
     before = replace(record.settings, side_by_side=settings.side_by_side)  # of no effect on times
     changed = [
-        f"--{name.replace('_', '-')} {getattr(before, name)}"
+        assigned(before, name)
         for name, value in asdict(settings).items()
         if getattr(before, name) != value
     ]

@@ -65,7 +65,7 @@ def test_widths_are_even_steps_in_whole_tiles() -> None:
     [
         ({"tile": 96}, "--tile 96 leaves no width below the model's 96 FFN channels"),
         ({"contexts": (4,)}, "--context 4 leaves no prompt before 4 new tokens"),
-        ({"contexts": (600,)}, "600 tokens exceed the 512 positions that model was made for"),
+        ({"contexts": (600,)}, "512 positions .* made for: lower --context"),
     ],
 )
 def test_what_cannot_be_measured(model: Path, changes: dict[str, Any], words: str) -> None:
@@ -101,6 +101,8 @@ def test_a_stopped_table_goes_on_where_it_was(
 
     with pytest.raises(InputError, match=r"begun with --tile 32, lies in .*kept.json: give the"):
         measured(model, tile=16)
+    with pytest.raises(InputError, match="begun with --batch 1,3, --context 16,32, lies in"):
+        measured(model, batches=(1,), contexts=(16,))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     with pytest.raises(InputError, match="begun with another machine"):
         measured(model)
