@@ -49,7 +49,7 @@ from grasp_deploy.compression.latency_table import KIND
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.latency_options import LatencySettings
-from grasp_deploy.config.option import number_list
+from grasp_deploy.config.option import check_fields, number_list
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.progress import OnProgress
@@ -95,7 +95,7 @@ def row_of(config: CompressConfig, command: list[str], show: OnProgress) -> dict
         predicted, measured = time.seconds(cost, under.total_cost), measure(shape)
         seconds = {"predicted_seconds": predicted, "measured_seconds": statistics.median(measured)}
         timed.append({**seconds, "repetition_seconds": measured})
-        under = time.corrected(under, predicted, measured)
+        under = time.correction(under, predicted, measured).budget
     fixed_share = time.price.fixed_seconds / time.price.dense_seconds
     dense_seconds = time.price.dense_seconds
     return {**point, "dense_seconds": dense_seconds, "fixed_share": fixed_share, "timed": timed}
@@ -162,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         repetitions=options.repetitions,
         side_by_side=options.side_by_side,
     )
+    check_fields(settings)
     speedups = number_list(options.speedup, "--speedup", Speedup)
     points = product(settings.batches, settings.contexts, speedups)
     with working_folder("latency-table") as (folder, show):

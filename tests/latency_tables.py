@@ -9,6 +9,7 @@ from msgspec import to_builtins
 
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.compression.table_shapes import sizes_to_measure
 from grasp_deploy.config.latency_options import LatencySettings
 from grasp_deploy.files.record import new_record, write_record
 
@@ -18,22 +19,21 @@ AT = {"batch": 8, "context": 64}
 
 
 def table_record(shape: ModelShape, **settings: Any) -> dict[str, Any]:
-    """Widths of half and a quarter, half the groups, both halved; three rounds, two of them slow.
+    """All sizes of the settings, four steps of both kinds; three rounds, two of them slow.
 
     Repetitions of a model and of the dense one beside it slow down alike.
     """
     layer = shape.layers[0]
-    cells = []
-    for ffn, kv in ((0.25, 1.0), (0.5, 1.0), (1.0, 0.5), (0.5, 0.5)):
+    default = {"engine": "transformers", "batches": (8,), "contexts": (64,), "device": "cpu"}
+    few = {"tile": 8, "steps": 4, "new_tokens": 8, "repetitions": 3}
+    made, cells = LatencySettings(**{**default, **few, **settings}), []
+    for sizes in sizes_to_measure(shape, made):
+        ffn = sizes.ffn_channels / layer.intermediate_size
+        kv = sizes.kv_groups / layer.num_key_value_heads
         share = 1 - FFN * (1 - ffn) - KV * (1 - kv)
         samples = [[_times(one * slow) for slow in (1.0, 1.3, 0.9)] for one in (share, 1.0)]
-        sizes = {
-            "ffn_channels": round(layer.intermediate_size * ffn),
-            "kv_groups": round(layer.num_key_value_heads * kv),
-        }
-        cells.append({**sizes, **AT, "samples": samples[0], "dense_samples": samples[1]})
-    default = {"engine": "transformers", "batches": (8,), "contexts": (64,), "device": "cpu"}
-    made = LatencySettings(**{**default, "tile": 8, "new_tokens": 8, **settings})
+        both = {"samples": samples[0], "dense_samples": samples[1]}
+        cells.append({**sizes._asdict(), **AT, **both})
     models = [{"name": "dense", "footprint": footprint(shape).as_dict()}]
     record = new_record("latency", ["grasp-deploy", "table"], made, models=models, cells=cells)
     return dict(to_builtins(record))

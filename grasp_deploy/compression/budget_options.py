@@ -21,6 +21,7 @@ from grasp_deploy.checkpoint.deployment import (
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
@@ -55,8 +56,8 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
     costs = unit_costs(config, shape, units)
     total = float(costs.sum())
     ffn_multiple, kv_multiple = config.effective_multiples
-    if time is not None:  # aligned widths are what was measured
-        ffn_multiple = math.lcm(ffn_multiple, time.table.settings.tile)
+    if time is not None and config.targets != "kv":
+        ffn_multiple = _in_tiles(config, shape, time, ffn_multiple)
     try:
         return make_budget(
             units,
@@ -76,6 +77,20 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         size = config.tensor_parallel
         cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""
         raise InputError(f"{error}{cause}") from None
+
+
+def _in_tiles(config: CompressConfig, shape: ModelShape, time: TimeBudget, multiple: int) -> int:
+    """The multiple of FFN channels that is one of the table's tile too: these were measured."""
+    tile, channels = time.table.settings.tile, shape.layers[0].intermediate_size
+    multiple = math.lcm(multiple, tile)
+    if channels % multiple and not time.price.ffn_seconds:
+        raise InputError(
+            f"{config.table} gives FFN channels no price at batch {config.batch} and context "
+            f"{config.context} (noise), so all {channels} would stay, which are no multiple of "
+            f"{multiple} (the table has --tile {tile}): measure it again with more --repetitions, "
+            f"ask for another batch or context, or give {assigned(config, 'targets', 'kv')}"
+        )
+    return multiple
 
 
 def _limit(

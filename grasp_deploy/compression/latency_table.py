@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from msgspec import Meta, Struct
 
 from grasp_deploy.checkpoint.footprint import Footprint, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape, Size
+from grasp_deploy.compression.table_shapes import Sizes, sizes_to_measure
 from grasp_deploy.config.latency_options import LatencySettings
 from grasp_deploy.config.option import flag
 from grasp_deploy.errors import InputError
@@ -47,6 +49,11 @@ class Point(Struct):
         if len(self.samples) != len(self.dense_samples):
             raise ValueError("samples and dense_samples do not pair up")
 
+    @property
+    def place(self) -> tuple[Sizes, int, int]:
+        """What tells a point from all others of its table."""
+        return Sizes(self.ffn_channels, self.kv_groups), self.batch, self.context
+
     def shares_of_dense(self, phase: str) -> list[float]:
         """Time over the dense model's, one number for each repetition."""
         pairs = zip(self.samples, self.dense_samples, strict=True)
@@ -72,6 +79,20 @@ class LatencyTable(Struct, kw_only=True):
     @property
     def dense(self) -> TableModel:
         return self.models[0]
+
+    def is_whole(self, dense: ModelShape) -> bool:
+        """Tell whether all points that the settings ask for are there, and no others."""
+        settings = self.settings
+        try:
+            sizes = sizes_to_measure(dense, settings)
+        except InputError:  # a tile that no table was measured with
+            return False
+        asked = set(product(sizes, settings.batches, settings.contexts))
+        return (
+            len(self.cells) == len(asked)
+            and {cell.place for cell in self.cells} == asked
+            and all(len(cell.samples) == settings.repetitions for cell in self.cells)
+        )
 
     def points(self, batch: int, context: int) -> list[Point]:
         """What was measured at one batch and context."""
@@ -99,8 +120,8 @@ class LatencyTable(Struct, kw_only=True):
 
 
 def read_table(path: Path, shape: ModelShape, batch: int, context: int) -> LatencyTable:
-    """The table of a dense model's shape, made on this machine; InputError for any other file."""
-    document = read_record(path)
+    """The whole table of a dense shape, made on this machine; InputError for any other file."""
+    document = read_record(path, REMEDY)
     if document["benchmark"] != KIND:
         raise InputError(f"{path} is a record of {document['benchmark']}, not a table: {REMEDY}")
     table = typed(document, LatencyTable, path, REMEDY)
@@ -113,6 +134,10 @@ def read_table(path: Path, shape: ModelShape, batch: int, context: int) -> Laten
     if made_for != footprint(shape):
         raise InputError(f"{path} was measured for {table.dense.name}, another shape: {REMEDY}")
     _check_machine(path, table)
+    if not table.is_whole(shape):
+        raise InputError(
+            f"{path} is unfinished or edited: measure it again with grasp-deploy table"
+        )
     if not table.points(batch, context):
         has = ", ".join(sorted({f"{cell.batch} and {cell.context}" for cell in table.cells}))
         raise InputError(

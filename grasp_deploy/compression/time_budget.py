@@ -21,6 +21,17 @@ CLOSE_ENOUGH = 0.03  # of the seconds asked for
 
 
 @dataclass(frozen=True)
+class Correction:
+    """What a measurement makes of a budget: one with another limit, or why the first one stays.
+
+    Both are None where the measured time is close enough to what was asked for, or noise.
+    """
+
+    budget: Budget | None = None
+    left_out: str | None = None
+
+
+@dataclass(frozen=True)
 class TimeBudget:
     """The time of a dense model in one phase, its price, and the seconds that were asked for.
 
@@ -63,22 +74,30 @@ class TimeBudget:
             )
         return self.limit(asked, total_cost)
 
-    def corrected(
+    def correction(
         self, budget: Budget, predicted: float, repetitions: Sequence[float]
-    ) -> Budget | None:
-        """The budget whose limit is moved by predicted over measured seconds of a mask under it.
+    ) -> Correction:
+        """Move the limit by predicted over measured seconds of a mask under the budget.
 
-        None where the median of the measured `repetitions` is close enough to what was asked for,
-        or no farther away than noise. The limit stays one that a mask can meet.
+        `repetitions` are the measured seconds, whose median counts. A limit that no mask between
+        the least of every layer and the dense model meets is no correction, but left out.
         """
         asked, total = self.asked_seconds, budget.total_cost
         assert asked is not None, "the budget is a time"
         measured = statistics.median(repetitions)
         (difference,) = differences([(repetitions, [asked] * len(repetitions))])
         if abs(measured / asked - 1) <= CLOSE_ENOUGH or difference.outcome == NO_DIFFERENCE:
-            return None
+            return Correction()
+        if measured >= self.price.dense_seconds:
+            return Correction(left_out="the mask was measured slower than the dense model")
         limit = self.limit(asked * predicted / measured, total)
-        return replace(budget, limit=min(max(limit, budget.smallest_limit), total))
+        if limit < budget.smallest_limit:
+            return Correction(
+                left_out="going by the measured time, what was asked for cannot be reached"
+            )
+        if limit >= total:
+            return Correction(left_out="going by the measured time, nothing would have to go")
+        return Correction(budget=replace(budget, limit=limit))
 
     def beyond_reach(self, smallest_cost: float, total_cost: float) -> InputError:
         """The error for a time that even the least of every layer takes longer than."""

@@ -1,7 +1,8 @@
 """One correction of a budget in time, by a measurement of the mask that the prices chose.
 
 Times of layers do not add up exactly. So the shape of the mask is timed before its columns are
-refitted; where it misses, the limit moves by as much, and the scores are projected once more.
+refitted; where it misses, the limit moves by as much, and the scores are projected once more. A
+measurement that would put the limit out of reach moves nothing, and the record says so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import ranking_of
 from grasp_deploy.compression.resume import StageResult
-from grasp_deploy.compression.time_budget import phase_of
+from grasp_deploy.compression.time_budget import Correction, TimeBudget, phase_of
+from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.projection import project
 
 FIRST, LAST = "timing", "timing-again"  # stages
@@ -40,7 +42,7 @@ def correct_limit(
     if mask is None or run.config.learns:
         mask = ranking_of(frozen, scores).mask
     _, first = frozen.once(FIRST, partial(_timed, frozen, mask, measure))
-    corrected = time.corrected(run.budget, first["predicted_seconds"], first["repetition_seconds"])
+    corrected = _correction(time, run.budget, first).budget
     if corrected is None:
         return reached
     frozen.run = replace(run, budget=corrected)
@@ -50,7 +52,8 @@ def correct_limit(
 def time_record(frozen: FrozenModel, mask: Tensor, measure: Measure | None) -> dict[str, Any]:
     """Seconds asked for, predicted and measured of the final `(N,)` mask, and of the first one.
 
-    Without `measure` the prediction stands alone. `first` is None unless the limit was moved.
+    Without `measure` the prediction stands alone. `first` is None unless the limit was moved, and
+    `correction_left_out` unless it should have been and could not; then it says why.
     """
     config, time = frozen.run.config, frozen.run.time
     assert time is not None, "the cost is a time"
@@ -66,9 +69,17 @@ def time_record(frozen: FrozenModel, mask: Tensor, measure: Measure | None) -> d
         return record
     _, first = frozen.recall(FIRST)
     _, last = frozen.once(LAST, partial(_timed, frozen, mask, measure))
-    seconds = first["predicted_seconds"], first["repetition_seconds"]
-    moved = time.corrected(frozen.run.budget, *seconds) is not None
-    return {**record, **_seconds(last), "first": _seconds(first) if moved else None}
+    correction = _correction(time, frozen.run.budget, first)
+    return {
+        **record,
+        **_seconds(last),
+        "first": _seconds(first) if correction.budget else None,
+        "correction_left_out": correction.left_out,
+    }
+
+
+def _correction(time: TimeBudget, budget: Budget, first: dict[str, Any]) -> Correction:
+    return time.correction(budget, first["predicted_seconds"], first["repetition_seconds"])
 
 
 def _seconds(record: dict[str, Any]) -> dict[str, Any]:

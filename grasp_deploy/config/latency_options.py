@@ -10,7 +10,6 @@ from grasp_deploy.config.option import (
     BENCH_SEED_HELP,
     DEVICE_HELP,
     ENFORCE_EAGER_HELP,
-    REPETITIONS_HELP,
     Count,
     Length,
     Seed,
@@ -36,7 +35,7 @@ class LatencySettings:
     new_tokens: Length = option("Tokens generated at the end of each sequence.", 64)
     tile: Count = option("FFN channels that widths are a multiple of.", 64)
     steps: Length = option("Even steps from nothing to the dense width, and of KV groups.", 8)
-    repetitions: Count = option(REPETITIONS_HELP, 5)
+    repetitions: Length = option("Measurements of each point; one alone shows no noise.", 5)
     side_by_side: Length = option(
         "Models in memory at a time, the dense one among them; more save time.", 3
     )

@@ -71,9 +71,16 @@ def flag(settings: Any, name: str) -> str:
 
 
 def assigned(settings: Any, name: str, value: Any = None) -> str:
-    """A field with its value as on the command line: `--keep 0.6`, or `--set epochs=4`."""
+    """A field with its value as on the command line: `--keep 0.6`, or `--set epochs=4`.
+
+    Numbers read `--batch 1,8`, and a flag that is not given `no --enforce-eager`.
+    """
     value = getattr(settings, name) if value is None else value
     spelled = flag(settings, name)
+    if isinstance(value, bool) and not spelled.startswith("--set "):
+        return spelled if value else f"no {spelled}"
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
     if isinstance(value, bool):
         value = str(value).lower()
     return f"{spelled}={value}" if spelled.startswith("--set ") else f"{spelled} {value}"

@@ -50,13 +50,13 @@ def write_record(path: Path, record: Any) -> None:
     write_text(path, json.dumps(to_builtins(record), indent=1) + "\n")
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Read a record; InputError if the file holds none, or one of another schema."""
-    record = read_json(path, "name a record that `bench` or `evaluate` wrote")
+def read_record(
+    path: Path, remedy: str = "name a record that `bench` or `evaluate` wrote"
+) -> dict[str, Any]:
+    """Read a record; InputError with `remedy` if the file holds none, or one of another schema."""
+    record = read_json(path, remedy)
     if not {"schema_version", "benchmark"} <= record.keys():
-        raise InputError(
-            f"{path} is not a record: name the JSON file that `bench` or `evaluate` wrote"
-        )
+        raise InputError(f"{path} is not a record: {remedy}")
     if record["schema_version"] != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {record['schema_version']}, and this release reads version "

@@ -85,6 +85,8 @@ def time_table(time: Mapping[str, Any]) -> Table:
     for label, seconds in rows.items():
         if seconds is not None:
             table.add_row(label, f"{1e3 * seconds:.4g}", f"{time['dense_seconds'] / seconds:.2f}")
+    if left_out := time.get("correction_left_out"):
+        table.caption = f"No correction: {left_out}. Measure with more --repetitions."
     return table
 
 

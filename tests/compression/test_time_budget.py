@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,29 @@ def test_a_time_that_the_dense_model_has_is_refused(asked: dict[str, Any]) -> No
         budget_of({**asked, "ttft_seconds": 0.3})
 
 
+@pytest.mark.parametrize(
+    ("speedup", "factor", "words"),
+    [
+        (1.25, 1.4, "slower than the dense model"),
+        (1.8, 1.4, "cannot be reached"),
+        (1.25, 0.7, "nothing would have to go"),
+        (1.25, 1.02, None),
+    ],
+)
+def test_a_measurement_that_no_mask_can_answer_moves_no_limit(
+    asked: dict[str, Any], speedup: float, factor: float, words: str | None
+) -> None:
+    time, budget = budget_of({**asked, "speedup": speedup})
+    predicted = DECODE / speedup
+    corrected = time.correction(budget, predicted, [predicted * factor] * 3)
+    assert corrected.budget is None
+    assert corrected.left_out is None if words is None else words in str(corrected.left_out)
+    moved = time.correction(budget, predicted, [predicted * 1.05] * 3)
+    assert moved.left_out is None and moved.budget is not None
+    seconds = time.seconds(moved.budget.limit, budget.total_cost)
+    assert seconds == pytest.approx(predicted / 1.05)
+
+
 def test_keep_is_a_share_of_the_time_that_may_go(asked: dict[str, Any]) -> None:
     _, budget = budget_of({**asked, "keep": 0.5, "cost": "latency"})
     assert budget.limit == pytest.approx(1e9 * DECODE * (FFN + KV) / 2)
@@ -124,6 +148,39 @@ def test_tables_that_do_not_fit(
     assert "table.json" in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", [None, "words", '{"a": NaN}', '{"schema_version": 1', "{}", "[]"])
+def test_what_is_no_table_asks_for_one(asked: dict[str, Any], text: str | None) -> None:
+    path = Path(asked["table"])
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(InputError, match=r"table.json.*: measure one with grasp-deploy table$"):
+        budget_of({**asked, "speedup": 1.2})
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda table: table.update(cells=table["cells"][:1]),
+        lambda table: table.update(cells=[c for c in table["cells"] if c["kv_groups"] == GROUPS]),
+        lambda table: table["cells"].append(table["cells"][0]),
+        lambda table: table["cells"][0].update(ffn_channels=8 * CHANNELS),
+        lambda table: table["cells"][0].update(batch=1),
+        lambda table: [table["cells"][0][name].pop() for name in ("samples", "dense_samples")],
+        lambda table: table["settings"].update(contexts=[64, 128]),
+        lambda table: table["settings"].update(tile=CHANNELS),
+        lambda table: table["settings"].update(steps=10**12),
+    ],
+)
+def test_a_table_that_is_not_whole_is_no_price(
+    asked: dict[str, Any], edit: Callable[[dict[str, Any]], object]
+) -> None:
+    path = Path(asked["table"])
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=r"table.json is unfinished or edited: measure it again"):
+        budget_of({**asked, "speedup": 1.2})
+
+
 def test_no_times_at_that_batch_and_no_price_in_those_that_are_there(
     asked: dict[str, Any],
 ) -> None:
@@ -136,6 +193,28 @@ def test_no_times_at_that_batch_and_no_price_in_those_that_are_there(
     path.write_text(json.dumps(document))
     with pytest.raises(InputError, match=r"make no price .* on a quieter machine"):
         budget_of({**asked, "speedup": 1.2})
+
+
+def test_ffn_channels_without_a_price_must_fill_whole_tiles(
+    asked: dict[str, Any], model: Path
+) -> None:
+    def free(tile: int) -> dict[str, Any]:
+        options = write_table(model, Path(asked["table"]), tile=tile)
+        document = json.loads(Path(options["table"]).read_text())
+        for cell in document["cells"]:
+            if cell["kv_groups"] == GROUPS:  # fewer channels are slower than all of them
+                cell["samples"] = [{**s, "tpot_seconds": DECODE * 2} for s in cell["samples"]]
+        Path(options["table"]).write_text(json.dumps(document))
+        return {**asked, "speedup": 1.05}
+
+    time, budget = budget_of(free(32))
+    assert time.price.ffn_seconds == 0 and budget.least_kept[0] == CHANNELS
+    with pytest.raises(
+        InputError, match=r"no price at batch 8 and context 64 .*has --tile 40\).* --set targets=kv"
+    ):
+        budget_of(free(40))
+    _, of_groups = budget_of({**free(40), "targets": "kv"})
+    assert of_groups.ffn_multiple == 1
 
 
 def test_the_command_refuses_in_one_line(asked: dict[str, Any], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class Settings:
     new_tokens: Count | None = option("Tokens of an answer.", None)
     step_size: float = study("Size of a step.", 1.0)
     refit: bool = study("Refit.", True)
+    dry: bool = option("Write nothing.", False)
 
 
 def test_spelling() -> None:
@@ -38,6 +39,8 @@ def test_spelling() -> None:
     settings = Settings(new_tokens=4, refit=False)
     given = [assigned(settings, name) for name in ("new_tokens", "step_size", "refit")]
     assert given == ["--new-tokens 4", "--set step-size=1.0", "--set refit=false"]
+    assert (assigned(settings, "batches"), assigned(settings, "dry")) == ("--batch 1,2", "no --dry")
+    assert assigned(settings, "dry", True) == "--dry"
 
 
 def test_types_in_words() -> None:

@@ -15,6 +15,8 @@ from grasp_deploy.compression.result import Compressed
 from grasp_deploy.compression.timing import FIRST, LAST, Measure
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.report.tables import time_table
+from tests.bench.records import lines_of
 from tests.cli.command import assert_refused, document, grasp_deploy
 from tests.latency_tables import AT, DECODE, FFN, KV, write_table
 
@@ -95,13 +97,18 @@ def test_a_mask_close_enough_stays_and_prices_alone_predict(
     assert predicted["predicted_seconds"] == time["predicted_seconds"] <= ASKED
 
 
-def test_what_cannot_be_reached_ends_at_the_least_of_every_layer(
-    config: CompressConfig, tmp_path: Path
+@pytest.mark.parametrize(
+    ("speedup", "reason"), [(1.25, "slower than the dense model"), (2.0, "cannot be reached")]
+)
+def test_a_measurement_that_no_mask_can_answer_changes_nothing_and_is_said(
+    config: CompressConfig, speedup: float, reason: str, tmp_path: Path
 ) -> None:
-    made, time = fitted(config, tmp_path / "out", Clock(3.0))
-    kept = {(layer.intermediate_size, layer.num_key_value_heads) for layer in made.pruned.layers}
-    assert kept == {(32, 1)}
-    assert time["measured_seconds"] > ASKED
+    config = replace(config, speedup=speedup)
+    alone, _ = fitted(config, tmp_path / "priced", None)
+    made, time = fitted(config, tmp_path / "out", Clock(1.4))
+    assert made.plan.mask.equal(alone.plan.mask)
+    assert time["first"] is None and reason in time["correction_left_out"]
+    assert any("No correction: " in line for line in lines_of(time_table(time), 100))
 
 
 def test_a_killed_run_does_not_measure_again(config: CompressConfig, tmp_path: Path) -> None:

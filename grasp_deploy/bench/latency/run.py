@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from grasp_deploy.bench.latency.record import LatencyRecord
-from grasp_deploy.bench.latency.shapes import Sizes, sizes_to_measure, uniform
+from grasp_deploy.bench.limits import check_positions
 from grasp_deploy.bench.throughput.engines import checked
 from grasp_deploy.bench.throughput.record import Cell, ThroughputSettings
 from grasp_deploy.bench.throughput.run import bench_throughput
@@ -23,7 +24,9 @@ from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.compression.latency_table import KIND, Point, TableModel, Times
 from grasp_deploy.compression.synthesize import write_shape
+from grasp_deploy.compression.table_shapes import Sizes, sizes_to_measure, uniform
 from grasp_deploy.config.latency_options import LatencySettings
+from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.json_files import typed
@@ -47,11 +50,13 @@ def bench_latency(
     """
     sizes = sizes_to_measure(dense.shape, settings)
     for context in settings.contexts:
+        check_positions([dense], context, flag(settings, "contexts"))
         device = checked([dense], throughput_settings(settings, context)).device
     settings = replace(settings, device=device)
     models = [TableModel(dense.name, footprint(dense.shape))]
     header = new_record(KIND, command, settings, models=models)
-    cells = _kept(unfinished, header) if unfinished.exists() else []
+    kept = _kept(unfinished, header) if unfinished.exists() else []
+    cells = _of_whole_groups(kept, sizes, settings)
     missing = list(_groups(sizes, settings, cells))
     runs = len(settings.batches) * (1 + settings.repetitions)  # of each model, with its warm-up
     steps = [runs * (1 + len(group)) for _, group in missing]
@@ -63,8 +68,11 @@ def bench_latency(
 
         cells += measured_points(dense, group, settings, context, command, advance)
         write_record(unfinished, {**header, "cells": cells})
-    cells.sort(key=lambda cell: (cell.context, cell.batch))  # whatever stood side by side
-    return LatencyRecord(**header, cells=cells)
+    # Whatever stood side by side.
+    cells.sort(key=lambda cell: (cell.context, cell.batch, sizes.index(cell.place[0])))
+    record = LatencyRecord(**header, cells=cells)
+    assert record.is_whole(dense.shape), "every point is measured once"
+    return record
 
 
 def throughput_settings(
@@ -141,11 +149,23 @@ def samples_of(cell: Cell) -> list[Times]:
     return [Times(s.ttft_seconds, s.tpot_seconds or 0) for s in cell.samples]
 
 
+def _of_whole_groups(
+    kept: Sequence[Point], sizes: Sequence[Sizes], settings: LatencySettings
+) -> list[Point]:
+    """The kept points of sizes that have one for every batch: they are measured together."""
+    known = {cell.place: cell for cell in kept if len(cell.samples) == settings.repetitions}
+    cells = []
+    for context, one in product(settings.contexts, sizes):
+        points = [known.get((one, batch, context)) for batch in settings.batches]
+        cells += [point for point in points if point is not None and None not in points]
+    return cells
+
+
 def _groups(
     sizes: Sequence[Sizes], settings: LatencySettings, cells: Sequence[Point]
 ) -> Iterator[tuple[int, list[Sizes]]]:
     """Context and shapes of each measurement to come; all batches are measured together."""
-    known = {(Sizes(cell.ffn_channels, cell.kv_groups), cell.context) for cell in cells}
+    known = {(cell.place[0], cell.context) for cell in cells}
     others = settings.side_by_side - 1
     for context in settings.contexts:
         missing = [one for one in sizes if (one, context) not in known]
@@ -156,11 +176,11 @@ def _groups(
 def _kept(unfinished: Path, header: dict[str, Any]) -> list[Point]:
     """The points of an unfinished table; InputError if it began otherwise."""
     start_over = f"delete {unfinished} to start over, or name another --output"
-    record = typed(read_record(unfinished), LatencyRecord, unfinished, start_over)
+    record = typed(read_record(unfinished, start_over), LatencyRecord, unfinished, start_over)
     settings: LatencySettings = header["settings"]
     before = replace(record.settings, side_by_side=settings.side_by_side)  # of no effect on times
     changed = [
-        f"--{name.replace('_', '-')} {getattr(before, name)}"
+        assigned(before, name)
         for name, value in asdict(settings).items()
         if getattr(before, name) != value
     ]

@@ -10,9 +10,9 @@ import pytest
 
 from grasp_deploy.bench.kinds import read_sections
 from grasp_deploy.bench.latency.run import bench_latency
-from grasp_deploy.bench.latency.shapes import sizes_to_measure
 from grasp_deploy.bench.throughput.engines import MODULES
 from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.compression.table_shapes import sizes_to_measure
 from grasp_deploy.config.latency_options import LatencySettings
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
@@ -65,7 +65,7 @@ def test_widths_are_even_steps_in_whole_tiles() -> None:
     [
         ({"tile": 96}, "--tile 96 leaves no width below the model's 96 FFN channels"),
         ({"contexts": (4,)}, "--context 4 leaves no prompt before 4 new tokens"),
-        ({"contexts": (600,)}, "600 tokens exceed the 512 positions that model was made for"),
+        ({"contexts": (600,)}, "512 positions .* made for: lower --context"),
     ],
 )
 def test_what_cannot_be_measured(model: Path, changes: dict[str, Any], words: str) -> None:
@@ -91,8 +91,18 @@ def test_a_stopped_table_goes_on_where_it_was(
     turns = [json.loads(line)[0][0] for line in engine_log.read_text().splitlines()]
     assert len(turns) == 2 * 3 * 4  # batches, warm-up and repetitions, the dense one and 3 shapes
 
+    del record["cells"][1]  # of three sizes, one lacks a batch
+    record["cells"] += [record["cells"][0]]
+    kept.write_text(json.dumps(record))
+    engine_log.unlink()
+    assert measured(model).cells == whole.cells
+    turns = [json.loads(line)[0][0] for line in engine_log.read_text().splitlines()]
+    assert len(turns) == 4 * 2 * 3 * 2  # sizes, batches, warm-up and repetitions, both models
+
     with pytest.raises(InputError, match=r"begun with --tile 32, lies in .*kept.json: give the"):
         measured(model, tile=16)
+    with pytest.raises(InputError, match="begun with --batch 1,3, --context 16,32, lies in"):
+        measured(model, batches=(1,), contexts=(16,))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     with pytest.raises(InputError, match="begun with another machine"):
         measured(model)
@@ -102,10 +112,12 @@ def test_a_stopped_table_goes_on_where_it_was(
 def test_the_command_writes_a_record_that_report_draws(model: Path, tmp_path: Path) -> None:
     output = tmp_path / "table.json"
     options = ("--engine", "transformers", "--device", "cpu", "--tile", "32", "--steps", "2")
-    at = ("--batch", "3", "--context", "16", "--new-tokens", "4", "--repetitions", "1")
+    at = ("--batch", "3", "--context", "16", "--new-tokens", "4", "--repetitions", "2")
     record = document("table", model, *options, *at, "-o", output, "--json")
     assert record == read_record(output)
     assert not output.with_name("table.json.partial").exists()
     (section,) = read_sections([output])
     assert [table.row_count for table in section.tables()] == [4, 4, 4]
     assert_refused(grasp_deploy("table", tmp_path / "none.json", "-o", output), "there is no file")
+    once = grasp_deploy("table", model, "-o", output, "--repetitions", "1")
+    assert_refused(once, "--repetitions 1 is not allowed: give a whole number from 2")

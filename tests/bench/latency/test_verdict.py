@@ -67,6 +67,6 @@ def test_the_staircase_ends_at_the_dense_model() -> None:
     for drawing in drawings:
         assert_legible(drawing)
     points, *_, line = axes_of(drawings[0]).get_lines()
-    shares = [1 - FFN * 0.75, 1 - FFN * 0.5, 1]
-    assert points.get_xydata() == pytest.approx(numpy.array([[24, 48, 96], shares]).T)
+    shares = [1 - FFN * 0.75, 1 - FFN * 0.5, 1 - FFN * 0.25, 1]
+    assert points.get_xydata() == pytest.approx(numpy.array([[24, 48, 72, 96], shares]).T)
     assert line.get_xydata() == pytest.approx(numpy.array([[0, 1 - FFN], [96, 1]]))

@@ -28,7 +28,8 @@ def sizes_to_measure(dense: ModelShape, settings: LatencySettings) -> list[Sizes
         raise InputError("the model is already pruned: name the dense model that it came from")
     layer, tile = dense.layers[0], settings.tile
     all_channels, all_groups = layer.intermediate_size, layer.num_key_value_heads
-    shares = [step / settings.steps for step in range(1, settings.steps)]
+    steps = min(settings.steps, max(all_channels, all_groups))  # finer ones add nothing
+    shares = [step / steps for step in range(1, steps)]
     tiles = {max(1, round(all_channels * share / tile)) for share in shares}
     widths = sorted(tile * count for count in tiles if tile * count < all_channels)
     groups = sorted({round(all_groups * share) for share in shares} - {0, all_groups})
