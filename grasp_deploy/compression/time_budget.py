@@ -69,8 +69,8 @@ class TimeBudget:
         if asked >= self.price.dense_seconds:
             raise InputError(
                 f"{self._as_asked} asks for {_milliseconds(asked)}, and the dense model takes "
-                f"{_milliseconds(self.price.dense_seconds)}: ask for less time, or serve the "
-                "model as it is"
+                f"{_milliseconds(self.price.dense_seconds)}: ask for a faster one, or serve "
+                "the model as it is"
             )
         return self.limit(asked, total_cost)
 
@@ -107,7 +107,7 @@ class TimeBudget:
             f"{self._as_asked} is beyond reach: of the dense model's {_milliseconds(dense)}, "
             f"{_milliseconds(fixed)} are neither FFN channels nor KV groups that may go, and "
             f"{_milliseconds(least - fixed)} are the least of them that every layer keeps: the "
-            f"largest possible is {self._as_option(least)}"
+            f"fastest possible is {self._as_option(least)}"
         )
 
     @property

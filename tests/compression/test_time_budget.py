@@ -82,7 +82,7 @@ def test_beyond_reach_names_the_largest_possible_which_is_accepted(
 ) -> None:
     with pytest.raises(InputError, match="is beyond reach: of the dense model's") as error:
         budget_of({**asked, option: value})
-    most = float(str(error.value).split("the largest possible is --")[1].split()[1])
+    most = float(str(error.value).split("the fastest possible is --")[1].split()[1])
     budget_of({**asked, option: most})
     with pytest.raises(InputError, match="beyond reach"):
         budget_of({**asked, option: most * (0.999 if option == "ttft_seconds" else 1.001)})

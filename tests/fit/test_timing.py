@@ -143,8 +143,8 @@ def test_the_command_measures_with_the_tables_engine(
     fit = ("fit", config.model, "-o", output, *options, *text, "--calibration", "self=0")
     asked = ("--table", table, *at, "--ttft")
     ended = grasp_deploy(*fit, *asked, "0.000001")
-    assert_refused(ended, "--ttft 1e-06 is beyond reach", "the largest possible is --ttft")
-    most = ended.stderr.split("largest possible is --ttft")[1].split()[0]
+    assert_refused(ended, "--ttft 1e-06 is beyond reach", "the fastest possible is --ttft")
+    most = ended.stderr.split("fastest possible is --ttft")[1].split()[0]
     slower = str(1.05 * float(most))
     time = document(*fit, *asked, slower, "--json")["time"]
     assert (time["phase"], time["batch"], time["context"]) == ("prefill", *AT.values())
