@@ -90,7 +90,7 @@ def test_beyond_reach_names_the_largest_possible_which_is_accepted(
 
 def test_a_time_that_the_dense_model_has_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(
-        InputError, match=r"--ttft 0.3 asks for 300 ms, and .* 200 ms: ask for less"
+        InputError, match=r"--ttft 0.3 asks for 300 ms, and .* 200 ms: ask for a faster"
     ):
         budget_of({**asked, "ttft_seconds": 0.3})
 
