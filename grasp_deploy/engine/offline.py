@@ -78,7 +78,7 @@ def deployed(directory: Path, engine: dict[str, Any]) -> Deployed:
 
     `engine` are vLLM's own arguments; the weights are read as they are stored.
     """
-    answer = _ask(directory, engine)
+    answer = _ask(directory, engine, counts_bytes=True)
     return Deployed(answer["weight_bytes"], answer["kv_bytes"], KvCapacity(**answer["capacity"]))
 
 
@@ -103,7 +103,12 @@ def greedy_tokens(
 
 
 def _ask(
-    directory: Path, engine: dict[str, Any], prompts: Sequence[list[int]] = (), new_tokens: int = 1
+    directory: Path,
+    engine: dict[str, Any],
+    prompts: Sequence[list[int]] = (),
+    new_tokens: int = 1,
+    *,
+    counts_bytes: bool = False,
 ) -> dict[str, Any]:
     from grasp_deploy.checkpoint.read.validate import read_folder  # help must not load safetensors
 
@@ -121,22 +126,28 @@ def _ask(
         "engine": {**FORMAT, **engine, "model": str(directory)},
         "prompts": prompts,
         "new_tokens": new_tokens,
+        "counts_bytes": counts_bytes,
     }
     with child(__name__, environment, name="vLLM", timeout_seconds=PATIENCE_SECONDS) as ask:
         return ask(request)
 
 
-def _answer(engine: dict[str, Any], prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
+def _answer(
+    engine: dict[str, Any], prompts: list[list[int]], new_tokens: int, counts_bytes: bool
+) -> dict[str, Any]:
     from vllm import LLM, SamplingParams, TokensPrompt
 
     llm = LLM(**engine, enforce_eager=True, skip_tokenizer_init=True, disable_log_stats=True)
     greedy = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
     outputs = llm.generate([TokensPrompt(prompt_token_ids=p) for p in prompts], greedy)
     cache = llm.llm_engine.vllm_config.cache_config
+    held = {}
+    if counts_bytes:
+        held["weight_bytes"] = sum(llm.apply_model(_weight_bytes))
+        held["kv_bytes"] = sum(llm.collective_rpc(_cache_bytes))
     return {
+        **held,
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
-        "weight_bytes": sum(llm.apply_model(_weight_bytes)),
-        "kv_bytes": sum(llm.collective_rpc(_cache_bytes)),
         "capacity": {
             "cached_tokens": cache.num_gpu_blocks * cache.block_size,
             "sequences": int(cache.kv_cache_max_concurrency),
