@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS
 from grasp_deploy.cli.checkpoint import run_verify
+from grasp_deploy.cli.compressed import print_compressed, print_family
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import (
     CHECK_FAILED,
@@ -80,7 +80,7 @@ def compress_command(
     if as_json:
         print_json(record)
     elif config.family:
-        _print_family(record, output)
+        print_family(record, output)
     else:
         print_compressed(record)
 
@@ -258,65 +258,3 @@ def run_compress(
             go_on = "give the same command again (compress: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
         raise
-
-
-def _print_family(record: dict[str, Any], output: Path) -> None:
-    """Print a row for each member, and where they lie."""
-    from grasp_deploy.bench.kinds import typed_record
-    from grasp_deploy.compression.family.place import RECORD_FILE
-    from grasp_deploy.compression.family.table import family_table
-
-    path = output / RECORD_FILE
-    stdout.print(family_table(typed_record(record, path)))
-    broken = [m["model"] for m in record["members"] if (m["excess"] or 0) >= BROKEN_NATS]
-    if broken:
-        print_line(
-            f"{', '.join(broken)} lost {BROKEN_NATS} nats or more even on the kind of text that it "
-            "learnt from: measure before you serve, or keep more"
-        )
-    member = output / record["members"][-1]["model"]
-    print_line(
-        f"wrote {output}; draw it: grasp-deploy report {path}; serve a member: grasp-deploy serve "
-        f"{member}"
-    )
-
-
-def print_compressed(record: dict[str, Any]) -> None:
-    """Print what was kept, its footprint, and the loss on held-out text."""
-    from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table, time_table
-
-    budget = {**record, "limit": record["budget"]}
-    stdout.print(layer_table(record["dense"], record), ratio_table(record["ratios"], budget))
-    stdout.print(footprint_table({"dense": record["dense"], "pruned": record}, "What it takes"))
-    if "time" in record:
-        stdout.print(time_table(record["time"]))
-    if record["heldout_loss_pruned"] is not None:
-        print_line(
-            f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
-            f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
-            "pruned; other text may lose more: grasp-deploy evaluate perplexity"
-        )
-    if "bound" in record:
-        print_line(_bound_sentence(record["bound"]))
-    output, loss = record["output"], record["heldout_loss_pruned"]
-    if loss is not None and loss - record["heldout_loss_dense"] >= BROKEN_NATS:
-        print_line(
-            f"wrote {output}; it lost much even on the kind of text that it learnt from: keep "
-            "more, or try grasp-deploy heal, and measure it (grasp-deploy evaluate) before you "
-            "serve it"
-        )
-    else:
-        print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
-
-
-def _bound_sentence(bound: dict[str, Any]) -> str:
-    """What a bound on the loss left of itself, and what the next step would have cost."""
-    from grasp_deploy.stats.wording import plus_minus
-
-    def cost(step: dict[str, Any]) -> str:
-        return f"{plus_minus(step['excess'], step['excess_error'], '.4f', '+')} nats per token"
-
-    begin = f"bound of {bound['nats']:.4f} nats: keep {bound['keep']:g} costs {cost(bound)} on it"
-    if bound["next"] is None:
-        return f"{begin}; no smaller budget is possible"
-    return f"{begin}; keep {bound['next']['keep']:g} would have cost {cost(bound['next'])}"

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from grasp_deploy.cli.compress import compress_unless_done, print_compressed
+from grasp_deploy.cli.compress import compress_unless_done
+from grasp_deploy.cli.compressed import print_compressed
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import HiddenShardSize, Json, Overwrite

@@ -43,7 +43,12 @@ def offer_table(fit: Fit) -> Table:
 
 def served_table(served: Served) -> Table:
     """What the deployment was predicted to hold, beside what a running vLLM holds."""
-    table = Table(title="Predicted and measured", title_justify="left")
+    table = Table(
+        title="Predicted and measured",
+        title_justify="left",
+        caption=None if served.measured else "predicted only: no vLLM is installed here",
+        caption_justify="left",
+    )
     table.add_column("")
     for head in ("predicted", "vLLM", "off by"):
         table.add_column(head, justify="right")
