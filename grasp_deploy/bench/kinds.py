@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -25,18 +25,21 @@ from grasp_deploy.bench.serve import verdict as serve
 from grasp_deploy.bench.serve.record import ServeRecord
 from grasp_deploy.bench.serve.table import serve_table
 from grasp_deploy.bench.throughput import verdict as throughput
+from grasp_deploy.bench.throughput.frontier import speed_drawing
 from grasp_deploy.bench.throughput.record import ThroughputRecord
 from grasp_deploy.bench.throughput.table import gain_table, throughput_table
-from grasp_deploy.compression.family import verdict as family
 from grasp_deploy.compression.family.record import FamilyRecord
 from grasp_deploy.compression.family.table import family_table
 from grasp_deploy.compression.latency_table import PHASES
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.drift.record import DriftRecord
 from grasp_deploy.evaluate.drift.table import answer_table, flip_table, text_table
+from grasp_deploy.evaluate.losses.record import PerplexityRecord
+from grasp_deploy.evaluate.losses.table import perplexity_table
 from grasp_deploy.evaluate.tasks.record import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
+from grasp_deploy.report.losses import verdict as losses
 from grasp_deploy.report.section import NamedRecord, Section, read_records
 
 if TYPE_CHECKING:
@@ -75,17 +78,23 @@ KINDS = {
     "drift": Kind(
         "Drift from the dense model", DriftRecord, (text_table, flip_table, answer_table)
     ),
-    "family": Kind("Family of budgets", FamilyRecord, (family_table,), family),
+    "family": Kind("Family of budgets", FamilyRecord, (family_table,), losses),
+    "perplexity": Kind("Perplexity", PerplexityRecord, (perplexity_table,), losses),
 }
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
     """Read and check records; InputError for a file that is not a whole record of a bench."""
-    return [section_of(named) for named in read_records(paths)]
+    records = read_records(paths)
+    speeds = [n for n in records if n.record["benchmark"] == "throughput"]
+    return [section_of(named, speeds) for named in records]
 
 
-def section_of(named: NamedRecord) -> Section:
-    """The section of a record; InputError for a record of a study."""
+def section_of(named: NamedRecord, speeds: Sequence[NamedRecord] = ()) -> Section:
+    """The section of a record; InputError for a record of a study.
+
+    Losses are drawn against the `speeds` that records of `bench throughput` have, too.
+    """
     document, benchmark = named.record, named.record["benchmark"]
     if benchmark not in KINDS:
         raise InputError(
@@ -97,7 +106,13 @@ def section_of(named: NamedRecord) -> Section:
     def figures() -> list[Drawing]:  # imported late, because it needs matplotlib
         assert judge is not None, "it has no figures"
         plot = f"{judge.__name__.rpartition('.')[0]}.plot"
-        return list(import_module(plot).figures(record))
+        drawings = list(import_module(plot).figures(record))
+        if judge is losses:
+            timed = [speed_drawing(record, typed_record(n.record, n.path)) for n in speeds]
+            for number, drawing in enumerate(filter(None, timed)):
+                name = f"{drawing.name}-{number + 1}" if number else drawing.name
+                drawings.append(replace(drawing, name=name))
+        return drawings
 
     judge = kind.verdict
     return Section(

@@ -6,20 +6,13 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from grasp_deploy.cli.bench import run_bench
 from grasp_deploy.cli.console import Commands, print_error, print_json, print_line, stderr, stdout
-from grasp_deploy.cli.options import (
-    MODEL_HELP,
-    Json,
-    Models,
-    RecordOutput,
-    Revision,
-    takes_settings,
-)
+from grasp_deploy.cli.options import Json, Models, RecordOutput, takes_settings
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.settings import (
     SEQUENCES,
@@ -48,90 +41,33 @@ evaluate_app = typer.Typer(
 @evaluate_app.command("perplexity")
 @takes_settings(PerplexitySettings)
 def perplexity_command(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    models: Models,
     *,
     settings: PerplexitySettings,
-    revision: Revision = None,
+    output: RecordOutput = None,
     as_json: Json = False,
 ) -> None:
-    """Perplexity on running text, sliding windows or single documents."""
-    from grasp_deploy.checkpoint.read.source import resolve_model
+    """Perplexity on running text, sliding windows or single documents, models side by side."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # as in `evaluate tasks`
+    from grasp_deploy.data.overlap import NOTEWORTHY_SHARE
+    from grasp_deploy.evaluate.losses.run import measure_perplexity
+    from grasp_deploy.stats.wording import listed
 
-    record = _measured_perplexity(resolve_model(model, revision).directory, settings)
-    if as_json:
-        print_json({"model": model, **record})
-        return
-    interval = record["perplexity_interval"]
-    within = f" (95 %: {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-    text = f"on {record['tokens']:,} tokens of {settings.data}"
-    print_line(f"perplexity {record['perplexity']:.3f}{within} {text}")
-    if record["bits_per_byte"] is not None:
-        print_line(f"bits per byte {record['bits_per_byte']:.4f} on {record['bytes']:,} bytes")
-    if "mean_over_documents" in record:
-        mean = record["mean_over_documents"]["perplexity"]
-        print_line(f"each document counted once, however long: {mean:.3f}")
-    print_line(f"counted: {record['tokens_counted']}")
-
-
-def _measured_perplexity(directory: Path, settings: PerplexitySettings) -> dict[str, Any]:
-    """Load a model and measure it with progress bars; returns the record that `--json` prints."""
-    from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-    from grasp_deploy.checkpoint.read.source import positions_at
-    from grasp_deploy.data import (
-        Blocks,
-        Documents,
-        evaluation_source,
-        read_blocks,
-        read_token_documents,
-    )
-    from grasp_deploy.evaluate.perplexity import perplexity
-    from grasp_deploy.report.progress import stage_bars
-
-    tokenizer, length, stride = load_tokenizer(directory), settings.sequence_length, settings.stride
-    if length is None:
-        length = min(2048, positions_at(directory) or 2048)
-    if stride is not None and stride > length:
-        raise InputError(
-            f"--stride {stride} would leave out tokens between windows of {length}: use {length} "
-            "or less"
-        )
-    source = evaluation_source(settings.data, settings.split, settings.column)
-    wanted = settings.sequences or SEQUENCES
-    text: Blocks | Documents
-    if settings.per_document:
-        text = read_token_documents(tokenizer, source, length, wanted)
-    else:
-        text = read_blocks(tokenizer, source, length, wanted, or_fewer=settings.sequences is None)
-        if (found := len(text.token_ids)) < wanted:
-            print_error(
-                "warning", f"the text has only {found} sequences of {length} tokens: all are taken"
-            )
-    calibrated_on_share = _calibrated_share(directory, text.running_texts)
-    loaded = load(directory, device=settings.device, dtype=settings.dtype)
-    with stage_bars(stderr) as on_progress:
-        result = perplexity(
-            loaded, text, settings.batch_size, on_progress, stride=stride, tokenizer=tokenizer
-        )
-    return {**result.as_dict(), "calibrated_on_share": calibrated_on_share}
-
-
-def _calibrated_share(directory: Path, texts: Any) -> float | None:
-    """The share of `(T,)` texts in the calibration set; None if unknown. Warns if it is large."""
-    from grasp_deploy.checkpoint.plan import calibrated_beside
-    from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
-
-    calibrated = calibrated_beside(directory)
-    if calibrated is None:
-        return None
-    share = calibrated_share(texts, calibrated)
-    if share >= NOTEWORTHY_SHARE:
+    measure = partial(measure_perplexity, settings=settings)
+    record = run_bench("perplexity", measure, models, output, as_json, dtype=settings.dtype)
+    found, wanted = record["cells"][0]["data"].get("sequences"), settings.sequences or SEQUENCES
+    if found is not None and found < wanted:
+        length = record["settings"]["sequence_length"]
+        print_error("warning", f"the text has only {found} sequences of {length} tokens: all taken")
+    seen = [c for c in record["cells"] if (c["calibrated_on_share"] or 0) >= NOTEWORTHY_SHARE]
+    if seen:
+        share = min(cell["calibrated_on_share"] for cell in seen)
         part = "all" if share == 1 else f"at least {int(share * 100)} %"
         print_error(
             "warning",
-            f"{part} of this text was calibrated on: the perplexity flatters the pruned model; "
-            "evaluate on other text",
+            f"{part} of this text was calibrated on: the perplexity flatters "
+            f"{listed(cell['model'] for cell in seen)}; evaluate on other text",
         )
-    return share
 
 
 @evaluate_app.command("tasks")

@@ -59,6 +59,7 @@ class Perplexity:
     tokens_counted: str
     bytes: int | None  # of the scored tokens; None where no tokenizer was given
     cluster_losses: list[float]  # mean of each sequence or document
+    cluster_tokens: list[int]  # scored in each
     of_documents: bool
     data: dict[str, Any]
     dtype: str
@@ -76,7 +77,7 @@ class Perplexity:
         return self.loss_nats_per_token * self.tokens / math.log(2) / self.bytes
 
     def as_dict(self) -> dict[str, Any]:
-        """The record that `evaluate perplexity --json` prints."""
+        """The figures of a record of `evaluate perplexity`."""
         loss, error, means = self.loss_nats_per_token, self.standard_error, self.cluster_losses
         record: dict[str, Any] = {
             "perplexity": self.perplexity,
@@ -84,7 +85,7 @@ class Perplexity:
             "bits_per_byte": self.bits_per_byte,
             **asdict(self),
         }
-        del record["cluster_losses"]
+        del record["cluster_losses"], record["cluster_tokens"]
         if record.pop("of_documents"):  # each counted once, however long it is
             mean = math.fsum(means) / len(means)
             record["mean_over_documents"] = {
@@ -141,6 +142,7 @@ def perplexity(
         tokens_counted=_counted(data),
         bytes=scored_bytes(tokenizer, windows) if tokenizer else None,
         cluster_losses=[summed[cluster] / tokens[cluster] for cluster in summed],
+        cluster_tokens=[tokens[cluster] for cluster in summed],
         of_documents=isinstance(text, Documents),
         data=data,
         dtype=str(model.dtype).removeprefix("torch."),

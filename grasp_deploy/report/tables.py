@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -34,7 +34,9 @@ LONGEST_LIST = 8  # items that a cell shows one by one
 
 def layer_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
     """Query heads, KV heads and FFN channels per layer and in all, from two footprint records."""
-    table = _table("What each layer keeps", "layer", "query heads", "KV heads", "FFN channels")
+    table = figure_table(
+        "What each layer keeps", ("layer", "query heads", "KV heads", "FFN channels")
+    )
     names = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
     for index, (before, after) in enumerate(zip(dense["layers"], pruned["layers"], strict=True)):
         table.add_row(str(index), *(f"{after[name]} of {before[name]}" for name in names))
@@ -46,7 +48,7 @@ def layer_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
 
 def ratio_table(ratios: dict[str, float], budget: dict[str, Any] | None = None) -> Table:
     """The shares that were kept, and what was spent of the budget."""
-    table = _table("What is left", "kept share of", "")
+    table = figure_table("What is left", ("kept share of", ""))
     for name, label in RATIO_NAMES.items():
         if name in ratios:
             table.add_row(label, f"{ratios[name]:.2%}")
@@ -61,7 +63,7 @@ def footprint_table(
     columns: dict[str, dict[str, Any]], title: str = "Predicted from config.json"
 ) -> Table:
     """Footprint records side by side, one column a model."""
-    table, models = _table(title, "", *columns), columns.values()
+    table, models = figure_table(title, ("", *columns)), columns.values()
     table.add_row("parameters", *(f"{m['parameters']:,}" for m in models))
     table.add_row("weights, MiB", *(f"{m['weight_bytes'] / 2**20:,.2f}" for m in models))
     table.add_row("KV cache, bytes per token", *(f"{m['kv_bytes_per_token']:,}" for m in models))
@@ -77,7 +79,7 @@ def footprint_table(
 def time_table(time: Mapping[str, Any]) -> Table:
     """Time asked for, predicted and, where it was, measured; a first mask's where it missed."""
     title = f"Time of {time['phase']} at batch {time['batch']:,}, context {time['context']:,}"
-    table = _table(title, "", "ms", "times as fast as dense")
+    table = figure_table(title, ("", "ms", "times as fast as dense"))
     rows = {"dense": time["dense_seconds"], "asked for": time["asked_seconds"]}
     masks = {"first mask, ": time.get("first") or {}, "": time}
     for mask, label in product(masks, ("predicted", "measured")):
@@ -105,7 +107,7 @@ def check_table(checks: list[dict[str, Any]]) -> Table:
 
 def comparison_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
     """Dense beside pruned: held-out perplexity and footprint, with the change."""
-    table = _table("What was won and lost", "", "dense", "pruned", "change")
+    table = figure_table("What was won and lost", ("", "dense", "pruned", "change"))
     for label, key, unit, form in (
         ("held-out perplexity", "perplexity", 1, ".2f"),
         ("parameters", "parameters", 1, ",.0f"),
@@ -120,13 +122,13 @@ def comparison_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
 def card_tables(quality: Mapping[str, Any]) -> list[Table]:
     """Perplexity by corpus, and accuracy by task where there is one; dense beside pruned."""
     marked = any(row["calibrated_on"] for row in quality["corpora"])
-    corpora = _table("", *CORPUS_HEAD)
-    corpora.caption = "\n".join([mark_means(quality), ERRORS_ARE] if marked else [ERRORS_ARE])
+    notes = [mark_means(quality), ERRORS_ARE] if marked else [ERRORS_ARE]
+    corpora = figure_table("", CORPUS_HEAD, notes)
     for row in quality["corpora"]:
         name, _, *figures = corpus_cells(row)
         tokens = f"{row['tokens']:,} ({row['sequence_length']:,} each)"
         corpora.add_row(*map(Text, [name, tokens, *figures]))
-    tasks = _table("", *TASK_HEAD)
+    tasks = figure_table("", TASK_HEAD)
     for row in quality["tasks"]:
         tasks.add_row(*map(Text, task_cells(row)))
     return [table for table in (corpora, tasks) if table.row_count]
@@ -144,12 +146,17 @@ def value_table(record: Mapping[str, Any]) -> Table:
     return _value_table(f"Record of {record['benchmark']}", figures)
 
 
-def _table(title: str, first: str, *others: str) -> Table:
-    """A table whose figures stand on the right."""
+def figure_table(
+    title: str, heads: Sequence[str], notes: Sequence[str] = (), *, fold: bool = True
+) -> Table:
+    """A table whose first column has names, and whose figures stand on the right."""
     table = Table(title=title or None, title_justify="left", caption_justify="left")
-    table.add_column(first, overflow="fold")
-    for head in others:
-        table.add_column(head, justify="right", overflow="fold")
+    table.caption = "\n".join(notes) or None
+    for index, head in enumerate(heads):
+        if index:
+            table.add_column(head, justify="right", no_wrap=not fold, overflow="fold")
+        else:
+            table.add_column(head, overflow="fold")
     return table
 
 

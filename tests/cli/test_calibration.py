@@ -55,7 +55,7 @@ def evaluated(model: Path, data: str, *options: str) -> tuple[dict[str, Any], En
     data_options = ("--data", data, *shape, *options, "--json")
     ended = grasp_deploy("evaluate", "perplexity", model, *data_options)
     assert ended.code == 0, ended.stderr
-    return json.loads(ended.stdout), ended
+    return json.loads(ended.stdout)["cells"][0], ended
 
 
 def job(model: Path, **options: Any) -> PreparedRun:
@@ -134,13 +134,13 @@ def test_evaluating_on_the_calibration_text_warns(mixed: Path, tiny_folder: Path
     record, ended = evaluated(mixed, "upper.txt")
     # 8 sequences of 48 tokens are the first 384: all that its 6 sequences of 64 hold.
     assert record["calibrated_on_share"] == 1
-    assert ended.stderr.splitlines()[0] == (
-        "warning: all of this text was calibrated on: the perplexity flatters the pruned model; "
+    assert ended.stderr.splitlines()[-1] == (
+        "warning: all of this text was calibrated on: the perplexity flatters mixed; "
         "evaluate on other text"
     )
     record, ended = evaluated(mixed, "lower.txt", "--sequences", "16", "--stride", "16")
     assert record["calibrated_on_share"] == pytest.approx(128 / (16 * 48))
-    assert ended.stderr.startswith("warning: at least 16 % of this text was calibrated on")
+    assert "warning: at least 16 % of this text was calibrated on" in ended.stderr
     record, ended = evaluated(mixed, "other.txt")
     assert record["calibrated_on_share"] == 0 and "calibrated" not in ended.stderr
     record, ended = evaluated(tiny_folder, "upper.txt")

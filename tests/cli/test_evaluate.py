@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.command import Ended, assert_refused, document, grasp_deploy
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
+from tests.quantised import quantise
 
 DATA = ("--data", "text.txt", "--sequence-length", "32", "--sequences", "3")
 
@@ -22,6 +25,12 @@ def files(work: Path) -> list[str]:
 
 def perplexity(model: Path, *options: str) -> Ended:
     return grasp_deploy("evaluate", "perplexity", model, *options)
+
+
+def perplexity_of(model: Path, *options: str) -> dict[str, Any]:
+    """The cell of a record's only model."""
+    (cell,) = json.loads(perplexity(model, *options, "--json").stdout)["cells"]
+    return dict(cell)
 
 
 def tasks(*arguments: str | Path) -> Ended:
@@ -45,26 +54,57 @@ def test_text_that_it_refuses(
 
 def test_of_a_short_text_all_is_taken(tiny_folder: Path, work: Path) -> None:
     ended = perplexity(tiny_folder, "--data", "text.txt", "--sequence-length", "64", "--json")
-    assert json.loads(ended.stdout)["data"]["sequences"] == 70
-    assert "warning: the text has only 70 sequences of 64 tokens: all are taken" in ended.stderr
+    assert json.loads(ended.stdout)["cells"][0]["data"]["sequences"] == 70
+    assert "warning: the text has only 70 sequences of 64 tokens: all taken" in ended.stderr
 
 
 def test_sequences_windows_and_documents(pruned_once: Path, work: Path) -> None:
     (work / "texts.jsonl").write_text('{"text": "one two three"}\n{"text": "x"}\n{"text": "four"}')
-    record = json.loads(perplexity(pruned_once, *DATA, "--json").stdout)
+    record = perplexity_of(pruned_once, *DATA)
     assert record["tokens"] == 3 * 31 and record["data"]["source"] == "text.txt"
     assert 1 < record["perplexity"] < 1e9
-    record = json.loads(perplexity(pruned_once, *DATA, "--stride", "8", "--json").stdout)
+    record = perplexity_of(pruned_once, *DATA, "--stride", "8")
     assert record["tokens"] == record["bytes"] == 95  # a byte is a token
     assert record["data"]["stride"] == 8
     apart = ("--data", "texts.jsonl", "--per-document")
-    record = json.loads(perplexity(pruned_once, *apart, "--json").stdout)
+    record = perplexity_of(pruned_once, *apart)
     assert record["tokens"] == len("one two three") - 1 + len("four") - 1
     assert (record["data"]["documents"], record["data"]["documents_skipped"]) == (2, 1)
     said, mean = perplexity(pruned_once, *apart).stdout, record["mean_over_documents"]["perplexity"]
-    assert f"perplexity {record['perplexity']:.3f} (95 %: " in said
-    assert f"each document counted once, however long: {mean:.3f}" in said
-    assert "bits per byte" in said and "each document (2 in all)" in said
+    for words in (f"{record['perplexity']:.4g}", f"{mean:.4g}", "each counted once"):
+        assert words in " ".join(said.split())
+
+
+def test_perplexities_side_by_side(pruned_once: Path, tiny_folder: Path, work: Path) -> None:
+    """Dense, pruned and quantised on the same tokens, as a record that `report` reads."""
+    pytest.importorskip("compressed_tensors", reason="transformers needs it for int8 weights")
+    quantise(pruned_once, work / "int8")
+    models = (tiny_folder, pruned_once, "int8")
+    record = document("evaluate", "perplexity", *models, *DATA, "--json", "-o", "loss.json")
+    assert record == json.loads(Path("loss.json").read_text())
+    dense, pruned, int8 = record["cells"]
+    assert dense["excess_nats"] is None
+    for cell in (pruned, int8):
+        lost = cell["loss_nats_per_token"] - dense["loss_nats_per_token"]
+        assert cell["excess_nats"] == pytest.approx(lost) and cell["excess_error"] > 0
+    assert int8["loss_nats_per_token"] == pytest.approx(pruned["loss_nats_per_token"], abs=0.05)
+    sizes = [model["footprint"]["weight_bytes"] for model in record["models"]]
+    assert sizes[0] > sizes[1] > sizes[2]
+    drawn = grasp_deploy("report", "loss.json")
+    assert "nats lost: a token, against model" in drawn.stdout, drawn.stderr
+
+
+def test_models_of_other_tokens_are_not_compared(tiny_folder: Path, work: Path) -> None:
+    shutil.copytree(tiny_folder, work / "other")
+    file = work / "other/tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = sorted(vocabulary, key=vocabulary.__getitem__)[40:42]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    file.write_text(json.dumps(tokenizer))
+    (work / "all.txt").write_text("".join(map(chr, range(32, 127))) * 10)
+    ended = grasp_deploy("evaluate", "perplexity", tiny_folder, "other", *DATA, "--data", "all.txt")
+    assert_refused(ended, "the tokens of other are not those of model", "bits per byte")
 
 
 @needs_lm_eval

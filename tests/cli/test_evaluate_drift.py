@@ -49,7 +49,7 @@ def test_texts_items_and_prompts(
     assert record["excess"]["worst_text"] == "numbers" and record["excess"]["texts"] == 1
     alone = ("--data", "other.txt", *SMALL[2:], "--json")
     for folder, key in ((tiny_folder, "dense_loss"), (pruned_once, "pruned_loss")):
-        perplexity = document("evaluate", "perplexity", folder, *alone)
+        (perplexity,) = document("evaluate", "perplexity", folder, *alone)["cells"]
         assert perplexity["loss_nats_per_token"] == pytest.approx(other[key], rel=1e-5)
     (flips,) = record["tasks"]
     assert (flips["task"], flips["items"]) == ("query", 12)

@@ -12,6 +12,7 @@ from grasp_deploy.checkpoint.footprint import Footprint, footprint
 from grasp_deploy.compression.result import Compressed
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
+from grasp_deploy.report.losses.points import LossPoint
 
 KIND = "family"
 DENSE = "dense"
@@ -43,6 +44,7 @@ class Member(Struct):
 class FamilyRecord(Struct):
     """The dense model and its members, the largest first."""
 
+    benchmark: str
     settings: dict[str, Any]
     models: Annotated[list[FamilyModel], Meta(min_length=2)]
     dense_loss: Loss | None
@@ -55,6 +57,22 @@ class FamilyRecord(Struct):
         losses = [self.dense_loss, *(member.heldout_loss for member in self.members)]
         if None in losses and any(loss is not None for loss in losses):
             raise ValueError("some losses are null and others are not")
+
+    @property
+    def points(self) -> list[LossPoint]:
+        """The models with their losses; none where no text was held out."""
+        losses = [self.dense_loss, *(member.heldout_loss for member in self.members)]
+        errors = [None, *(member.excess_error for member in self.members)]
+        return [
+            LossPoint(model.name, model.footprint, loss, error)
+            for model, loss, error in zip(self.models, losses, errors, strict=True)
+            if loss is not None
+        ]
+
+    @property
+    def text(self) -> str:
+        """The number of held-out tokens."""
+        return f"{self.settings.get('heldout_tokens', 0):,} held-out tokens"
 
 
 def family_record(made: Sequence[Compressed], config: CompressConfig) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.compression.family.record import FamilyRecord
+from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import plus_minus
 
 HEADS = ("model", "keep", "weights,\nMiB", "KV bytes\nper token", "held-out\nloss", "excess,\nnats")
@@ -14,12 +14,8 @@ HEADS = ("model", "keep", "weights,\nMiB", "KV bytes\nper token", "held-out\nlos
 
 def family_table(record: FamilyRecord) -> Table:
     """Keep, sizes and held-out loss of the dense model and of each member."""
-    table = Table(title="Family of budgets", title_justify="left", caption_justify="left")
-    table.caption = "loss in nats per token on held-out calibration text; ±: one standard error"
-    for head in HEADS:
-        is_name = head == "model"
-        justify: JustifyMethod = "left" if is_name else "right"
-        table.add_column(head, justify=justify, overflow="fold", no_wrap=not is_name)
+    notes = ["loss in nats per token on held-out calibration text; ±: one standard error"]
+    table = figure_table("Family of budgets", HEADS, notes, fold=False)
     dense, *pruned = record.models
     rows = [(dense, "", record.dense_loss, "")]
     for model, member in zip(pruned, record.members, strict=True):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.evaluate.drift.record import DriftRecord
 from grasp_deploy.evaluate.tasks.table import percent
+from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import counted, plus_minus
 
 
@@ -20,7 +19,7 @@ def text_table(record: DriftRecord) -> Table:
     if any(text.calibrated_on for text in record.texts):
         notes.append("†: calibrated on, which counts only where all texts are")
     heads = ("text", "tokens", "KL", "agree, %", "nats lost")
-    table = _table(f"Drift from {dense} to {pruned}", heads, notes)
+    table = figure_table(f"Drift from {dense} to {pruned}", heads, notes)
     for text in record.texts:
         table.add_row(
             Text(text.name + "†" * text.calibrated_on),
@@ -40,7 +39,7 @@ def text_table(record: DriftRecord) -> Table:
 def flip_table(record: DriftRecord) -> Table:
     """A row a task; none where no items were asked."""
     heads = ("task", "items", "flip", "right to wrong", "wrong to right")
-    table = _table("Answers that flip, %", heads, ["±: one standard error"])
+    table = figure_table("Answers that flip, %", heads, ["±: one standard error"])
     for row in record.tasks:
         ways = (percent(row.right_to_wrong, None), percent(row.wrong_to_right, None))
         flip = percent(row.flips, row.flips_error)
@@ -51,7 +50,7 @@ def flip_table(record: DriftRecord) -> Table:
 def answer_table(record: DriftRecord) -> Table:
     """Mean length and the share that never ended; no row where nothing was prompted."""
     notes = ["an answer that never ended counts with all its tokens; ±: one standard error"]
-    table = _table("Greedy answers", ("", "dense", "pruned", "change"), notes)
+    table = figure_table("Greedy answers", ("", "dense", "pruned", "change"), notes)
     if answers := record.answers:
         table.title = f"Greedy answers to {counted(answers.prompts, 'prompt')}"
         before, after = answers.dense_length, answers.pruned_length
@@ -61,12 +60,4 @@ def answer_table(record: DriftRecord) -> Table:
         change = percent(shares[1] - shares[0], None, "+")
         within = f"not ended in {answers.most_tokens:,} tokens, %"
         table.add_row(within, *(percent(share, None) for share in shares), change)
-    return table
-
-
-def _table(title: str, heads: Sequence[str], notes: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", caption_justify="left")
-    table.caption = "\n".join(notes)
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="right" if index else "left", overflow="fold")
     return table

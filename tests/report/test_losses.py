@@ -1,4 +1,4 @@
-"""The knee of a family, its sentence and its figure."""
+"""Losses side by side: the frontier, its knee, and figures against size and speed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from grasp_deploy.bench.kinds import section_of
-from grasp_deploy.compression.family.verdict import headlines, knee_of, verdicts
 from grasp_deploy.errors import InputError
+from grasp_deploy.report.losses.points import frontier_of, knee_of
+from grasp_deploy.report.losses.verdict import headlines, verdicts
 from grasp_deploy.report.section import NamedRecord
-from tests.bench.records import model, typed
+from tests.bench.records import model, throughput_record, typed
 
 KEEPS = (0.8, 0.6, 0.4)
 BENT = (2.0, 2.02, 2.1, 3.0)
@@ -48,12 +50,23 @@ def test_the_knee_lies_farthest_below_the_line() -> None:
     assert knee_of([(10, 2.0), (8, 1.8), (6, 1.9)]) is None, "nothing is lost"
 
 
+def test_the_frontier_has_what_no_other_beats() -> None:
+    assert frontier_of([(10, 2.0), (8, 2.1), (9, 2.2), (4, 4.0), (4, 3.9)]) == [0, 1, 4]
+    assert frontier_of([(10, 2.0), (8, 1.9)]) == [1], "the dense model is beaten"
+    assert frontier_of([(10, 2.0), (10, 2.0)]) == [0], "twins count once"
+
+
 def test_the_sentence_names_the_member_at_the_knee() -> None:
     (line,) = headlines(typed(record(BENT)))
     assert line["model"] == "keep-0.6" and line["outcome"] == "knee"
     assert "GiB of weights, +0.100 nats per token against dense" in line["sentence"]
-    assert [row["outcome"] for row in verdicts(typed(record(BENT)))] == ["member", "knee", "member"]
-    (line,) = headlines(typed(record([None] * 4)))
+    assert [row["outcome"] for row in verdicts(typed(record(BENT)))] == [
+        "frontier",
+        "knee",
+        "frontier",
+    ]
+    assert headlines(typed(record([None] * 4))) == []
+    (line,) = headlines(typed(record((2.0, 2.2, 2.4, 2.6))))
     assert line["outcome"] == "no knee"
     with pytest.raises(InputError, match="some losses are null and others are not"):
         typed(record([2.0, None, 2.1, 2.2]))
@@ -70,7 +83,33 @@ def test_the_figure_has_a_point_for_each_budget_and_a_ring_at_the_knee() -> None
         none = section_of(NamedRecord("family", record([None] * 4), Path("family.json"))).figures()
     assert not none
     assert_legible(drawing)
-    assert heights_of(drawing, 0) == pytest.approx(BENT)
+    assert [heights_of(drawing, place)[0] for place in (0, 3, 6, 9)] == pytest.approx(BENT)
     assert axes_of(drawing).get_xlabel() == "weights, GiB"
-    assert legend_of(drawing) == ["members, by keep", "dense", "knee"]
+    assert legend_of(drawing)[0] == "dense" and legend_of(drawing)[-1] == "knee"
     assert heights_of(drawing, -1) == pytest.approx([BENT[2]])
+
+
+def test_losses_against_the_speed_of_the_same_shapes() -> None:
+    """Models are matched by shape, whatever they are called; the largest batch that all ran."""
+    pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
+    from grasp_deploy.report.figure_style import our_style
+    from tests.report.figures import assert_legible, axes_of, heights_of
+
+    models = [model("base"), *(model(f"a/{keep}", keep) for keep in (0.8, 0.6))]
+    speeds = throughput_record(models, gains={"a/0.8": 1.2, "a/0.6": 1.5}, batches=(1, 8, 16))
+    speeds["cells"][-1]["samples"] = []  # the last model's batch of 16 did not fit
+    named = [NamedRecord("speed", speeds), NamedRecord("again", speeds)]
+    with our_style():
+        _, drawing, twin = section_of(NamedRecord("family", record(BENT)), named).figures()
+        (alone,) = section_of(NamedRecord("family", record(BENT)), named[:0]).figures()
+    assert [drawing.name, twin.name, alone.name] == [
+        "loss-by-speed",
+        "loss-by-speed-2",
+        "loss-by-size",
+    ]
+    assert_legible(drawing)
+    assert "batch 8" in axes_of(drawing).get_title(loc="left").replace("\n", " ")
+    assert [heights_of(drawing, place)[0] for place in (0, 3, 6)] == pytest.approx(BENT[:3])
+    lines = axes_of(drawing).get_lines()[:9:3]
+    rates = [float(numpy.asarray(line.get_xdata())[0]) for line in lines]
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1, 1.2, 1.5], rel=0.05)

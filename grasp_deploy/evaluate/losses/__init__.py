@@ -1,0 +1,1 @@
+"""Perplexity of models side by side on one text."""

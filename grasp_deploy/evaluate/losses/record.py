@@ -1,0 +1,67 @@
+"""The record of `evaluate perplexity`, checked once when it is read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.report.losses.points import LossPoint
+
+Loss = Annotated[float, Meta(ge=0, le=710)]  # beyond it there is no perplexity
+
+
+class LossModel(Struct):
+    """A measured model."""
+
+    name: str
+    footprint: Footprint
+
+
+class LossCell(Struct):
+    """One model's loss; `excess_nats` is what it lost against the first one, null for that."""
+
+    model: str
+    perplexity: float
+    perplexity_interval: list[float] | None  # 95 %
+    bits_per_byte: float | None
+    loss_nats_per_token: Loss
+    standard_error: float | None
+    tokens: Annotated[int, Meta(ge=1)]
+    tokens_counted: str
+    bytes: int | None
+    data: dict[str, Any]
+    dtype: str
+    seconds: float
+    excess_nats: float | None
+    excess_error: float | None  # paired over sequences or documents
+    calibrated_on_share: float | None
+    mean_over_documents: dict[str, float | None] | None
+
+
+class PerplexityRecord(Struct):
+    """All models on the same tokens; the first one is the baseline."""
+
+    benchmark: str
+    settings: dict[str, Any]
+    models: Annotated[list[LossModel], Meta(min_length=1)]
+    cells: Annotated[list[LossCell], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        if [cell.model for cell in self.cells] != [model.name for model in self.models]:
+            raise ValueError("its cells are not one for each model, in their order")
+
+    @property
+    def points(self) -> list[LossPoint]:
+        """The models with their losses."""
+        return [
+            LossPoint(model.name, model.footprint, cell.loss_nats_per_token, cell.excess_error)
+            for model, cell in zip(self.models, self.cells, strict=True)
+        ]
+
+    @property
+    def text(self) -> str:
+        """The number of tokens and their source."""
+        source = str(self.cells[0].data.get("source"))
+        return f"{self.cells[0].tokens:,} tokens of {source.rpartition('/')[2]}"
