@@ -82,7 +82,7 @@ def compress_command(
     elif config.family:
         print_family(record, output)
     else:
-        print_compressed(record)
+        print_compressed(record, config)
 
 
 @takes_config
@@ -105,7 +105,7 @@ def up_command(
     flags, output = vllm_flags or [], output or default_output(config)
     _check_before_compressing(config, flags)
     if record := compress_unless_done(config, output, shard_size, overwrite):
-        print_compressed(record)
+        print_compressed(record, config)
     check_before_serving(output, flags)
     checks = run_verify(output, config.model, "transformers", config.device)
     failed = next((check for check in checks if not check["ok"]), None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS
 from grasp_deploy.cli.console import print_line, stdout
+from grasp_deploy.config.compress_config import CompressConfig
 
 
 def print_family(record: dict[str, Any], output: Path) -> None:
@@ -30,8 +32,8 @@ def print_family(record: dict[str, Any], output: Path) -> None:
     )
 
 
-def print_compressed(record: dict[str, Any]) -> None:
-    """Print what was kept, its footprint, and the loss on held-out text."""
+def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
+    """Print what was kept, its footprint, the loss on held-out text, and how to serve it."""
     from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table, time_table
 
     budget = {**record, "limit": record["budget"]}
@@ -55,7 +57,20 @@ def print_compressed(record: dict[str, Any]) -> None:
             "serve it"
         )
     else:
-        print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
+        print_line(f"wrote {output}; serve it: {serve_command(Path(output), config)}")
+
+
+def serve_command(output: Path, config: CompressConfig) -> str:
+    """The command that serves a checkpoint, with the flags of the load that it was fitted to."""
+    command = ["grasp-deploy", "serve", str(output)]
+    if config.gpu_memory is not None:
+        from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+        from grasp_deploy.compression.budget_options import load_of, room_of
+        from grasp_deploy.fit.memory import serve_flags
+
+        shape = model_shape(read_config(output))
+        command += ["--", *serve_flags(shape, load_of(config), room_of(config))]
+    return shlex.join(command)
 
 
 def _bound_sentence(bound: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from grasp_deploy.cli.compress import compress_unless_done
-from grasp_deploy.cli.compressed import print_compressed
+from grasp_deploy.cli.compressed import print_compressed, serve_command
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import HiddenShardSize, Json, Overwrite
@@ -79,12 +78,12 @@ def fit_in_memory(
         document |= {"result": inspect_model(str(output)), "served": served.as_dict()}
         if not as_json:
             if record:
-                print_compressed(record)
+                print_compressed(record, config)
+            else:
+                print_line(f"serve it: {serve_command(output, config)}")
             stdout.print(served_table(served))
             for line in misses(served):
                 print_line(line)
-            flags = shlex.join(served.flags)
-            print_line(f"serve it so: grasp-deploy serve {shlex.quote(str(output))} -- {flags}")
     return document
 
 
@@ -103,5 +102,5 @@ def fit_in_time(
         if not as_json:
             stdout.print(time_table(record["time"]))
     elif not as_json:
-        print_compressed(record)
+        print_compressed(record, config)
     return record

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
@@ -24,6 +26,8 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
+
+Learnt = tuple[Plan, dict[str, Path], Workspace]  # the files of its fitted tensors; its metrics
 
 
 def compress(
@@ -48,20 +52,36 @@ def compress(
             "one checkpoint of one budget is made here: use compress_family for several, and "
             "compress_within for a bound on the loss"
         )
+
+    def learn(run: PreparedRun, workspace: Workspace) -> Learnt:
+        return (*learn_plan(run, workspace, on_progress, measure), workspace)
+
+    return make_checkpoint(config, output, learn, shard_bytes, resume, overwrite, on_progress)
+
+
+def make_checkpoint(
+    config: CompressConfig,
+    output: str | Path,
+    learn: Callable[[PreparedRun, Workspace], Learnt],
+    shard_bytes: int,
+    resume: bool,
+    overwrite: bool,
+    on_progress: OnProgress,
+) -> Compressed:
+    """Learn a plan and write its checkpoint, unless a killed run has done so already."""
     output = Path(output)
     refuse_unfinished_family(output)
     refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)
     check_measurable(run)
-    with Workspace.open(
-        output, config, run.identity, resume=resume, overwrite=overwrite
-    ) as workspace:
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
+    with Workspace.open(output, config, run.identity, **options) as workspace:
         plan = finished_plan(output, run) if resume else None
         if plan is None:  # else the run was killed behind its end
             size_bytes = run.predicted_bytes
             with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
-                plan, fitted = learn_plan(run, workspace, on_progress, measure)
-                write_planned(plan, fitted, run, workspace, staging, shard_bytes, on_progress)
+                plan, fitted, part = learn(run, workspace)
+                write_planned(plan, fitted, run, part, staging, shard_bytes, on_progress)
     return compressed(output, plan, run)
 
 

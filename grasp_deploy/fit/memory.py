@@ -128,10 +128,10 @@ class Served:
         return {"predicted": asdict(self.predicted), "measured": measured, "flags": self.flags}
 
 
-def pool_bytes(pruned: ModelShape, fit: Fit) -> int:
+def pool_bytes(pruned: ModelShape, load: Load, room: Room) -> int:
     """Bytes that the room leaves the KV cache of the pruned model."""
-    memory = deployment_memory(pruned, fit.load, fit.room.overhead_bytes)
-    return fit.room.usable_bytes - (memory.total_bytes - memory.kv_bytes)
+    memory = deployment_memory(pruned, load, room.overhead_bytes)
+    return room.usable_bytes - (memory.total_bytes - memory.kv_bytes)
 
 
 def serve_fit(checkpoint: Path, fit: Fit) -> Served:
@@ -139,22 +139,32 @@ def serve_fit(checkpoint: Path, fit: Fit) -> Served:
 
     Raises like `deployed`.
     """
-    shape, load = model_shape(read_config(checkpoint)), fit.load
-    pool, token_bytes = pool_bytes(shape, fit), shape.kv_bytes_per_token(load.kv_bytes_per_value)
-    platform: Platform | None = None
-    with suppress(InputError):
-        platform = installed_platform()
+    shape, load, platform = model_shape(read_config(checkpoint)), fit.load, _platform()
+    pool = pool_bytes(shape, load, fit.room)
+    token_bytes = shape.kv_bytes_per_token(load.kv_bytes_per_value)
     block_tokens = BLOCK_TOKENS[platform or "cuda"]
     capacity = predict_capacity(pool, token_bytes, load.context_tokens, block_tokens)
     predicted = Deployed(shape.weight_bytes, capacity.cached_tokens * token_bytes, capacity)
+    measured = None
+    if platform is not None:
+        size = {"dtype": shape.dtype, "kv_cache_memory_bytes": pool}
+        measured = deployed(checkpoint, {**size, **_engine_options(shape, load)})
+    return Served(predicted, measured, serve_flags(shape, load, fit.room))
+
+
+def serve_flags(shape: ModelShape, load: Load, room: Room) -> list[str]:
+    """The flags of `vllm serve` for a load in the memory that it was fitted to."""
     options = _engine_options(shape, load)
-    if platform is None:
-        return Served(predicted, None, _flags(options, fit.room.utilization))
-    size = {"kv_cache_memory_bytes": pool}
-    measured = deployed(checkpoint, {"dtype": shape.dtype, **size, **options})
-    if platform == "cpu":  # where a share of the memory means something else
-        return Served(predicted, measured, _flags({**options, **size}))
-    return Served(predicted, measured, _flags(options, fit.room.utilization))
+    if _platform() == "cpu":  # where a share of the memory means something else
+        return _flags({**options, "kv_cache_memory_bytes": pool_bytes(shape, load, room)})
+    return _flags(options, room.utilization)
+
+
+def _platform() -> Platform | None:
+    """What the installed vLLM was built for; None where there is none."""
+    with suppress(InputError):
+        return installed_platform()
+    return None
 
 
 def _engine_options(shape: ModelShape, load: Load) -> dict[str, Any]:

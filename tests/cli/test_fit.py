@@ -10,8 +10,13 @@ import pytest
 
 from grasp_deploy.demo.run import MODEL as DEMO
 from tests.cli.command import assert_refused, edit_json, grasp_deploy, needs_vllm, tree
+from tests.installed import pretend
 
 LOAD = ("--sequences", "8", "--context", "64")
+QUICK = (
+    *("--calibration-sequences", "8", "--sequence-length", "64", "--method", "magnitude"),
+    *("--set=scale-epochs=0", "--set=compensation-sequences=2"),
+)
 SMALL = ("--gpu-memory", "6.8MiB", "--overhead", "1MiB", *LOAD)
 
 
@@ -114,13 +119,24 @@ def test_models_that_cannot_be_judged(config: Path) -> None:
     assert_refused(grasp_deploy("fit", "nowhere", *dry), "nowhere")
 
 
+def test_compress_names_the_flags_of_the_load(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, and where no vLLM is installed, a share of the memory; sequences and context."""
+    pretend(monkeypatch, lambda name: "0.32.0")
+    load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--sequences", "8", "--context", "256")
+    ended = grasp_deploy("compress", DEMO, *load, *QUICK, "-o", "out")
+    assert ended.code == 0, ended.stderr
+    flags = "--max-model-len 256 --max-num-seqs 8 --max-num-batched-tokens 2048"
+    command = f"grasp-deploy serve out -- {flags} --gpu-memory-utilization 0.9"
+    assert command in " ".join(ended.stdout.split())
+
+
 @needs_vllm
 def test_a_model_is_pruned_until_it_fits_and_vllm_agrees(work: Path) -> None:
     """The running server's own words beside the prediction; a second time nothing is made anew."""
     load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--sequences", "8", "--context", "256")
-    text = ("--calibration-sequences", "8", "--sequence-length", "64", "--method", "magnitude")
-    studies = ("--set=scale-epochs=0", "--set=compensation-sequences=2")
-    command: tuple[str | Path, ...] = ("fit", DEMO, *load, *text, *studies, "-o", "out", "--json")
+    command: tuple[str | Path, ...] = ("fit", DEMO, *load, *QUICK, "-o", "out", "--json")
     ended = grasp_deploy(*command)
     assert ended.code == 0, ended.stderr
     document = json.loads(ended.stdout)

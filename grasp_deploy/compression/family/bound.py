@@ -10,19 +10,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES
-from grasp_deploy.compression.compress import compressed, write_planned
-from grasp_deploy.compression.excess import check_measurable, is_beyond
+from grasp_deploy.compression.compress import Learnt, make_checkpoint
+from grasp_deploy.compression.excess import is_beyond
 from grasp_deploy.compression.family.walk import Walk
-from grasp_deploy.compression.prepare import PreparedRun, prepare
-from grasp_deploy.compression.result import Compressed, finished_plan
-from grasp_deploy.compression.resume import Workspace, refuse_unfinished_family
+from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.result import Compressed
+from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 
 VECTORS = ("scores", "mask", "scales", "calibrated", "norm_scales")  # of a plan
@@ -42,21 +40,12 @@ def compress_within(
     A killed run goes on with `resume`. Raises InputError if the first step breaks the bound, and
     for any input that cannot be used.
     """
-    output = Path(output)
-    refuse_unfinished_family(output)
-    refuse_existing(output, overwrite=overwrite or resume)
-    run = prepare(config)
-    check_measurable(run)
-    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
-    with Workspace.open(output, config, run.identity, **options) as workspace:
-        plan = finished_plan(output, run) if resume else None
-        if plan is None:
-            size_bytes = run.predicted_bytes
-            with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
-                plan, part = _last_within(run, workspace, on_progress)
-                fitted = dict.fromkeys(plan.fitted, part.path("fitted"))
-                write_planned(plan, fitted, run, part, staging, shard_bytes, on_progress)
-    return compressed(output, plan, run)
+
+    def learn(run: PreparedRun, workspace: Workspace) -> Learnt:
+        plan, part = _last_within(run, workspace, on_progress)
+        return plan, dict.fromkeys(plan.fitted, part.path("fitted")), part
+
+    return make_checkpoint(config, output, learn, shard_bytes, resume, overwrite, on_progress)
 
 
 def _last_within(
