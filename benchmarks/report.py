@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import budgets
 from benchmarks.common.output import new_parser, run_command
 from benchmarks.mask_stability import stability_of, stability_table
 from benchmarks.startup import startup_drawing, startup_of, startup_table
@@ -66,6 +67,9 @@ def section(named: NamedRecord) -> Section:
     if kind == "mask-stability":
         stability = stability_of(named.record, named.path)
         return made(title="Mask stability", tables=lambda: [stability_table(stability)])
+    if kind == "budgets":
+        found = budgets.budgets_of(named.record, named.path)
+        return made(title="Families and bounds", tables=lambda: budgets.tables_of(found))
     if kind == "published":
         published = published_of(named.record, named.path)
         return made(title="Published tables", tables=lambda: list(published_tables(published)))

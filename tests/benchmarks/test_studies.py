@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import prefill_memory, python_docs, reasoning, report
+from benchmarks import budgets, prefill_memory, python_docs, reasoning, report
 from benchmarks.common.output import FOLDER
 from benchmarks.mask_stability import stability_of, stability_table
 from benchmarks.study.record import Answers, read_study
@@ -150,6 +150,27 @@ def test_mask_stability(
     del record["rows"][1]["kv_survival"][1:]
     with pytest.raises(InputError, match=r"rows\[1\]\.kv_survival"):
         stability_of(record, path)
+
+
+def test_budgets(inputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A family beside runs of their own; a bound that leaves a model, and one that cannot."""
+    path = tmp_path / "record.json"
+    record = run("budgets", path, *inputs, "--keep", "0.9,0.7", "--max-loss", "0.1")
+    assert [member["keep"] for member in record["members"]] == [0.9, 0.7]
+    for member in record["members"]:
+        assert member["within_larger"] and member["alone_seconds"] > 0
+        assert member["perplexity"].keys() == member["alone"].keys() == {"held-out"}
+    assert record["family_seconds"] > 0
+    (refused,) = record["bounds"]
+    assert "two held-out sequences at least" in refused["refused"] and refused["keep"] is None
+    sizes = ["--sequences", "32", "--sequence-length", "32", "--evaluation-blocks", "4"]
+    record = run("budgets", path, *inputs[1:], *sizes, "--keep", "", "--max-loss", "90")
+    (left,) = record["bounds"]
+    assert left["keep"] < 0.5 and left["excess"] + left["excess_error"] <= 90
+    assert left["other_excess"].keys() == {"held-out"}
+    printed = capsys.readouterr().out
+    for table in budgets.tables_of(budgets.budgets_of(record, path)):
+        assert str(table.title) in printed
 
 
 def test_calibration(

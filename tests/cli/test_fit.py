@@ -119,9 +119,7 @@ def test_models_that_cannot_be_judged(config: Path) -> None:
     assert_refused(grasp_deploy("fit", "nowhere", *dry), "nowhere")
 
 
-def test_compress_names_the_flags_of_the_load(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, and where no vLLM is installed, a share of the memory; sequences and context."""
     pretend(monkeypatch, lambda name: "0.32.0")
     load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--sequences", "8", "--context", "256")

@@ -1,0 +1,184 @@
+"""Families and bounds on the loss: what one run for several budgets costs, and what a bound leaves.
+
+A family is set beside a run of each budget by itself: processor time, perplexity, nested masks. A
+bound on the held-out loss is set beside the loss on text that nothing was chosen by. Draw the
+record again with `python -m benchmarks.report`.
+
+    python -m benchmarks.budgets --model ../shared/models/stories260K \
+        --calibration ../shared/data/tinystories/train.txt --sequences 256 --sequence-length 256 \
+        --evaluate stories=../shared/data/tinystories/heldout.txt --max-loss 0.02,0.05,0.1,0.3
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, to_builtins
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common.output import (
+    check_place,
+    command_of,
+    new_parser,
+    run_command,
+    working_folder,
+    write,
+)
+from benchmarks.study.bench import Bench, load_float32
+from benchmarks.study.options import add_study_options, corpora_of, settings_of
+from benchmarks.study.record import Perplexities
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.family.bound import compress_within
+from grasp_deploy.compression.family.place import member_name
+from grasp_deploy.compression.family.run import compress_family
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import number_list
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import typed
+from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.record import new_record
+from grasp_deploy.report.tables import figure_table
+from grasp_deploy.stats.wording import plus_minus
+
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class Member(Struct):
+    """A member of the family beside a run of its budget by itself."""
+
+    keep: float
+    perplexity: Perplexities
+    alone: Perplexities
+    alone_seconds: Seconds  # of processor time
+    within_larger: bool  # its units are among those of the member before it
+
+
+class Bounded(Struct):
+    """What a bound came to; `refused` is the line of one that the first step breaks."""
+
+    nats: float
+    keep: float | None = None
+    excess: float | None = None  # on the held-out sequences of the calibration text
+    excess_error: float | None = None
+    other_excess: dict[str, float] | None = None  # on the texts of --evaluate
+    refused: str | None = None
+
+
+class Budgets(Struct):
+    """The figures of a record of `budgets`."""
+
+    dense_perplexity: Perplexities
+    family_seconds: Seconds  # of processor time
+    members: list[Member]
+    bounds: list[Bounded]
+
+
+def budgets_of(record: dict[str, Any], path: Path) -> Budgets:
+    """The figures that a record holds; InputError names the file and what is wrong in it."""
+    return typed(record, Budgets, path, "run `python -m benchmarks.budgets` again")
+
+
+def tables_of(budgets: Budgets) -> list[Table]:
+    """The family against separate runs, then the bounds; without what was not measured."""
+    tables = []
+    texts = list(budgets.dense_perplexity)
+    if budgets.members:
+        smallest = budgets.members[-1].alone_seconds
+        note = (
+            f"the family took {budgets.family_seconds:,.0f} s of processor time, "
+            f"{budgets.family_seconds / smallest:.2f} x the single run of the smallest budget"
+        )
+        heads = ("keep", *(f"{text}: family,\nalone, difference" for text in texts), "s alone")
+        tables.append(figure_table("Perplexity of a family's members", heads, [note]))
+        for member in budgets.members:
+            pairs = [(member.perplexity[text], member.alone[text]) for text in texts]
+            cells = [f"{one:.3f}  {other:.3f}  {one / other - 1:+.1%}" for one, other in pairs]
+            tables[-1].add_row(f"{member.keep:g}", *cells, f"{member.alone_seconds:,.0f}")
+    if budgets.bounds:
+        heads = ("bound,\nnats", "keep", "held-out excess", *(f"excess on\n{t}" for t in texts))
+        note = "±: one standard error; the bound holds if loss and error together are within it"
+        tables.append(figure_table("Bounds on the loss", heads, [note]))
+        for row in budgets.bounds:
+            if row.keep is None or row.excess is None or row.other_excess is None:
+                tables[-1].add_row(f"{row.nats:g}", "none", *[""] * (1 + len(texts)))
+                continue
+            others = [f"{row.other_excess[text]:+.3f}" for text in texts]
+            held = plus_minus(row.excess, row.excess_error, ".3f", "+")
+            tables[-1].add_row(f"{row.nats:g}", f"{row.keep:g}", held, *others)
+    return tables
+
+
+def processor_seconds(function: Callable[[], Any]) -> float:
+    """Processor time of a call in this process, which other work beside it does not lengthen."""
+    begun = time.process_time()
+    function()
+    return time.process_time() - begun
+
+
+def family_rows(
+    bench: Bench, config: CompressConfig, folder: Path, on_progress: OnProgress
+) -> tuple[float, list[Member]]:
+    """Processor time of a family, and its members beside runs of their own."""
+    family = folder / "family"
+    seconds = processor_seconds(lambda: compress_family(config, family, on_progress=on_progress))
+    made = [family / member_name(keep) for keep in config.family]
+    masks = [load_plan(path / PLAN_FILE).mask for path in made]
+    nested = [True, *(bool((small <= large).all()) for large, small in pairwise(masks))]
+    members = []
+    for keep, path, within in zip(config.family, made, nested, strict=True):
+        single, output = replace(config, keep=keep, family=()), folder / f"alone-{keep}"
+        alone_seconds = processor_seconds(
+            lambda one=single, to=output: compress(one, to, on_progress=on_progress)  # type: ignore[misc]
+        )
+        found, alone = (bench.perplexities(load_float32(one)) for one in (path, output))
+        members.append(Member(keep, found, alone, alone_seconds, within))
+    return seconds, members
+
+
+def bounded(bench: Bench, config: CompressConfig, output: Path, on_progress: OnProgress) -> Bounded:
+    """What the bound of a config comes to."""
+    nats = config.max_loss
+    assert nats is not None, "the config has a bound"
+    try:
+        made = compress_within(config, output, on_progress=on_progress)
+    except InputError as error:
+        return Bounded(nats, refused=str(error))
+    bound, found = made.plan.provenance["bound"], bench.perplexities(load_float32(output))
+    others = {text: math.log(found[text] / dense) for text, dense in bench.dense.items()}
+    return Bounded(nats, bound["keep"], bound["excess"], bound["excess_error"], others)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
+    add_study_options(parser, keep="0.8,0.6,0.5,0.4")
+    parser.add_argument("--max-loss", default="", help="bounds in nats, such as 0.02,0.1")
+    options = parser.parse_args(arguments)
+    check_place(options.output, "budgets")
+    family = number_list(options.keep, "--keep", float) if options.keep else ()
+    bounds = number_list(options.max_loss, "--max-loss", float) if options.max_loss else ()
+    with working_folder("budgets") as (folder, on_progress):
+        settings = settings_of(options, folder)
+        bench = Bench(options, corpora_of(options, folder), on_progress=on_progress)
+        record = new_record("budgets", command_of("budgets", arguments), settings)
+        result = Budgets(bench.dense, 0.0, [], [])
+        if family:
+            config = CompressConfig(**settings, keep=family[-1], family=tuple(family))
+            result.family_seconds, result.members = family_rows(bench, config, folder, on_progress)
+            write(options.output, {**record, **to_builtins(result)})
+        for number, nats in enumerate(bounds):
+            within = CompressConfig(**settings, max_loss=nats)
+            result.bounds.append(bounded(bench, within, folder / f"within-{number}", on_progress))
+            write(options.output, {**record, **to_builtins(result)})
+    Console().print(*tables_of(result))
+
+
+if __name__ == "__main__":
+    run_command(main)
