@@ -21,6 +21,7 @@ import torch
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.card.update import intact_plan
+from grasp_deploy.compression.family.place import RECORD_FILE
 from grasp_deploy.files.tensors import checksum
 from grasp_deploy.healing.heal import check_installed
 from tests.crash_runner import Run, forker
@@ -29,11 +30,15 @@ from tests.tiny import save_tiny
 PRINTABLE = slice(32, 127)  # bytes
 STATED = ("manifest.json", "plan.grasp", "metrics.jsonl")  # with seconds, or hashes of those
 SEQUENCES = "sequences 64 --sequence-length 32 --device cpu"
-STUDIES = "rounds=3 criterion-sequences=24 compensation-sequences=24 epochs=1 swap-groups=1"
+STUDIES = "rounds=3 criterion-sequences=24 compensation-sequences=24 epochs=1"
 LEARNING = " ".join(f"--set {study}" for study in f"{STUDIES} scale-epochs=1".split())
+COMPRESS = (
+    f"compress {{at}}/model {LEARNING} --calibration {{at}}/text.txt --calibration-{SEQUENCES}"
+)
 COMMANDS = {  # `grasp` is of all methods the one with every stage
-    "compress": f"compress {{at}}/model --keep 0.6 --method grasp {LEARNING} "
-    f"--calibration {{at}}/text.txt --calibration-{SEQUENCES}",
+    "compress": f"{COMPRESS} --method grasp --set swap-groups=1 --keep 0.6",
+    "family": f"{COMPRESS} --method grasp --keep 0.8,0.6",
+    "bound": f"{COMPRESS} --max-loss 9 --set bound-step=0.3",
     "export": "export {at}/compress/out/plan.grasp --model {at}/model --shard-size 50KB",
     "heal": f"heal {{at}}/compress/out --steps 40 --rank 4 --data {{at}}/text.txt --{SEQUENCES}",
     "verify": "verify {at}/compress/out --json",
@@ -48,6 +53,9 @@ STAGES = {
     "compensation": ("compress", "compensation", 8),
     "scales": ("compress", "scales", 8),
     "export of compress": ("compress", "export", 6),
+    "a family's rounds": ("family", "rounds", 6),
+    "a family's export": ("family", "export", 6),
+    "the steps of a bound": ("bound", "scales", 6),
     "export": ("export", "export", 4),
     "healing": ("heal", "healing", 5),
     "verify": ("verify", "", 3),
@@ -111,7 +119,7 @@ class Runs:
     def goes_on(self, stage: str, output: Path) -> str:
         """Run a killed command again; returns what is wrong with how it ends."""
         name, *_ = STAGES[stage]
-        resume = ["--resume"] if name == "compress" else []
+        resume = ["--resume"] if COMMANDS[name].startswith("compress") else []
         if output.exists() and not resume:  # killed behind its end: its lock may be left
             output.with_name(".out.lock").unlink(missing_ok=True)
         else:
@@ -129,7 +137,12 @@ def difference(made: Path, whole: Path) -> str:
 
 
 def contents(folder: Path) -> dict[str, object]:
-    """Contents of a checkpoint by file name, without seconds; its manifest is true of it."""
+    """Contents of a checkpoint by file name, without seconds; its manifest is true of it.
+
+    Of a family those of each member, by its name.
+    """
+    if (folder / RECORD_FILE).exists():
+        return {path.name: path.is_dir() and contents(path) for path in folder.iterdir()}
     plan = intact_plan(folder)
     tensors = {"scores": plan.scores, "mask": plan.mask, "scales": plan.scales}
     rows = folder / "metrics.jsonl"
@@ -148,7 +161,7 @@ def without_seconds(value: Any) -> Any:
 
 
 def campaign(seed: int, share: float = 1.0) -> list[str]:
-    """Kill in every stage, print a line for each, and return the failures; `share` of 60 kills."""
+    """Kill in every stage, print a line for each, and return the failures; `share` of all kills."""
     check_installed()
     failures, draw = [], random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="kills-") as folder, forker() as fork:
@@ -175,7 +188,7 @@ def campaign(seed: int, share: float = 1.0) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--share", type=float, default=1.0, help="Of 60 kills in all.")
+    parser.add_argument("--share", type=float, default=1.0, help="Of all kills.")
     asked = parser.parse_args()
     wrong = campaign(asked.seed, asked.share)
     print("\n".join(wrong) or "all went on to the same checkpoint")

@@ -23,7 +23,7 @@ from grasp_deploy.cli.options import (
     with_parameters,
 )
 from grasp_deploy.config.compress_config import CompressConfig, read_config_file
-from grasp_deploy.config.compress_options import Share
+from grasp_deploy.config.goal import Share
 from grasp_deploy.config.option import flag, number_list, option_fields
 from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError

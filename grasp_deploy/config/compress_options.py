@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from grasp_deploy.config.goal import GoalOptions
 from grasp_deploy.config.option import (
     DEVICE_HELP,
     DTYPE_HELP,
     Count,
     CountOrZero,
-    HubId,
     Length,
     Seed,
     option,
-    parse_percent,
     study,
 )
 
@@ -34,126 +33,16 @@ Criterion = Literal[  # one-shot scores; a test compares them with `pruning.crit
 ]
 CRITERIA: tuple[str, ...] = typing.get_args(Criterion)
 LEARNT_METHODS = ("grasp", "gumbel-topk")
-BASE_MODEL_ID_HELP = "Hub id of MODEL for the model card. Default: MODEL itself, if it is one."
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
-Step = Annotated[float, Meta(ge=0.001, le=0.5)]
-Nats = Annotated[float, Meta(gt=0, le=100)]
-Share = Annotated[float, Meta(gt=0, le=1)]
-Speedup = Annotated[float, Meta(gt=1, le=1e6)]
-Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
-TIMES = ("speedup", "tokens_per_second", "ttft_seconds")  # budgets in time
-SIZES = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES)
-BOUNDS = ("max_loss", "max_perplexity_increase")
 
 
 @dataclass(frozen=True)
-class CompressOptions:
+class CompressOptions(GoalOptions):
     """All that decides a compressed model, unchecked: see `CompressConfig`.
 
     Options of studies are given by `--set NAME=VALUE` on the command line.
     """
 
-    model: str
-    revision: str | None = option("Branch, tag or commit of a hub model.", None, "Model")
-    base_model_id: HubId | None = option(
-        BASE_MODEL_ID_HELP, None, "Model", metavar="ORG/NAME", shown="help-all"
-    )
-
-    keep: Share | None = option(
-        "Share of the prunable cost to keep, such as 0.6. `compress` takes several: 0.8,0.6,0.4. "
-        "One kind of budget is required.",
-        None,
-        "Budget",
-        metavar="<float>",
-    )
-    family: tuple[Share, ...] = field(default=(), metadata={"flag": "--keep"})
-    weights: str | None = option(
-        "Instead of --keep: size of all weights, such as 9GiB (cost: parameters).", None, "Budget"
-    )
-    kv_per_token: str | None = option(
-        "Instead of --keep: KV cache of one token, such as 64KiB (cost: kv-bytes).", None, "Budget"
-    )
-    speedup: Speedup | None = option(
-        "Instead of --keep: how many times as fast to decode, such as 1.5 (cost: latency, with "
-        "--table, --batch and --context).",
-        None,
-        "Budget",
-    )
-    tokens_per_second: Rate | None = option(
-        "Instead of --keep: tokens decoded in a second, over the batch (cost: latency).",
-        None,
-        "Budget",
-        shown="help-all",
-    )
-    ttft_seconds: Rate | None = option(
-        "Instead of --keep: seconds to the first token (cost: latency, of the prefill).",
-        None,
-        "Budget",
-        flag="--ttft",
-        shown="help-all",
-    )
-    table: str | None = option(
-        "Measured times that `grasp-deploy table` wrote, for --cost latency.",
-        None,
-        "Deployment",
-        metavar="FILE",
-    )
-    batch: Count | None = option("Sequences at a time of the table's times.", None, "Deployment")
-    max_loss: Nats | None = option(
-        "Instead of --keep: the smallest model that loses at most so many nats per token against "
-        "the dense one, such as 0.05, on held-out calibration text. Beside a budget: nothing is "
-        "written if that loses more.",
-        None,
-        "Budget",
-        metavar="<float>",
-    )
-    max_perplexity_increase: str | None = option(
-        "As --max-loss, but a share of the dense model's perplexity, such as 5%.",
-        None,
-        "Budget",
-        shown="help-all",
-    )
-    bound_step: Step = study("Share of the prunable cost in each step under --max-loss.", 0.05)
-    cost: str | None = option(
-        "Cost model: parameters, kv-bytes, memory, latency, or your own package.module:function.",
-        None,
-        "Budget",
-    )
-    cached_tokens: CountOrZero | None = option(
-        "Tokens in the deployment's KV cache (context x sequences), for --cost memory.",
-        None,
-        "Budget",
-        shown="help-all",
-    )
-    gpu_memory: str | None = option(
-        "Instead of --keep: memory of the GPU, such as 24GiB, that is to hold weights, --sequences "
-        "of --context tokens each, and what vLLM needs (cost: memory).",
-        None,
-        "Deployment",
-    )
-    concurrent: Count | None = option(
-        "Sequences served at a time, for --gpu-memory.", None, "Deployment", flag="--sequences"
-    )
-    context: Count | None = option(
-        "Tokens of each sequence, prompt and answer, for --gpu-memory and --table.",
-        None,
-        "Deployment",
-    )
-    kv_dtype: Literal["auto", "bf16", "fp8"] = option(
-        "Cached keys and values: bf16 or fp8; auto: as the weights.",
-        "auto",
-        "Deployment",
-        shown="help-all",
-    )
-    gpu_memory_utilization: Share = option(
-        "Share of the GPU's memory that vLLM may take.", 0.9, "Deployment", shown="help-all"
-    )
-    overhead: str = option(
-        "Memory of vLLM's own, beside weights, cache and activations: CUDA and its graphs.",
-        "1GiB",
-        "Deployment",
-        shown="help-all",
-    )
     kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
     targets: Literal["both", "ffn", "kv"] = study(
         "Units that may be removed: both, ffn or kv.", "both"
@@ -266,35 +155,6 @@ class CompressOptions:
     gradient_checkpointing: bool = option(
         "Recompute activations in the backward pass to save memory.", False, "Running"
     )
-
-    @property
-    def cost_model(self) -> str:
-        """The cost model, with the default that the kind of budget implies."""
-        implied = "kv-bytes" if self.kv_per_token else "memory" if self.gpu_memory else "parameters"
-        return self.cost or ("latency" if self.in_time else implied)
-
-    @property
-    def in_time(self) -> bool:
-        """True if the budget is a time."""
-        return any(getattr(self, name) is not None for name in TIMES)
-
-    @property
-    def is_bound(self) -> bool:
-        """True if the loss is bounded: by the budget, or beside one."""
-        return self.max_loss is not None or self.max_perplexity_increase is not None
-
-    @property
-    def bound_nats(self) -> float | None:
-        """The bound on the loss in nats per token; None without one."""
-        if self.max_perplexity_increase is not None:
-            return math.log1p(parse_percent(self.max_perplexity_increase))
-        return self.max_loss
-
-    @property
-    def walks(self) -> bool:
-        """True if budgets fall one by one, each from what the one before has reached."""
-        is_sized = any(getattr(self, name) is not None for name in SIZES)
-        return bool(self.family) or (self.is_bound and not is_sized)
 
     @property
     def effective_multiples(self) -> tuple[int, int]:

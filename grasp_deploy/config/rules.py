@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grasp_deploy.config.compress_options import BOUNDS, SIZES, TIMES, CompressOptions
+from grasp_deploy.config.compress_options import CompressOptions
+from grasp_deploy.config.goal import BOUNDS, SIZES, TIMES
 from grasp_deploy.config.option import assigned, flag, parse_percent
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes

@@ -73,7 +73,7 @@ def test_a_killed_export_leaves_the_old_or_the_new_or_nothing(
 
 @pytest.mark.all
 def test_commands_killed_in_every_stage_go_on() -> None:
-    """One kill in each stage; `python -m tests.kills` makes 60."""
+    """One kill in each stage; `python -m tests.kills` makes more."""
     pytest.importorskip("peft", reason="healing needs the extra 'heal'")
     ended = run_process("-m", "tests.kills", "--share", "0")
     assert ended.code == 0, ended.stdout + ended.stderr
