@@ -16,7 +16,7 @@ from grasp_deploy.compression.timing import FIRST, LAST, Measure
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.report.tables import time_table
-from tests.bench.records import lines_of
+from tests.bench.records import lines_of, row_of
 from tests.cli.command import assert_refused, document, grasp_deploy
 from tests.latency_tables import AT, DECODE, FFN, KV, write_table
 
@@ -93,6 +93,9 @@ def test_a_mask_close_enough_stays_and_prices_alone_predict(
     assert noisy.plan.mask.equal(made.plan.mask) and time_of_noisy["first"] is None
     alone, predicted = fitted(config, tmp_path / "priced", None)
     assert alone.plan.mask.equal(made.plan.mask)
+    repetitions = [time_of_noisy["dense_seconds"] / s for s in time_of_noisy["repetition_seconds"]]
+    spread = f"({min(repetitions):.2f}-{max(repetitions):.2f})"
+    assert spread in row_of(lines_of(time_table(time_of_noisy)), "measured")
     assert "measured_seconds" not in predicted
     assert predicted["predicted_seconds"] == time["predicted_seconds"] <= ASKED
 
