@@ -46,13 +46,10 @@ def bench_models(
         raise InputError("no model is named: give at least one folder or hub id")
     if dtype not in ("auto", *DTYPES):
         raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
-    models, seen = [], Counter[str]()
-    for name in names:
+    models = []
+    for name, label in zip(names, _labels(names), strict=True):
         path, shape = _path_and_shape(name, random_weights)
         shape = shape if dtype == "auto" else replace(shape, dtype=dtype)
-        label = _label(name)
-        seen[label] += 1
-        label += f"#{seen[label]}" if seen[label] > 1 else ""
         models.append(BenchModel(label, path, shape, random_weights))
     return models
 
@@ -88,11 +85,28 @@ def _path_and_shape(name: str, random_weights: bool) -> tuple[Path, ModelShape]:
     return path, read_folder(path).shape
 
 
-def _label(name: str) -> str:
-    """The name of the folder, the hub model, or a config file not called config.json."""
+def _labels(names: Sequence[str]) -> list[str]:
+    """A name for each model: its own, with its folder's or a number where two are the same."""
+    places = [_place(name) for name in names]
+    own = Counter(place.name for place in places)
+    labels = [
+        place.name if own[place.name] == 1 else f"{place.parent.name}/{place.name}"
+        for place in places
+    ]
+    if len(set(labels)) < len(labels):
+        labels = [place.name for place in places]
+    numbers = Counter[str]()
+    for index, label in enumerate(labels):
+        numbers[label] += 1
+        labels[index] += f"#{numbers[label]}" if numbers[label] > 1 else ""
+    return labels
+
+
+def _place(name: str) -> Path:
+    """The folder, the hub model, or a config file not called config.json, without its suffix."""
     path = path_of(name)
     if path.is_file() and path.name != "config.json":
-        return path.stem
+        return path.with_suffix("")
     if path.exists():
         path = path.resolve()
-    return path.parent.name if path.name == "config.json" else path.name
+    return path.parent if path.name == "config.json" else path

@@ -1,0 +1,31 @@
+"""Names of models side by side."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grasp_deploy.evaluate.models import bench_models
+
+
+@pytest.mark.parametrize(
+    ("places", "names"),
+    [
+        (("a/small", "b/large"), ["small", "large"]),
+        (("time/keep-0.8", "size/keep-0.8", "c"), ["time/keep-0.8", "size/keep-0.8", "c"]),
+        (("a/keep", "a/keep", "b/keep"), ["keep", "keep#2", "keep#3"]),
+        (("x.5.json", "a/config.json", "b/a/config.json"), ["x.5", "PLACE/a", "b/a"]),
+    ],
+)
+def test_models_of_one_name_get_that_of_their_folder(
+    demo_model: Path, tmp_path: Path, places: tuple[str, ...], names: list[str]
+) -> None:
+    for place in places:
+        path = tmp_path / place
+        path = path if path.suffix == ".json" else path / "config.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(demo_model / "config.json", path)
+    models = bench_models([str(tmp_path / place) for place in places], random_weights=True)
+    assert [m.name for m in models] == [n.replace("PLACE", tmp_path.name) for n in names]
