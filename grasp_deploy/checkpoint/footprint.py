@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
@@ -14,9 +16,14 @@ from grasp_deploy.checkpoint.format.shapes import (
     model_shape,
     read_config,
 )
-from grasp_deploy.checkpoint.limits import check_tensor_parallel, tensor_parallel_sizes
+from grasp_deploy.checkpoint.limits import (
+    check_tensor_parallel,
+    pipeline_stages,
+    tensor_parallel_sizes,
+)
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.errors import InputError
+from grasp_deploy.stats.wording import listed
 
 Total = Annotated[int, Meta(ge=1, le=2**62)]
 
@@ -96,6 +103,7 @@ def inspect_model(
     name: str,
     revision: str | None = None,
     tensor_parallel: int | None = None,
+    pipeline_parallel: int | None = None,
     memory_bytes: int | None = None,
 ) -> dict[str, Any]:
     """The footprint of a model from its config.json, and of the dense model that it came from."""
@@ -106,11 +114,36 @@ def inspect_model(
         dense = dense_shape(config)
         record["dense"] = footprint(dense, memory_bytes).as_dict()
         record["ratios"] = compare(dense, shape)
-    if tensor_parallel is not None:
-        fits = {"fits": True, "detail": f"every layer divides by {tensor_parallel}"}
-        try:
-            check_tensor_parallel(shape, tensor_parallel)
-        except InputError as error:
-            fits = {"fits": False, "detail": str(error)}
-        record["tensor_parallel"] = {"size": tensor_parallel, **fits}
+    for name, size, check in (
+        ("tensor_parallel", tensor_parallel, _divided),
+        ("pipeline_parallel", pipeline_parallel, _staged),
+    ):
+        if size is not None:
+            record[name] = {"size": size, **_judged(check, shape, size)}
     return record
+
+
+def _judged(
+    check: Callable[[ModelShape, int], str], shape: ModelShape, size: int
+) -> dict[str, Any]:
+    try:
+        return {"fits": True, "detail": check(shape, size)}
+    except InputError as error:
+        return {"fits": False, "detail": str(error)}
+
+
+def _divided(shape: ModelShape, size: int) -> str:
+    check_tensor_parallel(shape, size)
+    return f"every layer divides by {size}"
+
+
+def _staged(shape: ModelShape, size: int) -> str:
+    """The stages that vLLM makes, and how uneven layers of a pruned model make them."""
+    counts = pipeline_stages(shape, size)
+    layers = [shape.layer_parameters(index) for index in range(len(shape.layers))]
+    ends = list(accumulate(counts))
+    stages = [sum(layers[end - n : end]) for n, end in zip(counts, ends, strict=True)]
+    return (
+        f"stages of {listed(counts)} layers; the largest holds {max(stages) / sum(stages):.0%} of "
+        "the layers' weights"
+    )

@@ -53,6 +53,22 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
     raise InputError(f"the tensor-parallel size {size} does not divide {what}: {remedy}")
 
 
+def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
+    """Layers of each pipeline stage as vLLM deals them out; InputError if there are too few.
+
+    What is left over goes to the last stages but one, since the last one has the head.
+    """
+    layers = len(shape.layers)
+    if not 1 <= size <= layers:
+        raise InputError(
+            f"{layers} layers make no {size} pipeline stages: take a size from 1 to {layers}"
+        )
+    stages = [layers // size] * size
+    for stage in range(2, layers % size + 2):
+        stages[-stage] += 1
+    return stages
+
+
 def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
     """InputError if vLLM has no kernel for such heads, or makes another model of a dense one."""
     if not shape.pruned and (shape.mixed_attention or (shape.o_bias and shape.family.qk_norm)):

@@ -25,9 +25,13 @@ from grasp_deploy.files.sizes import parse_bytes
 from grasp_deploy.healing.settings import HealConfig
 
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
+PARALLEL = ("tensor_parallel", "pipeline_parallel")
 TensorParallel = Annotated[
     int | None,
     typer.Option(min=1, help="Exit code 1 unless all layers divide by this size."),
+]
+PipelineParallel = Annotated[
+    int | None, typer.Option(min=1, help="Exit code 1 unless the layers make so many stages.")
 ]
 Memory = Annotated[
     str | None, typer.Option(help="Count the cached tokens that fit, such as in 20GiB.")
@@ -60,6 +64,7 @@ def inspect_command(
     *,
     revision: Revision = None,
     tensor_parallel: TensorParallel = None,
+    pipeline_parallel: PipelineParallel = None,
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
@@ -67,12 +72,12 @@ def inspect_command(
     from grasp_deploy.checkpoint.footprint import inspect_model
 
     memory_bytes = parse_bytes(memory, "--memory") if memory else None
-    record = inspect_model(model, revision, tensor_parallel, memory_bytes)
+    record = inspect_model(model, revision, tensor_parallel, pipeline_parallel, memory_bytes)
     if as_json:
         print_json(record)
     else:
         _print_inspected(record)
-    if tensor_parallel and not record["tensor_parallel"]["fits"]:
+    if not all(record[name]["fits"] for name in PARALLEL if name in record):
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -86,8 +91,9 @@ def _print_inspected(record: dict[str, Any]) -> None:
         stdout.print(footprint_table({"dense": record}))
     if "quantization" in record:
         print_line(f"quantised ({record['quantization']}): its files hold less than these weights")
-    if "tensor_parallel" in record:
-        print_line(record["tensor_parallel"]["detail"])
+    for name in PARALLEL:
+        if name in record:
+            print_line(record[name]["detail"])
 
 
 def verify_command(

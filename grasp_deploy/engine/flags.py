@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,6 +37,8 @@ class ServerFlags(argparse.Namespace):
     uds: str | None
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    data_parallel_size: int
+    enable_expert_parallel: bool
     max_model_len: int | None  # None too where it is not a plain number
     shutdown_timeout: int | None
     tokenizer: str | None
@@ -47,8 +50,13 @@ class ServerFlags(argparse.Namespace):
 
     @property
     def workers(self) -> int:
-        """Processes that share the model."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        """Processes: those that share a model, for each of its copies."""
+        return math.prod(self.parallel_sizes)
+
+    @property
+    def parallel_sizes(self) -> tuple[int, int, int]:
+        """Shares of each layer, stages of layers, and copies of the model."""
+        return self.tensor_parallel_size, self.pipeline_parallel_size, self.data_parallel_size
 
     def own_format(self, dtype: str | None) -> list[str]:
         """The format as flags, with the weights' dtype, less what these flags decide themselves."""
@@ -79,7 +87,7 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
         flags = _parser().parse_known_args(arguments, ServerFlags())[0]
     except argparse.ArgumentError as error:
         raise InputError(f"a flag for vLLM cannot be read: {error}") from None
-    if min(flags.tensor_parallel_size, flags.pipeline_parallel_size) < 1:
+    if min(flags.parallel_sizes) < 1:
         raise InputError("a parallel size for vLLM is under 1: use 1 or more")
     if flags.model is not None:
         raise InputError(
@@ -97,6 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int)
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
+    parser.add_argument("--data-parallel-size", "-dp", type=int, default=1)
+    action = argparse.BooleanOptionalAction
+    parser.add_argument("--enable-expert-parallel", "-ep", action=action, default=False)
     parser.add_argument("--max-model-len", type=lambda t: int(t) if t.isdecimal() else None)
     parser.add_argument("--shutdown-timeout", type=int)
     parser.add_argument("--dtype", choices=DTYPES)

@@ -15,16 +15,23 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-from grasp_deploy.checkpoint.format.shapes import limits_of, model_shape, read_config, rope_of
+from grasp_deploy.checkpoint.format.shapes import (
+    ModelShape,
+    limits_of,
+    model_shape,
+    read_config,
+    rope_of,
+)
 from grasp_deploy.checkpoint.limits import (
     Platform,
     check_tensor_parallel,
     check_vllm_runs,
     installed_platform,
+    pipeline_stages,
 )
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_folder
 from grasp_deploy.engine.child import log_tail, running
-from grasp_deploy.engine.flags import read_flags
+from grasp_deploy.engine.flags import ServerFlags, read_flags
 from grasp_deploy.engine.vllm_process import engine_environment, server_module
 from grasp_deploy.errors import ChildError, InputError, printable
 
@@ -69,12 +76,28 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
     if flags.tokenizer is None and not flags.skip_tokenizer_init:
         check_tokenizer(directory)
     _check_length(read_config(directory), flags.max_model_len)
-    check_tensor_parallel(shape, flags.tensor_parallel_size)
+    _check_parallel(shape, flags, platform)
     check_vllm_runs(shape, platform)
     if platform == "cuda":
         _check_gpu()
     if flags.uds is None:
         check_port(flags.host or HOST, flags.port or PORT)
+
+
+def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -> None:
+    """InputError if vLLM cannot spread the model as the flags ask."""
+    check_tensor_parallel(shape, flags.tensor_parallel_size)
+    pipeline_stages(shape, flags.pipeline_parallel_size)
+    if flags.pipeline_parallel_size > 1 and platform == "cpu":
+        raise InputError(
+            "vLLM's CPU build has no pipeline parallelism: leave --pipeline-parallel-size out, or "
+            "share each layer with --tensor-parallel-size"
+        )
+    if flags.enable_expert_parallel:
+        raise InputError(
+            "the model has no experts to spread: leave --enable-expert-parallel out, and serve "
+            "copies of it with --data-parallel-size"
+        )
 
 
 def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Platform) -> list[str]:

@@ -11,6 +11,7 @@ from grasp_deploy.checkpoint.limits import (
     CPU_HEAD_SIZES,
     check_tensor_parallel,
     check_vllm_runs,
+    pipeline_stages,
     tensor_parallel_sizes,
 )
 from grasp_deploy.errors import InputError
@@ -53,6 +54,16 @@ def test_layers_and_remedy_are_named() -> None:
         "FFN channels of layers 1: take a size that does (1), or compress the dense model again "
         "with --tensor-parallel 2"
     )
+
+
+def test_stages_are_those_of_vllm() -> None:
+    """As `vllm.distributed.utils.get_pp_indices` deals them: the rest behind the first stages."""
+    shape = shape_of(*[(8, 64)] * 8)
+    dealt = [[8], [4, 4], [3, 3, 2], [2, 2, 2, 2], [1, 2, 2, 2, 1]]
+    assert [pipeline_stages(shape, size) for size in range(1, 6)] == dealt
+    for size in (0, 9):
+        with pytest.raises(InputError, match=r"8 layers make no \d pipeline stages"):
+            pipeline_stages(shape, size)
 
 
 def test_no_remedy_is_promised_that_cannot_work() -> None:

@@ -24,6 +24,19 @@ def test_inspect_tells_what_lies_on_the_disk(tiny_folder: Path, pruned_once: Pat
         assert record["parameters"] == sum(tensor.numel() for tensor in tensors)
 
 
+def test_stages_of_layers(tiny_folder: Path, pruned_once: Path) -> None:
+    record = document("inspect", tiny_folder, "--json", "--pipeline-parallel", "3")
+    assert record["pipeline_parallel"] == {
+        "size": 3,
+        "fits": True,
+        "detail": "stages of 1, 1 and 1 layers; the largest holds 33% of the layers' weights",
+    }
+    layers = document("inspect", pruned_once, "--json", "--pipeline-parallel", "2")
+    assert "stages of 2 and 1 layers; the largest holds" in layers["pipeline_parallel"]["detail"]
+    refused = grasp_deploy("inspect", tiny_folder, "--pipeline-parallel", "4")
+    assert refused.code == 1 and "3 layers make no 4 pipeline stages" in refused.stdout
+
+
 def test_what_it_refuses(tiny_folder: Path) -> None:
     refused = grasp_deploy("inspect", tiny_folder, "--memory", "lots")
     assert_refused(refused, "--memory 'lots'", "not a size", "9GiB")

@@ -22,6 +22,7 @@ def test_tensor_parallel_size_in_every_spelling(arguments: list[str]) -> None:
     flags = read_flags(["--max-model-len", "64", *arguments, "--enforce-eager"])
     assert (flags.tensor_parallel_size, flags.workers) == (2, 2)
     assert read_flags([*arguments, "-pp", "3"]).workers == 6
+    assert read_flags([*arguments, "-dp=3", "-ep"]).workers == 6
 
 
 def test_flags_unknown_here_and_their_values_are_left_to_vllm() -> None:

@@ -153,6 +153,10 @@ def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     dense = save_tiny("llama", tmp_path)
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
     assert "size 2 does not divide the KV groups of layers 1 and 2" in refusal(tmp_path, "-tp", "2")
+    assert "3 layers make no 4 pipeline stages" in refusal(tmp_path, "-pp", "4")
+    assert "CPU build has no pipeline parallelism" in refusal(tmp_path, "-pp", "2")
+    assert "has no experts to spread" in refusal(tmp_path, "--enable-expert-parallel")
+    check_before_serving(tmp_path, with_port("-dp", "2", "--no-enable-expert-parallel"))
     save_tiny("llama", tmp_path, head_dim=16)
     assert refusal(tmp_path) == (
         "the model's heads are 16 wide, and vLLM's CPU build takes only 32, 64, 80, 96, 112, 128, "

@@ -163,6 +163,10 @@ class ModelShape:
     def parameters(self) -> int:
         return sum(math.prod(shape) for shape in self.tensor_shapes().values())
 
+    def layer_parameters(self, index: int) -> int:
+        """Parameters of one layer, norms included."""
+        return sum(math.prod(shape) for shape in self._layer_tensor_shapes(index).values())
+
     @property
     def weight_bytes(self) -> int:
         return self.stored_bytes or self.parameters * self.bytes_per_parameter
