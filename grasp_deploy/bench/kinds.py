@@ -25,7 +25,7 @@ from grasp_deploy.bench.serve import verdict as serve
 from grasp_deploy.bench.serve.record import ServeRecord
 from grasp_deploy.bench.serve.table import serve_table
 from grasp_deploy.bench.throughput import verdict as throughput
-from grasp_deploy.bench.throughput.frontier import speed_drawing
+from grasp_deploy.bench.throughput.frontier import speed_drawing, untimed_line
 from grasp_deploy.bench.throughput.record import ThroughputRecord
 from grasp_deploy.bench.throughput.table import gain_table, throughput_table
 from grasp_deploy.compression.family.record import FamilyRecord
@@ -107,20 +107,24 @@ def section_of(named: NamedRecord, speeds: Sequence[NamedRecord] = ()) -> Sectio
         assert judge is not None, "it has no figures"
         plot = f"{judge.__name__.rpartition('.')[0]}.plot"
         drawings = list(import_module(plot).figures(record))
-        if judge is losses:
-            timed = [speed_drawing(record, typed_record(n.record, n.path)) for n in speeds]
+        if timings:
+            timed = (speed_drawing(record, timing) for timing in timings)
             for number, drawing in enumerate(filter(None, timed)):
                 name = f"{drawing.name}-{number + 1}" if number else drawing.name
                 drawings.append(replace(drawing, name=name))
         return drawings
 
     judge = kind.verdict
+    headlines = judge.headlines(record) if judge else []
+    timings = [typed_record(n.record, n.path) for n in speeds] if judge is losses else []
+    for named_speeds, timing in zip(speeds, timings, strict=False):
+        headlines += untimed_line(record, timing, named_speeds.name)
     return Section(
         name=named.name,
         title=kind.title,
         record=document,
         tables=lambda: [t for draw in kind.tables if (t := draw(record)).row_count],
-        headlines=judge.headlines(record) if judge else [],
+        headlines=headlines,
         verdicts=to_builtins(judge.verdicts(record)) if judge else [],
         figures=figures if judge else list,
         models=document["models"],

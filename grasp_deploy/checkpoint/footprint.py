@@ -21,7 +21,7 @@ from grasp_deploy.checkpoint.limits import (
     pipeline_stages,
     tensor_parallel_sizes,
 )
-from grasp_deploy.checkpoint.read.source import resolve_model
+from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.errors import InputError
 from grasp_deploy.stats.wording import listed
 
@@ -107,7 +107,7 @@ def inspect_model(
     memory_bytes: int | None = None,
 ) -> dict[str, Any]:
     """The footprint of a model from its config.json, and of the dense model that it came from."""
-    config = read_config(resolve_model(name, revision, weights=False).directory)
+    config = read_config(resolve_config(name, revision))
     shape = model_shape(config)
     record = footprint(shape, memory_bytes).as_dict()
     if shape.pruned:

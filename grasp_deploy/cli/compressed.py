@@ -25,11 +25,9 @@ def print_family(record: dict[str, Any], output: Path) -> None:
             f"{', '.join(broken)} lost {BROKEN_NATS} nats or more even on the kind of text that it "
             "learnt from: measure before you serve, or keep more"
         )
-    member = output / record["members"][-1]["model"]
-    print_line(
-        f"wrote {output}; draw it: grasp-deploy report {path}; serve a member: grasp-deploy serve "
-        f"{member}"
-    )
+    whole = [m["model"] for m in record["members"] if m["model"] not in broken]
+    serve = f"; serve a member: grasp-deploy serve {output / whole[-1]}" if whole else ""
+    print_line(f"wrote {output}; draw it: grasp-deploy report {path}{serve}")
 
 
 def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
@@ -50,14 +48,15 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     if "bound" in record:
         print_line(_bound_sentence(record["bound"]))
     output, loss = record["output"], record["heldout_loss_pruned"]
+    command = serve_command(Path(output), config)
     if loss is not None and loss - record["heldout_loss_dense"] >= BROKEN_NATS:
         print_line(
             f"wrote {output}; it lost much even on the kind of text that it learnt from: keep "
             "more, or try grasp-deploy heal, and measure it (grasp-deploy evaluate) before you "
-            "serve it"
+            f"serve it: {command}"
         )
     else:
-        print_line(f"wrote {output}; serve it: {serve_command(Path(output), config)}")
+        print_line(f"wrote {output}; serve it: {command}")
 
 
 def serve_command(output: Path, config: CompressConfig) -> str:

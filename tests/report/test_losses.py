@@ -38,7 +38,8 @@ def record(losses: Sequence[float | None]) -> dict[str, Any]:
         for keep, loss in zip(KEEPS, losses[1:], strict=True)
     ]
     models = [model("dense"), *(model(f"keep-{keep}", keep) for keep in KEEPS)]
-    header = {"schema_version": 1, "benchmark": "family", "machine": {}, "settings": {}}
+    header = {"schema_version": 1, "benchmark": "family", "machine": {}}
+    header["settings"] = {"heldout_tokens": 512}
     return {**header, "models": models, "dense_loss": dense, "members": members}
 
 
@@ -70,6 +71,10 @@ def test_the_sentence_names_the_member_at_the_knee() -> None:
     assert line["outcome"] == "no knee"
     with pytest.raises(InputError, match="some losses are null and others are not"):
         typed(record([2.0, None, 2.1, 2.2]))
+    damaged = record(BENT)
+    damaged["members"][0]["excess_error"] = -1
+    with pytest.raises(InputError, match=r"members\[0\].excess_error.*>= 0"):
+        typed(damaged)
 
 
 def test_the_figure_has_a_point_for_each_budget_and_a_ring_at_the_knee() -> None:
@@ -100,8 +105,12 @@ def test_losses_against_the_speed_of_the_same_shapes() -> None:
     speeds["cells"][-1]["samples"] = []  # the last model's batch of 16 did not fit
     named = [NamedRecord("speed", speeds), NamedRecord("again", speeds)]
     with our_style():
-        _, drawing, twin = section_of(NamedRecord("family", record(BENT)), named).figures()
+        section = section_of(NamedRecord("family", record(BENT)), named)
+        _, drawing, twin = section.figures()
         (alone,) = section_of(NamedRecord("family", record(BENT)), named[:0]).figures()
+    assert "the record speed has no speed of keep-0.4: " in section.headlines[1]["sentence"]
+    none = throughput_record([model("other", 0.5)])
+    assert section_of(NamedRecord("family", record(BENT)), [NamedRecord("x", none)]).headlines[1:]
     assert [drawing.name, twin.name, alone.name] == [
         "loss-by-speed",
         "loss-by-speed-2",
@@ -109,7 +118,7 @@ def test_losses_against_the_speed_of_the_same_shapes() -> None:
     ]
     assert_legible(drawing)
     assert "batch 8" in axes_of(drawing).get_title(loc="left").replace("\n", " ")
-    assert [heights_of(drawing, place)[0] for place in (0, 3, 6)] == pytest.approx(BENT[:3])
-    lines = axes_of(drawing).get_lines()[:9:3]
+    assert [heights_of(drawing, place)[0] for place in (0, 5, 10)] == pytest.approx(BENT[:3])
+    lines = axes_of(drawing).get_lines()[:15:5]
     rates = [float(numpy.asarray(line.get_xdata())[0]) for line in lines]
     assert [rate / rates[0] for rate in rates] == pytest.approx([1, 1.2, 1.5], rel=0.05)

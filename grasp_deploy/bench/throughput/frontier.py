@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.bench.throughput.record import ThroughputRecord
-from grasp_deploy.report.losses.points import LossPoint, LossRecord
+from grasp_deploy.bench.throughput.record import Cell, ThroughputRecord
+from grasp_deploy.report.losses.points import LossRecord
+from grasp_deploy.stats.wording import listed
 
 if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
@@ -15,38 +16,44 @@ LABEL = "output tokens per second"
 
 
 def speed_drawing(losses: LossRecord, speeds: ThroughputRecord) -> Drawing | None:
-    """Loss against tokens per second at the largest batch that all models ran.
+    """Loss against tokens per second at the largest batch that the most models ran.
 
-    A shape has its speed whatever its weights, so models are matched by their footprints. None if
-    fewer than two were timed.
+    None if fewer than two of the models were timed.
     """
-    points, rates = [], []
-    batch, timed = _largest_common(losses, speeds)
-    for point, model in timed:
-        cell = next(c for c in speeds.cells if c.model == model and c.batch == batch)
-        points.append(point)
-        rates.append(statistics.median(cell.rates("throughput")))
-    if len(points) < 2:
+    timed = timed_cells(losses, speeds)
+    if len(timed) < 2:
         return None
     from grasp_deploy.report.losses.plot import frontier_drawing  # it needs matplotlib
 
-    note = f"{losses.text}; {speeds.settings.title}, batch {batch}"
-    return frontier_drawing("speed", note, LABEL, points, rates, more_is_better=True)
+    rates = {place: cell.rates("throughput") for place, cell in timed.items()}
+    middles = {place: statistics.median(values) for place, values in rates.items()}
+    spans = {place: (min(values), max(values)) for place, values in rates.items()}
+    batch = next(iter(timed.values())).batch
+    note = f"{losses.text}; {speeds.settings.title}, batch {batch}; bars: range of repetitions"
+    return frontier_drawing("speed", note, LABEL, losses.points, middles, spans)
 
 
-def _largest_common(
-    losses: LossRecord, speeds: ThroughputRecord
-) -> tuple[int, list[tuple[LossPoint, str]]]:
-    """The largest batch at which the most models ran, and these with their names in `speeds`."""
-    batches = sorted({cell.batch for cell in speeds.cells}, reverse=True)
-    found = []
-    for batch in batches:
-        ran = {c.model for c in speeds.cells if c.batch == batch and c.rates("throughput")}
-        models = [model for model in speeds.models if model.name in ran]
-        pairs = [
-            (point, model.name)
-            for point in losses.points
-            if (model := next((m for m in models if m.footprint == point.footprint), None))
-        ]
-        found.append((batch, pairs))
-    return max(found, key=lambda each: len(each[1]))
+def untimed_line(losses: LossRecord, speeds: ThroughputRecord, name: str) -> list[dict[str, Any]]:
+    """A headline on the models that the record `name` has not timed; none where it has all."""
+    timed = timed_cells(losses, speeds)
+    without = [point.name for place, point in enumerate(losses.points) if place not in timed]
+    if not without:
+        return []
+    why = "nothing of that shape ran at the batch that most ran"
+    sentence = f"the record {name} has no speed of {listed(without)}: {why}."
+    line = {"benchmark": losses.benchmark, "baseline": losses.points[0].name}
+    return [{**line, "model": "all", "outcome": "not timed", "sentence": sentence}]
+
+
+def timed_cells(losses: LossRecord, speeds: ThroughputRecord) -> dict[int, Cell]:
+    """The cell of each model that was timed at one batch, by its place among the losses.
+
+    A shape has its speed whatever its weights, so models are matched by their footprints.
+    """
+    found: dict[int, dict[int, Cell]] = {}
+    footprints = speeds.footprints
+    for cell in speeds.cells:
+        for place, point in enumerate(losses.points):
+            if cell.rates("throughput") and footprints[cell.model] == point.footprint:
+                found.setdefault(cell.batch, {}).setdefault(place, cell)
+    return max(found.items(), key=lambda each: (len(each[1]), each[0]), default=(0, {}))[1]

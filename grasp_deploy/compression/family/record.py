@@ -18,6 +18,7 @@ KIND = "family"
 DENSE = "dense"
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Loss = Annotated[float, Meta(ge=0, le=1e3)]
+Excess = Annotated[float, Meta(ge=-1e3, le=1e3)]
 
 
 class FamilyModel(Struct):
@@ -36,16 +37,22 @@ class Member(Struct):
     kept_cost: Amount
     budget: Amount
     heldout_loss: Loss | None  # nats per token
-    excess: float | None  # above the dense model's
-    excess_error: float | None  # standard error over the held-out sequences; null for one
+    excess: Excess | None  # above the dense model's
+    excess_error: Loss | None  # standard error over the held-out sequences; null for one
     seconds: dict[str, float]  # by stage; the model's own text is written once for all
+
+
+class FamilySettings(Struct):
+    """What a figure says of the held-out text."""
+
+    heldout_tokens: Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class FamilyRecord(Struct):
     """The dense model and its members, the largest first."""
 
     benchmark: str
-    settings: dict[str, Any]
+    settings: FamilySettings
     models: Annotated[list[FamilyModel], Meta(min_length=2)]
     dense_loss: Loss | None
     members: Annotated[list[Member], Meta(min_length=1)]
@@ -72,7 +79,7 @@ class FamilyRecord(Struct):
     @property
     def text(self) -> str:
         """The number of held-out tokens."""
-        return f"{self.settings.get('heldout_tokens', 0):,} held-out tokens"
+        return f"{self.settings.heldout_tokens:,} held-out tokens"
 
 
 def family_record(made: Sequence[Compressed], config: CompressConfig) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from grasp_deploy.checkpoint.footprint import Footprint
 from grasp_deploy.report.losses.points import LossPoint
 
 Loss = Annotated[float, Meta(ge=0, le=710)]  # beyond it there is no perplexity
+Excess = Annotated[float, Meta(ge=-710, le=710)]
 
 
 class LossModel(Struct):
@@ -19,25 +20,33 @@ class LossModel(Struct):
     footprint: Footprint
 
 
+class DocumentMean(Struct):
+    """The perplexity where each document counts once, however long it is."""
+
+    perplexity: Annotated[float, Meta(ge=1)]
+    loss_nats_per_token: Loss
+    standard_error: Loss | None
+
+
 class LossCell(Struct):
     """One model's loss; `excess_nats` is what it lost against the first one, null for that."""
 
     model: str
-    perplexity: float
-    perplexity_interval: list[float] | None  # 95 %
+    perplexity: Annotated[float, Meta(ge=1)]
+    perplexity_interval: tuple[float, float] | None  # 95 %
     bits_per_byte: float | None
     loss_nats_per_token: Loss
-    standard_error: float | None
+    standard_error: Loss | None
     tokens: Annotated[int, Meta(ge=1)]
     tokens_counted: str
     bytes: int | None
     data: dict[str, Any]
     dtype: str
     seconds: float
-    excess_nats: float | None
-    excess_error: float | None  # paired over sequences or documents
+    excess_nats: Excess | None
+    excess_error: Loss | None  # paired over sequences or documents
     calibrated_on_share: float | None
-    mean_over_documents: dict[str, float | None] | None
+    mean_over_documents: DocumentMean | None
 
 
 class PerplexityRecord(Struct):
@@ -51,6 +60,8 @@ class PerplexityRecord(Struct):
     def __post_init__(self) -> None:
         if [cell.model for cell in self.cells] != [model.name for model in self.models]:
             raise ValueError("its cells are not one for each model, in their order")
+        if len({cell.mean_over_documents is None for cell in self.cells}) > 1:
+            raise ValueError("some cells have a mean_over_documents and others have none")
 
     @property
     def points(self) -> list[LossPoint]:

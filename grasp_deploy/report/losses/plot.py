@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -27,7 +27,7 @@ def figures(record: LossRecord) -> Iterator[Drawing]:
     """All models by size; nothing for fewer than two losses."""
     if len(points := record.points) > 1:
         unit, name = (2**30, "GiB") if by_size(points)[0][0] >= 2**30 else (2**20, "MiB")
-        sizes = [size / unit for size, _ in by_size(points)]
+        sizes = {place: size / unit for place, (size, _) in enumerate(by_size(points))}
         note = f"{record.text}; bars: one standard error"
         yield frontier_drawing("size", note, f"weights, {name}", points, sizes)
 
@@ -37,22 +37,31 @@ def frontier_drawing(
     note: str,
     label: str,
     points: Sequence[LossPoint],
-    values: Sequence[float],
-    more_is_better: bool = False,
+    values: Mapping[int, float],
+    spans: Mapping[int, tuple[float, float]] | None = None,
 ) -> Drawing:
-    """Loss `by` the `values` of points, with a line through those that no other beats."""
+    """Loss `by` the `values` of points, by their places, and a line through the best.
+
+    Values with `spans` between which they were measured are better the larger they are, others the
+    smaller.
+    """
     title = f"Loss against {by}"
     axes = new_axes(title, note)
-    losses = [point.loss for point in points]
     handles: list[Artist] = []
-    for index, (point, value) in enumerate(zip(points, values, strict=True)):
-        color, marker = color_of(index), MARKERS[index % len(MARKERS)]
+    for place, value in values.items():
+        point, color, marker = points[place], color_of(place), MARKERS[place % len(MARKERS)]
+        across = None
+        if spans is not None:
+            low, high = spans[place]
+            across = [[value - low], [high - value]]
         error = point.error or 0.0
-        axes.errorbar(value, point.loss, yerr=error, color=color, marker=marker, capsize=3)
-        handles.append(line_handle(index, point.name))
-    signed = [-value if more_is_better else value for value in values]
-    frontier, knee = frontier_and_knee(list(zip(signed, losses, strict=True)))
-    best = [(values[place], losses[place]) for place in frontier]
+        axes.errorbar(
+            value, point.loss, yerr=error, xerr=across, color=color, marker=marker, capsize=3
+        )
+        handles.append(line_handle(place, point.name))
+    curve = [(-v if spans else v, points[place].loss) for place, v in values.items()]
+    frontier, knee = frontier_and_knee(curve)
+    best = [(abs(curve[index][0]), curve[index][1]) for index in frontier]
     axes.plot(*zip(*best, strict=True), color=MUTED, linewidth=1.4, zorder=1)
     handles.append(key_handle("frontier: none is better in both"))
     if knee is not None:
@@ -63,7 +72,8 @@ def frontier_drawing(
             "linestyle": "none",
             "fillstyle": "none",
         }
-        axes.plot([values[knee]], [losses[knee]], color=KNEE_COLOR, markeredgewidth=1.6, **ring)
+        x, y = abs(curve[knee][0]), curve[knee][1]
+        axes.plot([x], [y], color=KNEE_COLOR, markeredgewidth=1.6, **ring)
         handles.append(Line2D([], [], color=KNEE_COLOR, label="knee", **ring))
     axes.margins(0.08)
     axes.set_xlabel(label)
