@@ -23,7 +23,7 @@ FROM_THE_REPOSITORY = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "examples/*.py"),
     *("benchmarks/*.md", "benchmarks/results/*.json", "benchmarks/figures/*.png"),
     *("serving/*.md", "serving/Dockerfile", "serving/clients/*", "grasp_deploy/demo/model/*.md"),
-    *("serving/kubernetes/*.*", "serving/kubernetes/*/*.yaml"),
+    *("serving/kubernetes/*.*", "serving/kubernetes/*/*.yaml", "serving/monitoring/*.*"),
 )
 OPTIONS = "<!-- options of CompressConfig -->"
 
