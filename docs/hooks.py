@@ -23,6 +23,7 @@ FROM_THE_REPOSITORY = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "examples/*.py"),
     *("benchmarks/*.md", "benchmarks/results/*.json", "benchmarks/figures/*.png"),
     *("serving/*.md", "serving/Dockerfile", "serving/clients/*", "grasp_deploy/demo/model/*.md"),
+    *("serving/kubernetes/*.*", "serving/kubernetes/*/*.yaml", "serving/monitoring/*.*"),
 )
 OPTIONS = "<!-- options of CompressConfig -->"
 
@@ -39,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links of a page as they are in the site, where `docs/` and the repository's root are one."""
     if page.file.src_uri.count("/"):
-        return markdown
+        return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
     markdown = markdown.replace(OPTIONS, "\n".join(option_rows()))
     return re.sub(r"\]\((?:\.\./|docs/)", "](", markdown)
 

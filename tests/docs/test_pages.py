@@ -18,7 +18,7 @@ import typer
 from grasp_deploy.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (".", "docs", "benchmarks", "serving")
+FOLDERS = (".", "docs", "benchmarks", "serving", "serving/kubernetes", "serving/monitoring")
 PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
 PROSE = [path for path in PAGES if path.name != "LOG.md"]
 INVENTED = ("bench/load", "criteria/activation", "bench/NAME")  # the how-tos' own examples

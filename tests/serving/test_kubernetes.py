@@ -1,0 +1,195 @@
+"""The manifests follow Kubernetes' schemas, agree with each other, and say what the code does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from grasp_deploy.engine.flags import read_flags
+from grasp_deploy.engine.serve import DRAIN_SECONDS, EXIT_SECONDS, PORT
+from grasp_deploy.version import __version__
+from tests.cli.command import SHORT, needs_vllm
+
+ROOT = Path(__file__).parents[2]
+KUBERNETES = ROOT / "serving" / "kubernetes"
+PLAIN = ["base/server", "base/traffic", "base/scaling", "storage", "compress-job"]
+PLAIN += ["leaderworkerset"]
+CUSTOM = {"PodMonitor", "LeaderWorkerSet"}  # no registry has schemas for both
+OLDEST, NEWEST = "1.30", "1.37"
+Document = dict[str, Any]
+
+
+def documents(name: str) -> list[Document]:
+    return list(yaml.safe_load_all((KUBERNETES / f"{name}.yaml").read_text()))
+
+
+def kustomized() -> list[Document]:
+    """What the README's command makes of all."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    readme = (KUBERNETES / "README.md").read_text()
+    (line,) = re.findall(r"^kubectl kustomize [^#\n]*", readme, flags=re.MULTILINE)
+    done = subprocess.run(
+        shlex.split(line), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def validate(document: Document, version: str) -> None:
+    reason = "kubernetes-validate is not installed: pip install .[dev]"
+    module = pytest.importorskip("kubernetes_validate", reason=reason)
+    if document["kind"] not in CUSTOM:
+        module.validate(document, version, strict=True)
+
+
+GROUP = documents("leaderworkerset")[0]["spec"]["leaderWorkerTemplate"]
+PODS = {
+    "server": documents("base/server")[0]["spec"]["template"],
+    "job": documents("compress-job")[0]["spec"]["template"],
+    "leader": GROUP["leaderTemplate"],
+    "worker": GROUP["workerTemplate"],
+}
+
+
+def serve_flags(pod: Document) -> list[str]:
+    """What stands behind `--`, with Kubernetes' variables filled in."""
+    arguments = pod["spec"]["containers"][0]["args"]
+    assert arguments[:2] == ["/model", "--"]
+    return [re.sub(r"\$\(LWS_\w+\)", "2", flag).replace("$(MODEL)", "m") for flag in arguments[2:]]
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_file_follows_the_schemas(name: str, version: str) -> None:
+    for document in documents(name):
+        validate(document, version)
+
+
+def test_dense_and_pruned_are_told_apart_by_every_selector() -> None:
+    made = kustomized()
+    names = [(document["kind"], document["metadata"]["name"]) for document in made]
+    assert len(set(names)) == len(names)
+    for document in made:
+        validate(document, NEWEST)
+        assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "grasp"
+    for model in ("dense", "pruned"):
+        mine = {d["kind"]: d["spec"] for d in made if d["metadata"]["name"] == f"grasp-{model}"}
+        assert {"Deployment", "Service", "NetworkPolicy", "HorizontalPodAutoscaler"} < mine.keys()
+        labels = mine["Deployment"]["template"]["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == model
+        assert mine["Service"]["selector"] == labels
+        assert mine["NetworkPolicy"]["podSelector"]["matchLabels"] == labels
+        for kind in ("Deployment", "PodDisruptionBudget", "PodMonitor"):
+            assert mine[kind]["selector"]["matchLabels"] == labels, kind
+        assert mine["HorizontalPodAutoscaler"]["scaleTargetRef"]["name"] == f"grasp-{model}"
+
+
+@pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
+def test_pods_run_as_the_images_user_and_write_only_where_a_volume_lies(pod: Document) -> None:
+    dockerfile = (ROOT / "serving" / "Dockerfile").read_text()
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    (user,) = re.findall(r"^USER (\d+)$", dockerfile, flags=re.MULTILINE)
+    assert spec["securityContext"]["runAsUser"] == int(user)
+    assert spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["image"] in ("grasp-deploy", f"registry.example/grasp-deploy:{__version__}")
+    assert not spec["enableServiceLinks"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounted.keys() == {volume["name"] for volume in spec["volumes"]}
+    (home,) = re.findall(r"^ENV HOME=(\S+)", dockerfile, flags=re.MULTILINE)
+    assert {home, "/tmp"} < set(mounted.values())
+
+
+@pytest.mark.parametrize("name", ["server", "leader"])
+def test_a_server_listens_where_it_is_asked_and_has_the_time_to_drain(name: str) -> None:
+    spec, (container,) = PODS[name]["spec"], PODS[name]["spec"]["containers"]
+    sleep_seconds = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    flags = read_flags(serve_flags(PODS[name]))
+    end_seconds = sleep_seconds + DRAIN_SECONDS + EXIT_SECONDS
+    assert flags.shutdown_timeout is None and end_seconds < spec["terminationGracePeriodSeconds"]
+    assert (flags.host, flags.port) == ("0.0.0.0", PORT)
+    assert container["ports"] == [{"name": "http", "containerPort": PORT}]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/health", "port": "http"}
+    startup = container["startupProbe"]
+    assert startup["failureThreshold"] * startup["periodSeconds"] >= 600
+
+
+def test_the_groups_pods_share_one_model_over_all_their_gpus() -> None:
+    leader, worker = serve_flags(PODS["leader"]), serve_flags(PODS["worker"])
+    assert set(worker) - set(leader) == {"--headless"}
+    web = ("--host", "--port", "--served-model-name")
+    assert all(flag.startswith(web) for flag in set(leader) - set(worker))
+    first, second = (PODS[name]["spec"]["containers"][0] for name in ("leader", "worker"))
+    gpus = int(first["resources"]["limits"]["nvidia.com/gpu"])
+    assert first["resources"] == second["resources"]
+    assert read_flags(leader).workers == GROUP["size"] * gpus
+    asleep = [end["lifecycle"]["preStop"]["sleep"]["seconds"] for end in (first, second)]
+    assert asleep[0] + DRAIN_SECONDS + EXIT_SECONDS <= asleep[1], "the worker leaves last"
+    service = documents("leaderworkerset")[1]
+    assert service["spec"]["selector"] == PODS["leader"]["metadata"]["labels"]
+
+
+def test_what_reaches_the_servers_names_their_port() -> None:
+    service, policy, monitor = (document["spec"] for document in documents("base/traffic"))
+    assert service["ports"] == [{"name": "http", "port": PORT, "targetPort": "http"}]
+    assert policy["ingress"][0]["ports"] == [{"port": "http"}] and "egress" not in policy
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("http", "/metrics")
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_vllm_knows_every_flag() -> None:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = make_arg_parser(FlexibleArgumentParser())
+    models = documents("production-stack-values")[0]["servingEngineSpec"]["modelSpec"]
+    lines = [serve_flags(PODS[name]) for name in ("server", "leader", "worker")]
+    for flags in (*lines, *(model["vllmConfig"]["extraArgs"] for model in models)):
+        parser.parse_args(flags)
+
+
+def test_the_charts_models_are_two_folders_of_the_claim_and_drain_in_time() -> None:
+    models = documents("production-stack-values")[0]["servingEngineSpec"]["modelSpec"]
+    assert [model["name"] for model in models] == ["dense", "pruned"]
+    for model in models:
+        assert model["modelURL"] == f"/models/{model['name']}"
+        assert model["tag"] == __version__
+        arguments = model["vllmConfig"]["extraArgs"]
+        assert arguments[:2] == ["--served-model-name", model["name"]]
+        assert read_flags(arguments).shutdown_timeout == DRAIN_SECONDS < 30  # Kubernetes' default
+
+
+def test_the_autoscaler_asks_for_the_metric_that_the_adapter_offers() -> None:
+    (rule,) = documents("prometheus-adapter-values")[0]["rules"]["custom"]
+    (metric,) = documents("base/scaling")[0]["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+    assert re.fullmatch(rule["name"]["matches"], rule["seriesQuery"].partition("{")[0])
+
+
+@pytest.mark.slow
+def test_the_jobs_command_compresses(demo_model: Path, tmp_path: Path) -> None:
+    (container,) = PODS["job"]["spec"]["containers"]
+    assert container["command"] == ["python3"]
+    (tmp_path / "dense").symlink_to(demo_model)
+    words = [word.replace("/models", str(tmp_path)) for word in container["args"]]
+    command = [sys.executable, *words, *SHORT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "pruned" / "config.json").is_file()
