@@ -85,10 +85,13 @@ class PreparedRun:
 
     @cached_property
     def blocks(self) -> CalibrationBlocks:
-        """Sequences to learn from and to hold out; of several sources a share of each."""
+        """Sequences to learn from and to hold out; of several sources a share of each.
+
+        A bound on the loss is held on other documents than those that were learnt from.
+        """
         token_ids = self.text.token_ids
         if not self.text.parts:
-            return CalibrationBlocks.split(token_ids)
+            return CalibrationBlocks.split(token_ids, apart=self.config.is_bound)
         is_heldout = self._heldout_source >= 0
         return CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout])
 
@@ -108,7 +111,9 @@ class PreparedRun:
         """
         source = torch.full((len(self.text.token_ids),), -1)
         for index, places in enumerate(places_of([part.sequences for part in self.text.parts])):
-            source[CalibrationBlocks.split(places.flip(0)).heldout] = index
+            ordered = places if self.config.is_bound else places.flip(0)
+            blocks = CalibrationBlocks.split(ordered, apart=self.config.is_bound)
+            source[blocks.heldout] = index
         return source
 
     @property

@@ -25,11 +25,20 @@ class CalibrationBlocks:
     heldout: Tensor  # (h, T) int64; may be empty
 
     @classmethod
-    def split(cls, sequences: Tensor, heldout_share: float = 1 / 16) -> CalibrationBlocks:
-        """Hold out an evenly spread share of `(n, T)` sequences; at least one of two or more."""
+    def split(
+        cls, sequences: Tensor, heldout_share: float = 1 / 16, *, apart: bool = False
+    ) -> CalibrationBlocks:
+        """Hold out a share of `(n, T)` sequences; at least one of two or more.
+
+        They are spread evenly, among sequences of the same documents; or with `apart` all at the
+        end, where they tell what other documents lose.
+        """
         count = max(1, round(len(sequences) * heldout_share)) if len(sequences) > 1 else 0
+        places = torch.linspace(0, len(sequences) - 1, count).round().long()
+        if apart:
+            places = torch.arange(len(sequences) - count, len(sequences))
         is_heldout = torch.zeros(len(sequences), dtype=torch.bool)
-        is_heldout[torch.linspace(0, len(sequences) - 1, count).round().long()] = True
+        is_heldout[places] = True
         return cls(train=sequences[~is_heldout], heldout=sequences[is_heldout])
 
 

@@ -24,6 +24,9 @@ def test_a_share_is_held_out_evenly_and_nothing_is_lost() -> None:
     assert sorted([*split.train.flatten().tolist(), 0, 21, 42, 63]) == list(range(64))
     sizes = {n: len(CalibrationBlocks.split(sequences[:n]).heldout) for n in (1, 2, 16)}
     assert sizes == {1: 0, 2: 1, 16: 1}
+    assert CalibrationBlocks.split(sequences, apart=True).heldout.flatten().tolist() == [
+        *range(60, 64)
+    ]
 
 
 def test_an_epoch_takes_every_sequence_once_in_an_order_of_its_own() -> None:

@@ -70,7 +70,8 @@ def _last_within(
         raise InputError(
             f"even the first step, to keep {beyond['keep']:g}, costs {beyond['excess']:+.4f} ± "
             f"{beyond['excess_error']:.4f} nats per token on held-out text, over the bound of "
-            f"{bound:.4g}: allow more, or take smaller steps with --set bound-step=0.01"
+            f"{bound:.4g}: allow more, measure better with more --calibration-sequences, or take "
+            "smaller steps with --set bound-step=0.01"
         )
     plan, part = held
     record = {"nats": bound, **_cost_of(plan), "next": beyond}

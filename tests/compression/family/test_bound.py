@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.excess import is_beyond
 from grasp_deploy.compression.family.bound import compress_within
+from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.result import Compressed, compression_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
@@ -73,12 +76,35 @@ def test_bounds_need_sequences_to_compare(make_config: MakeConfig, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("sources", [("text.txt",), ("text.txt", "text.txt@train")])
+def test_a_bound_is_held_on_the_end_of_each_text(
+    make_config: MakeConfig, sources: tuple[str, ...]
+) -> None:
+    """There other documents stand than those that were learnt from."""
+    folder = Path(make_config(keep=0.5).calibration[0]).parent
+    texts = (*(str(folder / source) for source in sources), "self=0")
+    run = prepare(make_config(max_loss=0.1, calibration=texts))
+    count = len(run.blocks.heldout)
+    assert count > 2 and run.blocks.heldout.equal(run.text.token_ids[-count:])
+    spread = prepare(make_config(keep=0.5, calibration=texts))
+    assert not spread.blocks.heldout.equal(spread.text.token_ids[-count:])
+
+
+@pytest.mark.parametrize(
+    ("excess", "error", "beyond"),
+    [(0.05, 0.04, False), (0.05, 0.06, True), (-0.5, 0.09, False), (-0.5, 0.11, True)],
+)
+def test_a_gain_leaves_no_more_room(
+    made: Compressed, excess: float, error: float, beyond: bool
+) -> None:
+    provenance = {**made.plan.provenance, "excess": excess, "excess_error": error}
+    assert is_beyond(replace(made.plan, provenance=provenance), 0.1) == beyond
+
+
 def test_a_bound_beside_a_budget(make_config: MakeConfig, tmp_path: Path) -> None:
-    """A budget within the bound is made as without it; one beyond it leaves nothing behind."""
+    """A budget within the bound is made; one beyond it leaves nothing behind."""
     quick = {"keep": 0.5, "method": "obs", "scale_epochs": 0}
     made = compress(make_config(**quick, max_loss=90.0), tmp_path / "bounded")
-    plain = compress(make_config(**quick), tmp_path / "plain")
-    assert made.plan.mask.equal(plain.plan.mask)
     excess, error = (made.plan.provenance[name] for name in ("excess", "excess_error"))
     record = compression_record(made)
     lost = record["heldout_loss_pruned"] - record["heldout_loss_dense"]
