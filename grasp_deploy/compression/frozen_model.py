@@ -40,7 +40,6 @@ class Reached:
 
     limit: float  # of that budget
     mask: Tensor  # (N,) bool
-    multipliers: Tensor  # (n,) scales of units, then of norms where those are learnt
     workspace: Workspace  # with its refitted columns
 
 

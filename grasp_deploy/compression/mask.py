@@ -98,15 +98,13 @@ def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[tuple[float,
 def learn_scales(frozen: FrozenModel, mask: Tensor) -> tuple[Tensor, Tensor | None]:
     """`(N,)` scales of a `(N,)` mask, and `(2L + 1, d)` scales of the norms, if those are learnt.
 
-    All are 1 at the start, and stay 1 wherever a unit is removed.
+    All are 1 at the start, and stay 1 wherever a unit is removed. Those of a larger budget are no
+    start for a member of a family: each pass over the same text would fit it closer, and no other.
     """
     run, schedule, config = frozen.run, frozen.run.scale_schedule, frozen.run.config
     norms = (2 * run.budget.units.layers + 1, frozen.model.config.hidden_size)
     hidden = math.prod(norms) if config.norm_scales and config.scale_epochs else 0
     start = torch.ones(len(mask) + hidden, device=run.device)
-    if frozen.before is not None:  # a larger budget's are nearer than 1
-        start = frozen.before.multipliers.clone()
-        start[: len(mask)][~mask] = 1
     values = frozen.learn(
         "scales",
         start,

@@ -1,7 +1,7 @@
 """A family of checkpoints from one run: falling budgets, masks within masks.
 
-Text, scores and rounds are shared. A member begins with the mask, the refitted columns and the
-scales of the member before it, so what a larger budget has removed never comes back.
+Text, scores and rounds are shared. A member begins with the mask and the refitted columns of the
+member before it, so what a larger budget has removed never comes back.
 """
 
 from __future__ import annotations

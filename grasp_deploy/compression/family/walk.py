@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression.compress import plan_of, write_planned
 from grasp_deploy.compression.excess import with_excess
@@ -19,8 +17,8 @@ from grasp_deploy.files.progress import OnProgress
 class Walk:
     """A model under one budget after the other; it is loaded when it is needed.
 
-    Each budget has its part of the workspace, by its name. The next goes on from the mask, the
-    refitted columns and the scales of the one before.
+    Each budget has its part of the workspace, by its name. The next goes on from the mask and the
+    refitted columns of the one before.
     """
 
     def __init__(self, run: PreparedRun, workspace: Workspace, on_progress: OnProgress) -> None:
@@ -55,10 +53,8 @@ class Walk:
         """Begin the next budget at a plan; what an earlier one has saved is needed no more."""
         if self._before is not None:
             self._before.workspace.drop()
-        norms = [] if plan.norm_scales is None else [plan.norm_scales.flatten()]
-        multipliers = torch.cat([plan.scales, *norms]).to(self._run.device)
         limit, mask = plan.provenance["budget"]["limit"], plan.mask.to(self._run.device)
-        self._before = Reached(limit, mask, multipliers, self._workspace.part(name))
+        self._before = Reached(limit, mask, self._workspace.part(name))
 
     def _shown(self, name: str) -> OnProgress:
         return lambda row: self._on_progress({**row, "member": name})
