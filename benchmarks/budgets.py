@@ -6,7 +6,8 @@ record again with `python -m benchmarks.report`.
 
     python -m benchmarks.budgets --model ../shared/models/stories260K \
         --calibration ../shared/data/tinystories/train.txt --sequences 256 --sequence-length 256 \
-        --evaluate stories=../shared/data/tinystories/heldout.txt --max-loss 0.02,0.05,0.1,0.3
+        --evaluate stories=../shared/data/tinystories/heldout.txt --evaluation-blocks 60 \
+        --max-loss 0.1,0.3
 """
 
 from __future__ import annotations
