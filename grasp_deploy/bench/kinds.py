@@ -107,18 +107,19 @@ def section_of(named: NamedRecord, speeds: Sequence[NamedRecord] = ()) -> Sectio
         assert judge is not None, "it has no figures"
         plot = f"{judge.__name__.rpartition('.')[0]}.plot"
         drawings = list(import_module(plot).figures(record))
-        if timings:
-            timed = (speed_drawing(record, timing) for timing in timings)
-            for number, drawing in enumerate(filter(None, timed)):
-                name = f"{drawing.name}-{number + 1}" if number else drawing.name
-                drawings.append(replace(drawing, name=name))
+        by_speed = (speed_drawing(record, timing) for timing in timings)
+        for number, drawing in enumerate(filter(None, by_speed)):
+            name = f"{drawing.name}-{number + 1}" if number else drawing.name
+            drawings.append(replace(drawing, name=name))
         return drawings
 
     judge = kind.verdict
     headlines = judge.headlines(record) if judge else []
-    timings = [typed_record(n.record, n.path) for n in speeds] if judge is losses else []
-    for named_speeds, timing in zip(speeds, timings, strict=False):
-        headlines += untimed_line(record, timing, named_speeds.name)
+    timings = []
+    if judge is losses:
+        for timed in speeds:
+            timings.append(typed_record(timed.record, timed.path))
+            headlines += untimed_line(record, timings[-1], timed.name)
     return Section(
         name=named.name,
         title=kind.title,
