@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
+
+from grasp_deploy.pruning.layout import device_of
 
 
 class PreallocatedLayer(DynamicLayer):
     """A layer's keys and values in tensors with room for all; attention sees what is there."""
 
-    def __init__(self, attention: Any, batch: int, tokens: int) -> None:
+    def __init__(self, attention: Any, batch: int, tokens: int, device: torch.device) -> None:
         super().__init__()
-        weight, width = attention.k_proj.weight, attention.head_dim
-        heads = attention.k_proj.out_features // width
-        self.all_keys, self.all_values = weight.new_zeros(2, batch, heads, tokens, width)
+        width = attention.head_dim
+        shape = (2, batch, attention.k_proj.out_features // width, tokens, width)
+        dtype = attention.k_proj.weight.dtype
+        self.all_keys, self.all_values = torch.zeros(shape, dtype=dtype, device=device)
         self.lazy_initialization(self.all_keys, self.all_values)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -42,4 +46,5 @@ def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
     if any(dynamic.is_sliding):
         return dynamic
     decoder: Any = model.model
-    return Cache([PreallocatedLayer(layer.self_attn, batch, tokens) for layer in decoder.layers])
+    device, attentions = device_of(model), [layer.self_attn for layer in decoder.layers]
+    return Cache([PreallocatedLayer(each, batch, tokens, device) for each in attentions])

@@ -11,8 +11,10 @@ from grasp_deploy.cli.bench import bench_app
 from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, silence_libraries, tidy_process
 from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.fit import fit_command
+from grasp_deploy.cli.ranks import is_under_torchrun
 from grasp_deploy.cli.report import report_command
 from grasp_deploy.cli.table import table_command
+from grasp_deploy.errors import InputError
 from grasp_deploy.version import __version__
 
 app = typer.Typer(
@@ -46,6 +48,7 @@ def main() -> None:
 
 @app.callback(invoke_without_command=True)
 def _global_options(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the release.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Log stages, files and engines to stderr.")
@@ -54,6 +57,11 @@ def _global_options(
     if version:
         print(f"grasp-deploy {__version__}")
         raise typer.Exit
+    if is_under_torchrun() and context.invoked_subcommand != "compress":
+        raise InputError(
+            f"{context.invoked_subcommand} runs in one process: start it without torchrun, which "
+            "only compress can use"
+        )
     if verbose:
         log_to_stderr()
     else:

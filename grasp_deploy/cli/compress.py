@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,7 @@ from grasp_deploy.cli.options import (
     running_option,
     with_parameters,
 )
+from grasp_deploy.cli.ranks import joined_ranks
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
@@ -76,7 +78,8 @@ def compress_command(
 
     Several shares, as in --keep 0.8,0.6,0.4, make a family: OUTPUT then holds a checkpoint of each.
     """
-    record = run_compress(config, output, shard_size, resume, overwrite)
+    with joined_ranks(config.device):
+        record = run_compress(config, output, shard_size, resume, overwrite)
     if as_json:
         print_json(record)
     elif config.family:
@@ -240,14 +243,16 @@ def run_compress(
     from grasp_deploy.compression.family.run import compress_family
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
+    from grasp_deploy.files.progress import ignore_progress
+    from grasp_deploy.pruning.ranks import is_lead
     from grasp_deploy.report.progress import stage_bars
 
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     shard_bytes = parse_bytes(shard_size, "--shard-size")
-    if resume and overwrite and Workspace.begun_with(output, config):
+    if resume and overwrite and is_lead() and Workspace.begun_with(output, config):
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
-        with stage_bars(stderr) as show:
+        with stage_bars(stderr) if is_lead() else nullcontext(ignore_progress) as show:
             options |= {"shard_bytes": shard_bytes, "on_progress": show}
             if config.family:
                 return compress_family(config, output, **options)

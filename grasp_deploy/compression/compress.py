@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.pruning.ranks import from_lead, is_lead, leave
 
 Learnt = tuple[Plan, dict[str, Path], Workspace]  # the files of its fitted tensors; its metrics
 
@@ -70,19 +72,27 @@ def make_checkpoint(
 ) -> Compressed:
     """Learn a plan and write its checkpoint, unless a killed run has done so already."""
     output = Path(output)
-    refuse_unfinished_family(output)
-    refuse_existing(output, overwrite=overwrite or resume)
+    if is_lead():
+        refuse_unfinished_family(output)
+        refuse_existing(output, overwrite=overwrite or resume)
     run = prepare(config)
     check_measurable(run)
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     with Workspace.open(output, config, run.identity, **options) as workspace:
-        plan = finished_plan(output, run) if resume else None
+        plan = from_lead(finished_plan(output, run) if resume and is_lead() else None)
         if plan is None:  # else the run was killed behind its end
-            size_bytes = run.predicted_bytes
-            with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
+            with place_for(output, overwrite, run) as staging:
                 plan, fitted, part = learn(run, workspace)
-                write_planned(plan, fitted, run, part, staging, shard_bytes, on_progress)
+                if leave():
+                    write_planned(plan, fitted, run, part, staging, shard_bytes, on_progress)
     return compressed(output, plan, run)
+
+
+def place_for(output: Path, overwrite: bool, run: PreparedRun) -> AbstractContextManager[Path]:
+    """A folder to write the checkpoint into, on the rank that writes it."""
+    if not is_lead():
+        return nullcontext(output)
+    return staged_directory(output, overwrite=overwrite, size_bytes=run.predicted_bytes)
 
 
 def compressed(output: Path, plan: Plan, run: PreparedRun) -> Compressed:

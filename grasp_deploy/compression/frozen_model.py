@@ -17,16 +17,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.own_text import STAGE as OWN_TEXT
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
-from grasp_deploy.compression.resume import StageResult, Workspace
+from grasp_deploy.compression.resume import COLUMNS, StageResult, Workspace
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
+from grasp_deploy.pruning.ranks import add_up, is_joined, part_of
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.training import LearningState, StepRecord, freeze
 
@@ -59,7 +61,8 @@ class FrozenModel:
         """
         config = run.config
         if model is None:
-            model = load_checked(run.source.directory, run.device, config.dtype, config.attention)
+            load = load_divided if is_joined() else load_checked
+            model = load(run.source.directory, run.device, config.dtype, config.attention)
         _refuse_infinite_weights(model, run)
         run = with_own_text(run, model, workspace, on_progress)
         freeze(model, config.gradient_checkpointing)
@@ -217,8 +220,8 @@ class FrozenModel:
 
     def _put(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The vectors among tensors; the columns among them are put into the model."""
-        vectors = {name: t.to(self.run.device) for name, t in tensors.items() if t.dim() == 1}
-        columns = {name: tensor for name, tensor in tensors.items() if name not in vectors}
+        columns = {name: tensor for name, tensor in tensors.items() if COLUMNS in name}
+        vectors = {n: t.to(self.run.device) for n, t in tensors.items() if n not in columns}
         if columns:
             self.outputs.reset()
             self.outputs.load(vectors["mask"], columns)
@@ -233,8 +236,12 @@ class FrozenModel:
 
 def _refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
     """Raise InputError for NaN or infinity: in the row of a rare token no loss would show it."""
-    for name, weight in model.named_parameters():
-        if not bool(weight.isfinite().all()):
+    weights = dict(model.named_parameters())
+    parts = [part_of(weight) for weight in weights.values()]
+    found = torch.tensor([0 if bool(part.isfinite().all()) else 1 for part in parts])
+    add_up(found)
+    for (name, weight), infinite in zip(weights.items(), found, strict=True):
+        if infinite:
             raise InputError(
                 f"{name} of {run.source.name} holds numbers that are not finite in {weight.dtype}: "
                 "fetch the model again, or try --dtype float32"

@@ -21,6 +21,8 @@ from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.data import own_places
 from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.pruning.layout import device_of
+from grasp_deploy.pruning.ranks import add_up, dealt
 
 STAGE = "own-text"
 MOST_ROWS = 128  # written at once: a step reads the weights once for all of them
@@ -86,10 +88,11 @@ def write_rows(
     """`(count, length)` int64 on the CPU: texts that a model writes, one behind the other.
 
     Where one of `ends` ends a text, its row goes on with the next beginning, token by token. So
-    rows stay equally long, and none waits for another. `on_step` is told the tokens of each row.
-    `generator` is the CPU's.
+    rows stay equally long, and none waits for another. Ranks share the rows. `on_step` is told the
+    tokens of each row. `generator` is the CPU's.
     """
-    cache = empty_cache(model, count, length)
+    mine, share = dealt(torch.arange(count))
+    device, cache = device_of(model), empty_cache(model, len(mine), length)
     waiting = [list(next(beginnings)) for _ in range(count)]
     drawn = torch.zeros(count, 1, dtype=torch.int64)
     rows: list[Tensor] = []
@@ -100,12 +103,15 @@ def write_rows(
             elif int(drawn[row]) in ends:
                 forced.extend(next(beginnings))
         rows.append(drawn)
-        ids = drawn.to(model.device)
+        ids = drawn[mine].to(device)
         output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         chances = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
         bounds = chances.cumsum(dim=-1)
         # A row's number comes from the CPU: a seed draws alike on every device.
-        numbers = torch.rand(count, 1, generator=generator).to(model.device) * bounds[:, -1:]
-        drawn = torch.searchsorted(bounds, numbers, right=True).cpu()
+        numbers = torch.rand(count, 1, generator=generator)[mine].to(device) * bounds[:, -1:]
+        drawn = torch.zeros_like(drawn)
+        if share:
+            drawn[mine] = torch.searchsorted(bounds, numbers, right=True).cpu()
+        add_up(drawn)  # each row is zero but on the rank that it was dealt to
         on_step(step + 1)
     return torch.cat(rows, dim=1)

@@ -34,6 +34,7 @@ from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
+from grasp_deploy.pruning.ranks import is_joined, world
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 FEWEST_FOR_SCALES = 240  # sequences for each budget of a walk; of more, every other one
@@ -205,9 +206,37 @@ def prepare(config: CompressConfig) -> PreparedRun:
                 f"{assigned(config, name)} is more than the {most} sequences to learn from: give "
                 f"at most {most}, or more --calibration-sequences"
             )
+    _check_ranks(run)
     if config.swap_groups and not len(run.blocks.heldout):
         raise InputError(
             f"--set swap-groups={config.swap_groups} measures masks on held-out sequences, and one "
             "sequence leaves none: give more text or a shorter --sequence-length, or drop it"
         )
     return run
+
+
+def _check_ranks(run: PreparedRun) -> None:
+    """InputError for what several processes cannot share."""
+    if not is_joined():
+        return
+    config = run.config
+    scored_by = config.round_criterion if config.cuts_in_rounds else config.first_scores
+    if scored_by not in ("obs", "equal", "random"):
+        name = (
+            "round_criterion" if config.cuts_in_rounds else "start" if config.learns else "method"
+        )
+        raise InputError(
+            f"{assigned(config, name)} reads whole weights, which several processes divide: drop "
+            "it, or start without torchrun"
+        )
+    if config.objective == "distillation":
+        raise InputError(
+            f"{assigned(config, 'objective')} needs two models at once: drop it, or start without "
+            "torchrun"
+        )
+    fewest = min(len(run.criterion_sequences), len(run.compensation_sequences))
+    if fewest < world():
+        raise InputError(
+            f"{world()} processes need a sequence each, and a stage has only {fewest}: give more "
+            "--calibration-sequences, or start fewer processes"
+        )

@@ -22,6 +22,7 @@ from grasp_deploy.files.disk import kind_of, readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import PLAN_FILE, locked
 from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
+from grasp_deploy.pruning.ranks import from_lead, is_lead, rows_at_lead
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
@@ -30,13 +31,15 @@ START_OVER = "start over with --overwrite and without --resume"
 
 # Tensors by name, and plain values: `(N,)` vectors, and columns refitted for the vector `mask`.
 StageResult = tuple[dict[str, Tensor], dict[str, Any]]
+COLUMNS = ".weight"  # ends the names of refitted columns, whose rows are divided among ranks
 
 
 class Workspace:
     """The folder of one compression, with what its stages came to so far.
 
     Each file of a stage holds a checksum, bound to the stage's name and to `run`, the text that
-    identifies the run. What `load` returns is what `save` was given.
+    identifies the run. What `load` returns is what `save` was given. The lead alone reads and
+    writes files; other ranks have what it reads, but None in place of refitted columns.
     """
 
     def __init__(self, directory: Path, run: str, prefix: str = "") -> None:
@@ -70,6 +73,9 @@ class Workspace:
         another process holds the workspace, or, with `resume`, config or inputs have changed.
         """
         directory = _directory(output)
+        if not is_lead():
+            yield cls(directory, "")
+            return
         with ExitStack() as lock:
             with readable_disk_errors(directory):
                 resumes = _continues(directory, config, inputs, resume, overwrite)
@@ -89,10 +95,16 @@ class Workspace:
 
     def has(self, stage: str) -> bool:
         """True if a stage has saved anything."""
-        return self.path(stage).exists()
+        return bool(from_lead(is_lead() and self.path(stage).exists()))
 
     def load(self, stage: str) -> StageResult:
         """Tensors and record that a stage has saved; InputError if the file is damaged."""
+        tensors, record = self._read(stage) if is_lead() else ({}, {})
+        plain = {name: None if COLUMNS in name else tensors[name] for name in tensors}
+        shared, record = from_lead((plain, record))
+        return {**shared, **tensors}, record
+
+    def _read(self, stage: str) -> StageResult:
         tensors, record = read_tensors(self.path(stage), START_OVER)
         if record.pop("sha256", None) != self._checksum(stage, tensors, record):
             raise InputError(
@@ -102,18 +114,27 @@ class Workspace:
 
     def save(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> Path:
         """Save a stage's tensors and record; returns the file."""
+        tensors = {
+            name: rows_at_lead(tensor) if COLUMNS in name else tensor
+            for name, tensor in tensors.items()
+        }
+        if not is_lead():
+            return self.path(stage)
         sealed = {**record, "sha256": self._checksum(stage, tensors, record)}
         write_tensors(self.path(stage), tensors, sealed)
         return self.path(stage)
 
     def drop(self) -> None:
         """Remove all that the stages of this part have saved."""
+        if not is_lead():
+            return
         for path in self.directory.glob(f"{self._prefix}*.safetensors"):
             path.unlink()
 
     def metrics(self) -> str:
-        """Metrics of each step of gates and scales, as JSON lines."""
-        records = [self.load(stage)[1] for stage in ("gates", "scales") if self.has(stage)]
+        """Metrics of each step of gates and scales, as JSON lines; for the lead alone."""
+        saved = [stage for stage in ("gates", "scales") if self.path(stage).exists()]
+        records = [self._read(stage)[1] for stage in saved]
         return "".join(json.dumps(row) + "\n" for record in records for row in record["metrics"])
 
     def _checksum(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> str:

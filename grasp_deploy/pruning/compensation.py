@@ -22,7 +22,7 @@ grows with the text but two hidden states for each token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,10 +34,12 @@ from grasp_deploy.pruning.layerwise import advance, embedded, half_layers
 from grasp_deploy.pruning.layout import (
     OUTPUT_PROJECTIONS,
     device_of,
+    half_of,
     kept_columns,
     output_projections,
 )
 from grasp_deploy.pruning.least_squares import NormalEquations
+from grasp_deploy.pruning.ranks import dealt_batches, gather_again, part_of, rows_from_lead
 from grasp_deploy.pruning.units import UnitTable
 
 
@@ -73,7 +75,8 @@ def compensate(
     gate_values = mask.to(device).float()
     kept = gate_values.split(units.segment_sizes)
     linears = output_projections(model)
-    batches = [batch.to(device) for batch in sequences.split(batch_size)]
+    weights = [part_of(linear.weight) for linear in linears]
+    batches = [batch.to(device) for batch in dealt_batches(sequences, batch_size)]
     with torch.no_grad(), gated(model, units) as gates:
         dense = embedded(model, batches)
         pruned = list(dense)
@@ -84,39 +87,46 @@ def compensate(
             columns = kept_columns(linears[segment], kept[segment])
             inputs = (half(x)[1] for x, half in zip(pruned, halves, strict=True))
             parts = zip(pruned, inputs, dense, strict=True)
-            errors = _refit(linears[segment], columns, parts, ridge)
+            errors = _refit(linears[segment], weights[segment], columns, parts, ridge)
+            gather_again(half_of(model, segment))
             yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
             advance(pruned, halves)
 
 
 def _refit(
-    linear: nn.Linear, columns: Tensor, parts: Iterable[tuple[Tensor, Tensor, Tensor]], ridge: float
+    linear: nn.Linear,
+    weight: Tensor,
+    columns: Tensor,
+    parts: Iterable[tuple[Tensor, Tensor, Tensor]],
+    ridge: float,
 ) -> tuple[float, float, float]:
-    """Solve some columns of a weight; errors before and after, and the targets' energy.
+    """Solve some columns of a rank's rows of a weight; errors before and after, targets' energy.
 
     `parts` holds three tensors for each batch: `(B, T, d)` hidden states before the layer is added,
     its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. Rounded to the model's
     dtype, a solution that gains next to nothing may lose: then all stays.
     """
-    sums = NormalEquations(linear.out_features, len(columns), linear.weight.device)
+    device = columns.device
+    sums = NormalEquations(linear.out_features, len(columns), device)
     for start, inputs, goal in parts:
         targets = goal.float() - start.float()  # float32 keeps small differences
         if linear.bias is not None:
             targets = targets - linear.bias
         sums.add(targets, inputs[..., columns])
-    present = linear.weight[:, columns]
-    solved = sums.solve(present, ridge).to(linear.weight.dtype)
+    sums.add_up()
+    present = weight[:, columns.to(weight.device)].to(device)
+    solved = sums.solve(present, ridge).to(weight.dtype)
     before, after = sums.error(present), sums.error(solved)
     if after < before:
-        linear.weight[:, columns] = solved
+        weight[:, columns.to(weight.device)] = solved.to(weight.device)
     return before, min(before, after), float(sums.target_energy)
 
 
 class OutputProjections:
     """The weights of the `(2L,)` output projections by name, whose kept columns come and go.
 
-    With `resettable` the dense model's weights are held on the CPU, so that columns can be solved
-    for more than once.
+    Columns here are those of the rows that this rank holds. With `resettable` the dense model's
+    weights are held on the CPU, so that columns can be solved for more than once.
     """
 
     def __init__(self, model: nn.Module, units: UnitTable, *, resettable: bool = True) -> None:
@@ -125,9 +135,10 @@ class OutputProjections:
             f"model.layers.{segment // 2}.{OUTPUT_PROJECTIONS[segment % 2]}.weight": linear
             for segment, linear in enumerate(output_projections(model))
         }
+        self._parts = {name: part_of(linear.weight) for name, linear in self.linears.items()}
         self._dense = {
-            name: linear.weight.detach().to("cpu", copy=True)
-            for name, linear in self.linears.items()
+            name: part.detach().to("cpu", copy=True)
+            for name, part in self._parts.items()
             if resettable
         }
 
@@ -139,16 +150,17 @@ class OutputProjections:
     def extract(self, mask: Tensor) -> dict[str, Tensor]:
         """Copies of the present kept columns, on the CPU, by the weight's name."""
         return {
-            name: self.linears[name].weight[:, columns].cpu()
+            name: self._parts[name][:, columns.to(self._parts[name].device)].cpu()
             for name, columns in self.columns(mask).items()
         }
 
     @torch.no_grad()
-    def load(self, mask: Tensor, kept: dict[str, Tensor]) -> None:
-        """Write columns that `extract` gave for a mask into the model."""
+    def load(self, mask: Tensor, kept: Mapping[str, Tensor | None]) -> None:
+        """Write columns for a mask into the model, of which the lead has all rows."""
         for name, columns in self.columns(mask).items():
-            weight = self.linears[name].weight
-            weight[:, columns] = kept[name].to(weight)
+            part, shape = self._parts[name], (self.linears[name].out_features, len(columns))
+            rows = rows_from_lead(kept[name], shape, part.dtype)
+            part[:, columns.to(part.device)] = rows.to(part.device)
 
     @contextmanager
     def dense(self) -> Iterator[None]:
@@ -169,5 +181,5 @@ class OutputProjections:
     @torch.no_grad()
     def reset(self) -> None:
         """Write the dense model's weights into the model."""
-        for name, linear in self.linears.items():
-            linear.weight.copy_(self._dense[name])
+        for name in self.linears:
+            self._parts[name].copy_(self._dense[name])

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.layout import decoder_layers, installed, on_inputs
+from grasp_deploy.pruning.ranks import gathered, sizes_anywhere
 
 Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary embeddings and masks
 # Hidden states (B, T, d) to what attention or the MLP adds to them, and its output projection's
@@ -28,15 +29,19 @@ Half = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 def embedded(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
     """`(B, T, d)` hidden states before the first layer."""
-    return [model.model.embed_tokens(batch) for batch in batches]  # type: ignore[union-attr,operator]
+    embed: nn.Module = model.model.embed_tokens  # type: ignore[union-attr,assignment]
+    with gathered(embed):
+        return [embed(batch) for batch in batches]
 
 
 def half_layers(model: nn.Module, batches: list[Tensor]) -> Iterator[tuple[int, list[Half]]]:
     """Each segment in the order of the forward pass, with its half of a layer for each batch."""
     calls = _layer_calls(model, batches)
     for index, layer in enumerate(decoder_layers(model)):
-        yield 2 * index + 1, [partial(_attend, layer, call) for call in calls[index]]
-        yield 2 * index, [partial(_feed_forward, layer) for _ in batches]
+        with gathered(layer.self_attn):
+            yield 2 * index + 1, [partial(_attend, layer, call) for call in calls[index]]
+        with gathered(layer.mlp):
+            yield 2 * index, [partial(_feed_forward, layer) for _ in batches]
 
 
 def advance(hidden: list[Tensor], halves: list[Half]) -> None:
@@ -51,15 +56,16 @@ def _layer_calls(model: nn.Module, batches: list[Tensor]) -> list[list[Call]]:
 
     They depend on the shape of a batch alone, since no sequence is padded.
     """
-    layers = decoder_layers(model)
-    calls_of_size: dict[int, list[Call]] = {len(batch): [] for batch in batches}
+    layers, sizes = decoder_layers(model), sizes_anywhere(batches)
+    calls_of_size: dict[int, list[Call]] = {size: [] for size in sizes}
 
     def keep(_layer: nn.Module, inputs: tuple[Tensor], call: Call) -> None:
         calls_of_size[len(inputs[0])].append(call)
 
     with installed(layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers):
-        for batch in {len(batch): batch for batch in batches}.values():
-            model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
+        for size in sizes:
+            ids = batches[0][:1].expand(size, -1)
+            model.model(input_ids=ids, use_cache=False)  # type: ignore[operator]
     return [[calls_of_size[len(batch)][i] for batch in batches] for i in range(len(layers))]
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from grasp_deploy.pruning.units import UnitTable
@@ -56,8 +57,9 @@ def decoder_layers(model: nn.Module) -> Any:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device that a model's parameters are on."""
-    return next(model.parameters()).device
+    """The device that a model computes on; weights divided among ranks may wait on the CPU."""
+    parameters = list(model.parameters())
+    return next((p for p in parameters if not isinstance(p, DTensor)), parameters[0]).device
 
 
 def output_projections(model: nn.Module) -> list[nn.Linear]:
@@ -65,6 +67,12 @@ def output_projections(model: nn.Module) -> list[nn.Linear]:
     return [
         layer.get_submodule(name) for layer in decoder_layers(model) for name in OUTPUT_PROJECTIONS
     ]
+
+
+def half_of(model: nn.Module, segment: int) -> nn.Module:
+    """The attention or the MLP that the units of a segment belong to."""
+    layer = decoder_layers(model)[segment // 2]
+    return layer.self_attn if segment % 2 else layer.mlp
 
 
 def norm_names(layers: int) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
+from grasp_deploy.pruning.ranks import add_up, add_up_at, rows_of
 
 
 class Gram:
@@ -26,9 +27,14 @@ class Gram:
         self.tokens += len(rows)
         return rows
 
-    def mean(self) -> Tensor:
-        """`(inputs, inputs)` mean products over all tokens; the sums are spent."""
-        return self.sums.div_(self.tokens)
+    def mean_at(self, owner: int) -> Tensor | None:
+        """`(inputs, inputs)` mean products over the tokens of all ranks; None but on the owner.
+
+        The sums are spent.
+        """
+        tokens = self.sums.new_tensor(self.tokens)
+        add_up(tokens)
+        return self.sums.div_(float(tokens)) if add_up_at(owner, self.sums) else None
 
 
 class NormalEquations:
@@ -45,8 +51,15 @@ class NormalEquations:
         self.cross.addmm_(t.T, y)
         self.target_energy += t.square().sum()
 
+    def add_up(self) -> None:
+        """Sum over all ranks; of the cross products keep those of the outputs of this rank."""
+        add_up(self.gram.sums, self.cross, self.target_energy)
+        self.cross = self.cross[rows_of(len(self.cross))]
+
     def solve(self, weight: Tensor, ridge: float) -> Tensor:
         """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`.
+
+        Rows are independent of each other: behind `add_up` they are those of this rank.
 
             W' = (Σ t yᵀ + W Λ) (Σ y yᵀ + Λ)⁻¹,   Λ = ridge · max(p, median of p),   p = diag Σ y yᵀ
 
@@ -62,9 +75,11 @@ class NormalEquations:
         return torch.cholesky_solve(target.T, torch.linalg.cholesky(regular)).T
 
     def error(self, weight: Tensor) -> float:
-        """`Σ |t - W y|²` of `(outputs, inputs)` weights."""
+        """`Σ |t - W y|²` over all outputs, of the `(outputs, inputs)` weights of this rank."""
         weight = weight.double()
-        error = self.target_energy + (weight * (weight @ self.gram.sums - 2 * self.cross)).sum()
+        explained = (weight * (weight @ self.gram.sums - 2 * self.cross)).sum()
+        add_up(explained)
+        error = self.target_energy + explained
         return max(0.0, float(error))  # the difference of large sums may miss 0 by a little
 
 

@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from grasp_deploy.pruning.layout import device_of
+from grasp_deploy.pruning.ranks import add_up, dealt, world
+
 OVERFLOW = "the model overflows in this dtype or its weights are damaged; try --dtype float32"
 
 
@@ -24,24 +27,29 @@ def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
 @torch.no_grad()
 def mean_loss(model: nn.Module, sequences: Tensor, batch_size: int) -> float:
     """Mean next-token loss of `(n, T)` sequences in nats per token."""
-    device = next(model.parameters()).device
-    total = 0.0
-    for batch in sequences.split(batch_size):
-        total += float(language_loss(model, batch.to(device))) * len(batch)
-    return total / len(sequences)
+    device = device_of(model)
+    total = torch.zeros((), dtype=torch.float64)
+    for batch in sequences.split(batch_size * world()):
+        ids, share = dealt(batch)
+        total += float(language_loss(model, ids.to(device))) * share * len(batch)
+    add_up(total)
+    return float(total) / len(sequences)
 
 
 @torch.no_grad()
 def sequence_losses(model: nn.Module, sequences: Tensor, batch_size: int) -> Tensor:
     """`(n,)` mean next-token losses of `(n, T)` sequences in nats per token, on the CPU."""
-    device = next(model.parameters()).device
-    losses = []
-    for batch in sequences.split(batch_size):
-        ids = batch.to(device)
+    device = device_of(model)
+    losses = torch.zeros(len(sequences), dtype=torch.float64)
+    for batch in torch.arange(len(sequences)).split(batch_size * world()):
+        places, share = dealt(batch)
+        ids = sequences[places].to(device)
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
         of_tokens = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
-        losses.append(of_tokens.mean(1).double().cpu())
-    return torch.cat(losses)
+        if share:
+            losses[places] = of_tokens.mean(1).double().cpu()
+    add_up(losses)
+    return losses
 
 
 def finite(loss: Tensor, stage: str, step: int) -> float:

@@ -27,6 +27,7 @@ from grasp_deploy.pruning.objective import (
     language_loss,
 )
 from grasp_deploy.pruning.projection import Ranking
+from grasp_deploy.pruning.ranks import add_up, dealt, world
 from grasp_deploy.pruning.schedule import Schedule, Select
 from grasp_deploy.pruning.units import UnitTable
 
@@ -193,8 +194,12 @@ def descend(
     @torch.no_grad()
     def measure() -> float:
         values, heldout = values_at(None)[0], schedule.blocks.heldout
-        parts = heldout.to(values.device).split(schedule.batch_size)
-        loss = sum(float(loss_of(ids, values)) * len(ids) for ids in parts) / len(heldout)
+        total = torch.zeros((), dtype=torch.float64)
+        for part in heldout.to(values.device).split(schedule.batch_size * world()):
+            ids, share = dealt(part)
+            total += float(loss_of(ids, values)) * share * len(part)
+        add_up(total)
+        loss = float(total) / len(heldout)
         state.consider(loss)
         return loss
 
@@ -202,7 +207,8 @@ def descend(
         start = time.perf_counter()
         heldout_loss = measure() if schedule.is_check(state.step) else None
         values, mask = values_at(state.step)
-        loss = loss_of(schedule.batch(state.step).to(values.device), values)
+        ids, share = dealt(schedule.batch(state.step).to(values.device))
+        loss = loss_of(ids, values) * share
         tokens = schedule.batch_size * schedule.blocks.train.shape[1]
         value = _backward(loss, state, stage, factor=tokens if is_half else 1)
         state.optimizer.param_groups[0]["lr"] = schedule.rate(state.step)
@@ -218,15 +224,17 @@ def descend(
 
 
 def _backward(loss: Tensor, state: LearningState, stage: str, factor: int) -> float:
-    """Give the `(n,)` values their gradient; the loss as a number.
+    """Give the `(n,)` values their gradient; the loss of all ranks as a number.
 
     The loss is taken `factor` times as large: gradients of a mean over tokens can round to 0 in
     float16, those of their sum do not. Raises LossError if the loss or a gradient is not finite: a
     later loss, of masks alone, would not show it.
     """
     (loss * factor).backward()
-    value = finite(loss, stage, state.step)
+    mean = loss.detach().float()
     assert state.values.grad is not None, "the gates stand in the path to the loss"
+    add_up(state.values.grad, mean)
+    value = finite(mean, stage, state.step)
     state.values.grad /= factor
     if not bool(state.values.grad.isfinite().all()):
         raise LossError(

@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from grasp_deploy.checkpoint.format.shapes import DTYPES, limits_of, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import resolve_model
-from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, refuse_quantised
 from grasp_deploy.data.tokenizing import unusable
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.sizes import format_bytes
@@ -59,16 +59,14 @@ def load_checked(
     """Load a folder once `read_folder` has passed it; in eval mode, straight onto the device."""
     stored = read_folder(directory)
     transformers_logging.disable_progress_bar()  # noise: many models are loaded
-    wanted = dtype
-    if dtype == "auto":
-        wanted = "float32" if device.type == "cpu" else stored.shape.dtype
+    wanted = wanted_dtype(stored, device, dtype)
     logger.info("loading %s onto %s in %s", directory, device, wanted)
     try:
         with device:
             model = AutoModelForCausalLM.from_pretrained(
                 directory,
                 config=class_config(stored.config),
-                dtype=getattr(torch, wanted),
+                dtype=wanted,
                 attn_implementation=attention,
                 use_safetensors=True,
                 local_files_only=True,
@@ -78,9 +76,17 @@ def load_checked(
         if is_out_of_memory(error):
             raise
         other = "" if attention == "sdpa" else f", or drop --set attention={attention}"
-        raise _not_loadable(directory, error, other) from error
+        raise not_loadable(directory, error, other) from error
     model.config.return_dict = True  # outputs are read by name, whatever the file asks for
     return model.eval()
+
+
+def wanted_dtype(stored: StoredModel, device: torch.device, dtype: str) -> torch.dtype:
+    """The dtype to compute in; "auto" is float32 on the CPU and the weights' own elsewhere."""
+    if dtype == "auto":
+        dtype = "float32" if device.type == "cpu" else stored.shape.dtype
+    wanted: torch.dtype = getattr(torch, dtype)
+    return wanted
 
 
 def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
@@ -99,7 +105,7 @@ def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
     except Exception as error:  # as above
         if is_out_of_memory(error):
             raise
-        raise _not_loadable(directory, error) from error
+        raise not_loadable(directory, error) from error
     return model.eval()
 
 
@@ -114,7 +120,8 @@ def class_config(stated: dict[str, Any]) -> PreTrainedConfig:
     return AutoConfig.for_model(stated["model_type"], **kept)
 
 
-def _not_loadable(directory: Path, error: Exception, other: str = "") -> InputError:
+def not_loadable(directory: Path, error: Exception, other: str = "") -> InputError:
+    """The error of a config.json that transformers cannot build a model of."""
     return InputError(
         f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
         f"its config.json, or fetch the model again{other}"
@@ -142,7 +149,7 @@ def random_model(
     try:
         config = class_config(stated | {"initializer_range": STANDARD_DEVIATION})
     except Exception as error:  # as above
-        raise _not_loadable(path, error) from error
+        raise not_loadable(path, error) from error
     forked = [device] if device.type == "cuda" else []  # the CPU's state always is
     try:
         with torch.random.fork_rng(forked), device:

@@ -33,6 +33,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, refuse_existing
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import write_record
+from grasp_deploy.pruning.ranks import from_lead, is_lead, leave
 
 
 def compress_family(
@@ -54,13 +55,14 @@ def compress_family(
     config = replace(config, keep=config.family[-1])  # the config of a member names its own
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     names = [member_name(keep) for keep in config.family]
-    old = check_family_place(output, names, **options)
+    old = check_family_place(output, names, **options) if is_lead() else []
     run = prepare(config)
     members = {
         name: run_of(run, member, turn)
         for turn, (name, member) in enumerate(zip(names, member_configs(config), strict=True))
     }
-    check_room(output, sum(member.predicted_bytes for member in members.values()))
+    if is_lead():
+        check_room(output, sum(member.predicted_bytes for member in members.values()))
     try:
         with Workspace.open(output, config, run.identity, **options) as workspace:
             finished = {
@@ -72,13 +74,15 @@ def compress_family(
             for name, member in members.items():
                 folder, plan = output / name, finished[name]
                 if plan is None:
-                    (output / RECORD_FILE).unlink(missing_ok=True)  # the record of whole families
+                    if is_lead():
+                        (output / RECORD_FILE).unlink(missing_ok=True)  # of whole families
                     plan = walk.write(folder, member, shard_bytes, overwrite)
                 walk.go_on_from(name, plan)
                 made.append(compressed(folder, plan, member))
-            tidy(old)
             record = family_record(made, config)
-            write_record(output / RECORD_FILE, record)
+            if leave():
+                tidy(old)
+                write_record(output / RECORD_FILE, record)
     finally:
         with suppress(OSError):
             output.rmdir()  # if nothing is in it
@@ -87,8 +91,8 @@ def compress_family(
 
 def _finished(folder: Path, member: PreparedRun, resume: bool, overwrite: bool) -> Plan | None:
     """The plan of a member that is made already; InputError if something else is in its place."""
-    plan = finished_plan(folder, member) if resume else None
-    if plan is None:
+    plan: Plan | None = from_lead(finished_plan(folder, member) if resume and is_lead() else None)
+    if plan is None and is_lead():
         refuse_existing(folder, overwrite=overwrite or resume)
         if folder.exists() and not overwrite:
             raise InputError(

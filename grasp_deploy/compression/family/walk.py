@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.compression.compress import plan_of, write_planned
+from grasp_deploy.compression.compress import place_for, plan_of, write_planned
 from grasp_deploy.compression.excess import with_excess
 from grasp_deploy.compression.frozen_model import FrozenModel, Reached, explained_failures
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.pruning.ranks import is_lead
 
 
 class Walk:
@@ -42,11 +42,11 @@ class Walk:
 
     def write(self, folder: Path, run: PreparedRun, shard_bytes: int, overwrite: bool) -> Plan:
         """Learn under the next budget and write the checkpoint; returns its plan."""
-        size_bytes = run.predicted_bytes
-        with staged_directory(folder, overwrite=overwrite, size_bytes=size_bytes) as staging:
+        with place_for(folder, overwrite, run) as staging:
             plan, fitted = self.learn(folder.name, run)
             part, show = self._workspace.part(folder.name), self._shown(folder.name)
-            write_planned(plan, fitted, run, part, staging, shard_bytes, show)
+            if is_lead():
+                write_planned(plan, fitted, run, part, staging, shard_bytes, show)
         return plan
 
     def go_on_from(self, name: str, plan: Plan) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.objective import finite, language_loss
+from grasp_deploy.pruning.ranks import dealt, world
 
 OnBatch = Callable[[int, int], None]  # steps done, steps in all: sequences, and more for `obs`
 
@@ -31,8 +32,13 @@ class CalibrationText:
             self.on_batch(done, len(self.sequences))
 
     def losses(self, model: nn.Module, criterion: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each batch with its mean next-token loss, nats; LossError if that is not finite."""
-        for step, batch in enumerate(self.batches(model)):
-            loss = language_loss(model, batch)
+        """This rank's part of each batch with its mean next-token loss, nats.
+
+        A rank without a part is given a loss of 0. Raises LossError if a loss is not finite.
+        """
+        everywhere = replace(self, batch_size=self.batch_size * world())
+        for step, batch in enumerate(everywhere.batches(model)):
+            mine, share = dealt(batch)
+            loss = language_loss(model, mine)
             finite(loss, criterion, step)
-            yield batch, loss
+            yield mine, loss if share else loss * 0.0

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
+from itertools import cycle
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,7 @@ from grasp_deploy.pruning.layout import (
     output_projections,
 )
 from grasp_deploy.pruning.least_squares import Gram, finite_power
+from grasp_deploy.pruning.ranks import add_up, dealt_batches, world
 from grasp_deploy.pruning.units import UnitTable
 
 NOISE_SHARE = 0.01  # of each input's power, which no other input explains
@@ -66,10 +68,17 @@ def obs_scores(
 
     gradients = _gradient_moments(model, units, batches)
     scores = [moments.new_zeros(len(moments)) for moments in gradients]
+    mine: tuple[int, Tensor] | None = None
     for done, (segment, gram) in enumerate(_grams(model, text, scored), start=1):
-        scores[segment] = losses_one_by_one(gram, gradients[segment], removable_of[segment])
+        mine = mine if gram is None else (segment, gram)
+        if mine and (done % world() == 0 or done == len(scored)):  # each rank has one: solve all
+            segment, gram = mine
+            scores[segment] = losses_one_by_one(gram, gradients[segment], removable_of[segment])
+            mine = None
         text.on_batch(read + done, total)
-    return torch.cat(scores)
+    flat = torch.cat(scores)
+    add_up(flat)  # each segment's are zero but on one rank
+    return flat
 
 
 def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText) -> list[Tensor]:
@@ -95,6 +104,7 @@ def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText)
     with on_inputs(linears, track):
         for batch, loss in text.losses(model, "obs"):
             (loss * batch[:, 1:].numel()).backward()
+    add_up(*moments)
     return [moment / text.sequences.numel() for moment in moments]
 
 
@@ -110,13 +120,14 @@ def _products(gradients: Tensor, width: int) -> Tensor:
 @torch.no_grad()
 def _grams(
     model: nn.Module, text: CalibrationText, scored: Container[int]
-) -> Iterator[tuple[int, Tensor]]:
+) -> Iterator[tuple[int, Tensor | None]]:
     """Float64 mean products over tokens of the inputs of o_proj and down_proj, by scored segment.
 
-    One is made at a time: a model's together would be larger than the model.
+    One is made at a time: a model's together would be larger than the model. Ranks take turns at
+    holding one; on the others it is None.
     """
-    device = device_of(model)
-    batches = [batch.to(device) for batch in text.sequences.split(text.batch_size)]
+    device, owners = device_of(model), cycle(range(world()))
+    batches = [batch.to(device) for batch in dealt_batches(text.sequences, text.batch_size)]
     hidden = embedded(model, batches)
     linears = output_projections(model)
     for segment, halves in half_layers(model, batches):
@@ -127,7 +138,7 @@ def _grams(
             if gram:
                 gram.add(inputs)
         if gram:
-            yield segment, gram.mean()
+            yield segment, gram.mean_at(next(owners))
 
 
 def losses_one_by_one(
