@@ -8,10 +8,15 @@ import typer
 
 from grasp_deploy.cli import checkpoint, compress
 from grasp_deploy.cli.bench import bench_app
-from grasp_deploy.cli.console import ErrorBoundary, log_to_stderr, silence_libraries, tidy_process
+from grasp_deploy.cli.console import (
+    ErrorBoundary,
+    is_under_torchrun,
+    log_to_stderr,
+    silence_libraries,
+    tidy_process,
+)
 from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.fit import fit_command
-from grasp_deploy.cli.ranks import is_under_torchrun
 from grasp_deploy.cli.report import report_command
 from grasp_deploy.cli.table import table_command
 from grasp_deploy.errors import InputError

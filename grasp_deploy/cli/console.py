@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 LESS_MEMORY = (
     "use a smaller batch size, a shorter --sequence-length, --dtype bfloat16, or a larger device"
 )
+PATIENCE_SECONDS = 5.0
 UsageError: Any = typer.BadParameter.__base__  # Typer has no public name for it
 
 
@@ -84,7 +86,7 @@ def error_boundary() -> Iterator[None]:
         yield
         sys.stdout.flush()  # a full disk ends here in one line, not later in a traceback
     except InputError as error:
-        print_error("error", str(error))
+        print_error("error", f"{_speaker()}{error}")
         sys.exit(BAD_INPUT)
     except ChildError as error:
         stderr.print(f"error: {error}", style="red", soft_wrap=True)
@@ -106,6 +108,20 @@ def error_boundary() -> Iterator[None]:
     except KeyboardInterrupt:
         stderr.print("interrupted")
         sys.exit(INTERRUPTED)
+
+
+def is_under_torchrun() -> bool:
+    """True in a process that torchrun started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _speaker() -> str:
+    """The process that speaks, unless it is the first, which has had time to speak for all."""
+    rank = os.environ.get("RANK", "0") if is_under_torchrun() else "0"
+    if rank == "0":
+        return ""
+    time.sleep(PATIENCE_SECONDS)  # torchrun ends this process once another has ended
+    return f"process {rank}: "
 
 
 @contextmanager

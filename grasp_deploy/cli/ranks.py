@@ -6,44 +6,30 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from grasp_deploy.cli.console import CHECK_FAILED, print_error
+from grasp_deploy.cli.console import CHECK_FAILED, is_under_torchrun, print_error
 from grasp_deploy.errors import InputError
 
 LONGEST_WAIT = timedelta(hours=1)  # of ranks for one that reads or writes files
-PATIENCE_SECONDS = 3.0  # for an earlier rank to say what all found
-
-
-def is_under_torchrun() -> bool:
-    """True in a process that torchrun started."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @contextmanager
 def joined_ranks(device: str) -> Iterator[None]:
     """Work with the other processes of torchrun within the `with` block, if it started this one.
 
-    The lead alone prints results. An error that all find is said once. Where a process is lost, one
-    line tells how to go on, with exit code 1. Raises InputError for a device that torchrun deals.
+    The lead alone prints results. Where a process is lost, one line tells how to go on, with exit
+    code 1. Raises InputError for a device that is torchrun's to deal out.
     """
     if not is_under_torchrun():
         yield
         return
-    earlier, number = _join(device)
+    earlier = _join(device)
     try:
         yield
-    except InputError as error:
-        if earlier:
-            time.sleep(
-                PATIENCE_SECONDS
-            )  # torchrun ends this process as soon as another has said it
-            raise InputError(f"process {number}: {error}") from None
-        raise
     except (RuntimeError, SystemExit) as error:
         if not _is_loss(error):
             raise
@@ -56,8 +42,8 @@ def joined_ranks(device: str) -> Iterator[None]:
         sys.exit(CHECK_FAILED)
 
 
-def _join(device: str) -> tuple[list[int], int]:
-    """Join the group; the ids of this machine's processes of lower rank, and the rank."""
+def _join(device: str) -> list[int]:
+    """Join the group; the ids of this machine's processes of lower rank."""
     import torch
     import torch.distributed as dist
 
@@ -81,7 +67,7 @@ def _join(device: str) -> tuple[list[int], int]:
     if number:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  open to the end
     here = processes[number][0]
-    return [process for host, process in processes[:number] if host == here], number
+    return [process for host, process in processes[:number] if host == here]
 
 
 def _is_loss(error: BaseException) -> bool:

@@ -1,0 +1,95 @@
+"""What stages make of tiny models, in one process or in several: `rank_checks.py FOLDER...`.
+
+torchrun runs it; each result is written into its folder for the test that started it.
+"""
+
+import gc
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import Linear, Parameter
+from transformers import PreTrainedModel
+
+from grasp_deploy.checkpoint.read.divided import load_divided
+from grasp_deploy.compression.own_text import write_rows
+from grasp_deploy.pruning.compensation import OutputProjections, compensate
+from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.criteria.obs import obs_scores
+from grasp_deploy.pruning.objective import mean_loss, sequence_losses
+from grasp_deploy.pruning.ranks import is_lead, rows_at_lead
+from tests.pruning.tiny_units import UNITS, generator, token_ids
+
+RESULTS = "results.safetensors"
+
+
+def results_of(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Losses, scores, own text and refitted columns; those on the lead alone."""
+    # 7 sequences in batches of 2: of three processes one has a last batch, and two have none.
+    ids = token_ids(7, 12)
+    mask = torch.arange(UNITS.size) % 3 > 0
+    own = write_rows(
+        model,
+        iter([[5, 6], [7], [8, 9, 10], [11]] * 9),
+        4,
+        9,
+        ends={0},
+        temperature=1.0,
+        generator=generator(2),
+        on_step=lambda _: None,
+    )
+    found = {
+        "loss": torch.tensor(mean_loss(model, ids, 2)),
+        "losses": sequence_losses(model, ids, 2),
+        "scores": obs_scores(model, UNITS, CalibrationText(ids, 2)),
+        "own": own,
+    }
+    outputs = OutputProjections(model, UNITS)
+    fits = list(compensate(model, UNITS, mask, ids, batch_size=2, ridge=0.01))
+    found["errors"] = torch.tensor([(fit.before, fit.after) for fit in fits])
+    columns = {name: rows_at_lead(part) for name, part in outputs.extract(mask).items()}
+    outputs.reset()
+    found["loss of dense"] = torch.tensor(mean_loss(model, ids, 2))
+    outputs.load(mask, columns if is_lead() else dict.fromkeys(columns))
+    found["loss of refitted"] = torch.tensor(mean_loss(model, ids, 2))
+    return found | columns
+
+
+@torch.no_grad()
+def most_weight_bytes(model: PreTrainedModel) -> int:
+    """The most bytes of float32 tensors that a process holds in a forward pass of one token."""
+    sizes: list[int] = []
+
+    def look(*_: object) -> None:
+        tensors = [thing for thing in gc.get_objects() if type(thing) in (Tensor, Parameter)]
+        storages = [t.untyped_storage() for t in tensors if t.dtype == torch.float32]
+        sizes.append(sum({s.data_ptr(): s.nbytes() for s in storages}.values()))
+
+    gc.collect()
+    linears = [module for module in model.modules() if isinstance(module, Linear)]
+    hooks = [linear.register_forward_hook(look) for linear in linears]
+    model(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return max(sizes)
+
+
+def main(folders: list[str]) -> None:
+    dist.init_process_group("gloo")
+    for folder in map(Path, folders):
+        model = load_divided(folder, torch.device("cpu"), "float32", "sdpa")
+        held = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+        held[dist.get_rank()] = most_weight_bytes(model)
+        dist.all_reduce(held)
+        results = results_of(model)
+        if is_lead():
+            save_file({**results, "held": held}, folder / RESULTS)
+        del model
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,134 @@
+"""Several processes share a compression: the results are those of one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from tests.cli.command import environment
+from tests.compression.rank_checks import RESULTS, results_of
+from tests.tiny import VARIANTS, save_tiny, tiny_model
+
+pytestmark = pytest.mark.slow
+PROCESSES = 3
+SHARED = ("llama", "llama-tied", "llama-biases", "qwen3-tied", "mistral-sliding")
+
+
+def torchrun(processes: int, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.Popen(
+        [*command, f"--nproc-per-node={processes}", "-m", *words],
+        env={**environment(), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    printed, _ = process.communicate(timeout=300)
+    return process.returncode, printed
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of tiny models, with what three processes made of each."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in SHARED}
+    for name, folder in folders.items():
+        save_tiny(directory=folder, **VARIANTS[name])
+    words = ("tests.compression.rank_checks", *map(str, folders.values()))
+    code, printed = ended(torchrun(PROCESSES, *words))
+    assert code == 0, printed
+    return folders
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_stages_of_three_processes_are_those_of_one(shared: dict[str, Path], name: str) -> None:
+    found = load_file(shared[name] / RESULTS)
+    found.pop("held")
+    expected = results_of(tiny_model(**VARIANTS[name]))
+    assert found.keys() == expected.keys()
+    for key, tensor in expected.items():
+        torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=1e-6, msg=key)
+    assert float(expected["loss of refitted"]) != float(expected["loss of dense"])
+
+
+def test_a_process_holds_its_part_of_the_weights_and_two_half_layers(
+    shared: dict[str, Path],
+) -> None:
+    """Counted from storages in the first model's forward pass; later ones still find its rest.
+
+    FSDP2 keeps the buffer of a gather until the next: what is gathered, half a layer, counts twice.
+    """
+    model = tiny_model(**VARIANTS[SHARED[0]])
+
+    def size(tensors: Iterable[Tensor]) -> int:
+        return sum(tensor.numel() for tensor in tensors) * 4
+
+    parts = (weight[: -(-len(weight) // PROCESSES)] for weight in model.parameters())
+    layer = model.model.layers[0]
+    half = max(size(layer.self_attn.parameters()), size(layer.mlp.parameters()))
+    most = size(parts) + 2 * half + 20_000  # norms, hidden states
+    held = load_file(shared[SHARED[0]] / RESULTS)["held"]
+    assert len(held) == PROCESSES and size(model.parameters()) / PROCESSES < int(held.min())
+    assert int(held.max()) <= most < 0.75 * size(model.parameters())
+
+
+def compressed(model: Path, output: Path, *more: str) -> tuple[str, ...]:
+    studies = ["rounds=2", "criterion-sequences=12", "compensation-sequences=12"]
+    learning = [word for study in studies for word in ("--set", study)]
+    text = ["--calibration-sequences", "48", "--sequence-length", "24", "--device", "cpu"]
+    command = ["grasp_deploy", "compress", str(model), "--output", str(output)]
+    return (*command, "--keep", "0.6", *text, *learning, *more)
+
+
+def test_a_killed_process_ends_all_and_any_number_goes_on(tmp_path: Path) -> None:
+    """The checkpoint is that of a run in one process, which nobody killed."""
+    save_tiny("llama", tmp_path / "model")
+    alone, output = tmp_path / "alone", tmp_path / "shared"
+    words = compressed(tmp_path / "model", alone)
+    subprocess.run([sys.executable, "-m", *words], env=environment(), check=True, timeout=300)
+    run = torchrun(2, *compressed(tmp_path / "model", output))
+    saved = tmp_path / "shared.partial" / "gates.safetensors"
+    while not saved.exists():
+        assert run.poll() is None, run.communicate()[0]
+        time.sleep(0.05)
+    killed_at = time.monotonic()
+    os.kill(max(children_of(run.pid)), signal.SIGKILL)
+    code, printed = ended(run)
+    assert code == 1 and time.monotonic() - killed_at < 60
+    said = [line for line in printed.splitlines() if line.startswith("stopped: ")]
+    assert len(said) == 1 and "give the same command again with --resume" in said[0]
+    code, printed = ended(torchrun(3, *compressed(tmp_path / "model", output, "--resume")))
+    assert code == 0, printed
+    assert printed.count(f"wrote {output}") == 1
+    first, second = (load_plan(folder / PLAN_FILE) for folder in (alone, output))
+    assert torch.equal(first.mask, second.mask)
+    torch.testing.assert_close(first.scales, second.scales, rtol=1e-4, atol=0)
+
+
+def children_of(process: int) -> list[int]:
+    return [int(n) for n in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def test_what_processes_cannot_share_is_refused_once(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    words = compressed(tmp_path / "model", tmp_path / "out", "--set", "round-criterion=flap")
+    code, printed = ended(torchrun(2, *words))
+    errors = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert code == 1 and len(errors) == 1
+    assert "--set round-criterion=flap reads whole weights" in errors[0]
+    code, printed = ended(torchrun(1, "grasp_deploy", "inspect", str(tmp_path / "model")))
+    assert "error: inspect runs in one process: start it without torchrun" in printed
+    assert not (tmp_path / "out.partial").exists()
