@@ -105,6 +105,13 @@ STUDIES: dict[str, list[Variant]] = {
         Variant("own text alone", own="all"),
         Variant("the text and own text", own="half"),
     ],
+    "tokens": [
+        Variant("the text and own text", own="half"),
+        Variant("4 x, for scales", own="half", text=4),
+        Variant("16 x, for scales", own="half", text=16),
+        Variant("4 x, for all stages", own="half", text=4, stages="all"),
+        Variant("16 x, for all stages", own="half", text=16, stages="all"),
+    ],
     "scales": [
         Variant("paper with scales", PAPER),
         Variant("paper without scales", {**PAPER, "scale_epochs": 0}),

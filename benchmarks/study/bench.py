@@ -32,6 +32,7 @@ from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
 
 SHARED_WITH_HEALING = ("calibration_split", "sequences", "sequence_length", "seed")
+READ = ("criterion_sequences", "compensation_sequences", "gate_sequences")
 BRIEF_HEALING = {"sequences": 64, "steps": 20, "rank": 4}
 
 
@@ -44,10 +45,13 @@ class Variant:
     healing: dict[str, Any] | None = None  # of HealConfig, if the variant is healed after the cut
     # Share of own text, in place of the study's. Of as many sequences again, as by default.
     own: Literal["none", "half", "all"] = "none"
+    text: int = 1  # times as many sequences as the study's
+    stages: Literal["scales", "all"] = "scales"  # that see the more of them
 
     def in_brief(self) -> Variant:
         """The variant in seconds, as far as the study's settings do not shorten it."""
-        return self if self.healing is None else replace(self, healing=BRIEF_HEALING)
+        brief = self if self.healing is None else replace(self, healing=BRIEF_HEALING)
+        return replace(brief, text=min(2, self.text), stages="scales")
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """The config of the study's settings with this variant's options."""
@@ -58,12 +62,20 @@ class Variant:
             settings["calibration"] = [*texts, OWN]
         elif self.own == "all":
             settings |= {"calibration": [OWN], "calibration_split": None}
+        if self.text > 1:
+            settings |= {"sequences": self.text * settings["sequences"]}
+            if self.stages == "all":
+                most = settings["sequences"] * 7 // 8  # the rest is held out
+                wanted = {name: self.text * getattr(CompressConfig, name) for name in READ}
+                settings |= {name: min(count, most) for name, count in wanted.items()}
         return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
 
     def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:
         """All options of a row, except those that its study, budget and seed name."""
         healing = {} if self.healing is None else {"healing": self.healing}
-        own = {} if self.own == "none" else {"own": self.own}
+        own: dict[str, Any] = {} if self.own == "none" else {"own": self.own}
+        if self.text > 1:
+            own |= {"text": self.text, "stages": self.stages}
         return {**recorded_options(self.config(settings, 1.0, 0)), **healing, **own}
 
 
