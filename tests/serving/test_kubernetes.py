@@ -186,10 +186,12 @@ def test_the_autoscaler_asks_for_the_metric_that_the_adapter_offers() -> None:
 @pytest.mark.slow
 def test_the_jobs_command_compresses(demo_model: Path, tmp_path: Path) -> None:
     (container,) = PODS["job"]["spec"]["containers"]
-    assert container["command"] == ["python3"]
+    program, *flags, each = container["command"]
+    assert (program, each) == ("torchrun", "--nproc-per-node=gpu")
     (tmp_path / "dense").symlink_to(demo_model)
     words = [word.replace("/models", str(tmp_path)) for word in container["args"]]
-    command = [sys.executable, *words, *SHORT]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *flags, "--nproc-per-node=2"]
+    command = [*torchrun, *words, *SHORT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "pruned" / "config.json").is_file()
