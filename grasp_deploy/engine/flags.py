@@ -39,6 +39,8 @@ class ServerFlags(argparse.Namespace):
     pipeline_parallel_size: int
     data_parallel_size: int
     enable_expert_parallel: bool
+    enforce_eager: bool
+    enable_lora: bool
     max_model_len: int | None  # None too where it is not a plain number
     shutdown_timeout: int | None
     tokenizer: str | None
@@ -108,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data-parallel-size", "-dp", type=int, default=1)
     action = argparse.BooleanOptionalAction
     parser.add_argument("--enable-expert-parallel", "-ep", action=action, default=False)
+    parser.add_argument("--enforce-eager", action=action, default=False)
+    parser.add_argument("--enable-lora", action=action, default=False)
     parser.add_argument("--max-model-len", type=lambda t: int(t) if t.isdecimal() else None)
     parser.add_argument("--shutdown-timeout", type=int)
     parser.add_argument("--dtype", choices=DTYPES)

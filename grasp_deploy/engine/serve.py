@@ -88,10 +88,13 @@ def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -
     """InputError if vLLM cannot spread the model as the flags ask."""
     check_tensor_parallel(shape, flags.tensor_parallel_size)
     pipeline_stages(shape, flags.pipeline_parallel_size)
-    if flags.pipeline_parallel_size > 1 and platform == "cpu":
+    # Without compilation, which LoRA rules out there, the CPU build warms nothing up. Then every
+    # stage but the first lacks its input buffer, and the server dies at the first request.
+    compiled = not (flags.enforce_eager or flags.enable_lora)
+    if flags.pipeline_parallel_size > 1 and platform == "cpu" and not compiled:
         raise InputError(
-            "vLLM's CPU build has no pipeline parallelism: leave --pipeline-parallel-size out, or "
-            "share each layer with --tensor-parallel-size"
+            "vLLM's CPU build has pipeline parallelism only for compiled models: leave "
+            "--enforce-eager and --enable-lora out, or share each layer with --tensor-parallel-size"
         )
     if flags.enable_expert_parallel:
         raise InputError(

@@ -154,7 +154,10 @@ def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
     assert "size 2 does not divide the KV groups of layers 1 and 2" in refusal(tmp_path, "-tp", "2")
     assert "3 layers make no 4 pipeline stages" in refusal(tmp_path, "-pp", "4")
-    assert "CPU build has no pipeline parallelism" in refusal(tmp_path, "-pp", "2")
+    for uncompiled in ("--enforce-eager", "--enable-lora"):
+        words = refusal(tmp_path, "-pp", "2", uncompiled)
+        assert "CPU build has pipeline parallelism only for compiled models" in words
+    check_before_serving(tmp_path, with_port("-pp", "2"))
     assert "has no experts to spread" in refusal(tmp_path, "--enable-expert-parallel")
     check_before_serving(tmp_path, with_port("-dp", "2", "--no-enable-expert-parallel"))
     save_tiny("llama", tmp_path, head_dim=16)
