@@ -99,6 +99,9 @@ def build(settings: Settings) -> Application:
         {
             "llm_configs": [model_config(*pair, settings) for pair in folders.items()],
             "ingress_cls_config": {"ingress_cls": SplitIngress},
-            "ingress_deployment_config": {"user_config": {"share": settings.share}},
+            "ingress_deployment_config": {
+                "user_config": {"share": settings.share},
+                "max_surge_percent": 100,
+            },
         }
     )
