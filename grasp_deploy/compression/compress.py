@@ -27,7 +27,7 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
-from grasp_deploy.pruning.ranks import from_lead, is_lead, leave
+from grasp_deploy.pruning.ranks import by_lead, is_lead, leave
 
 Learnt = tuple[Plan, dict[str, Path], Workspace]  # the files of its fitted tensors; its metrics
 
@@ -72,14 +72,13 @@ def make_checkpoint(
 ) -> Compressed:
     """Learn a plan and write its checkpoint, unless a killed run has done so already."""
     output = Path(output)
-    if is_lead():
-        refuse_unfinished_family(output)
-        refuse_existing(output, overwrite=overwrite or resume)
+    by_lead(lambda: refuse_unfinished_family(output))
+    by_lead(lambda: refuse_existing(output, overwrite=overwrite or resume))
     run = prepare(config)
     check_measurable(run)
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     with Workspace.open(output, config, run.identity, **options) as workspace:
-        plan = from_lead(finished_plan(output, run) if resume and is_lead() else None)
+        plan = by_lead(lambda: finished_plan(output, run)) if resume else None
         if plan is None:  # else the run was killed behind its end
             with place_for(output, overwrite, run) as staging:
                 plan, fitted, part = learn(run, workspace)

@@ -34,7 +34,7 @@ from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.ranks import is_joined, world
+from grasp_deploy.pruning.ranks import by_lead, is_joined, world
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 FEWEST_FOR_SCALES = 240  # sequences for each budget of a walk; of more, every other one
@@ -173,7 +173,8 @@ def prepare(config: CompressConfig) -> PreparedRun:
         check_context(config.context, positions, config.model)
     budget = budget_for(config, base.shape, device)
     tokenizer = load_tokenizer(source.directory)
-    text = read_calibration(tokenizer, sources, config.sequence_length, config.sequences)
+    shape = config.sequence_length, config.sequences
+    text = by_lead(lambda: read_calibration(tokenizer, sources, *shape))
     check_tokens(text.token_ids, base.config)
     own = [source for source in sources if source.is_own]
     if not own and config.own_temperature != CompressConfig.own_temperature:
@@ -193,7 +194,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
         budget,
         text,
         starts,
-        file_hashes(source.directory),
+        by_lead(lambda: file_hashes(source.directory)),
         hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
         tokenizer.eos_token_id,
         time_budget(config, base.shape),

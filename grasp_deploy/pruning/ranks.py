@@ -6,15 +6,17 @@ the lead, alone writes files. With one process every function hands back what it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+
+T = TypeVar("T")
 
 
 def world() -> int:
@@ -67,6 +69,22 @@ def from_lead(value: Any) -> Any:
     shared = [value]
     dist.broadcast_object_list(shared, src=0)
     return shared[0]
+
+
+def by_lead(make: Callable[[], T]) -> T:
+    """What the lead makes, on every rank; or the error that it makes instead."""
+    if world() == 1:
+        return make()
+    made: T | Exception | None = None
+    if is_lead():
+        try:
+            made = make()
+        except Exception as error:
+            made = error
+    made = from_lead(made)
+    if isinstance(made, Exception):
+        raise made
+    return made
 
 
 def dealt(batch: Tensor) -> tuple[Tensor, float]:

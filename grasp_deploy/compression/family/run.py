@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, refuse_existing
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import write_record
-from grasp_deploy.pruning.ranks import from_lead, is_lead, leave
+from grasp_deploy.pruning.ranks import by_lead, is_lead, leave
 
 
 def compress_family(
@@ -55,18 +56,17 @@ def compress_family(
     config = replace(config, keep=config.family[-1])  # the config of a member names its own
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     names = [member_name(keep) for keep in config.family]
-    old = check_family_place(output, names, **options) if is_lead() else []
+    old = by_lead(lambda: check_family_place(output, names, **options))
     run = prepare(config)
     members = {
         name: run_of(run, member, turn)
         for turn, (name, member) in enumerate(zip(names, member_configs(config), strict=True))
     }
-    if is_lead():
-        check_room(output, sum(member.predicted_bytes for member in members.values()))
+    by_lead(lambda: check_room(output, sum(each.predicted_bytes for each in members.values())))
     try:
         with Workspace.open(output, config, run.identity, **options) as workspace:
             finished = {
-                name: _finished(output / name, member, resume, overwrite)
+                name: by_lead(partial(_finished, output / name, member, resume, overwrite))
                 for name, member in members.items()
             }
             _check_continuable(finished, workspace, config)
@@ -91,8 +91,8 @@ def compress_family(
 
 def _finished(folder: Path, member: PreparedRun, resume: bool, overwrite: bool) -> Plan | None:
     """The plan of a member that is made already; InputError if something else is in its place."""
-    plan: Plan | None = from_lead(finished_plan(folder, member) if resume and is_lead() else None)
-    if plan is None and is_lead():
+    plan = finished_plan(folder, member) if resume else None
+    if plan is None:
         refuse_existing(folder, overwrite=overwrite or resume)
         if folder.exists() and not overwrite:
             raise InputError(
