@@ -52,12 +52,12 @@ SIZES = {
     "hidden_size": 2048,
     "intermediate_size": 1536,
     "num_hidden_layers": 36,
-    "num_attention_heads": 12,
+    "num_attention_heads": 16,
     "num_key_value_heads": 4,
-    "head_dim": 128,
+    "head_dim": 96,
     "tie_word_embeddings": False,
 }
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "keep": 0.6,
     "method": "progressive",
     "rounds": 1,
@@ -92,7 +92,7 @@ def compress(config: CompressConfig, processes: int, output: Path) -> dict[str, 
     options.write_text(config.to_json(), encoding="utf-8")
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)),
-        *("-m", "grasp_deploy", "compress", "--config", options, "--output", output),
+        *("-m", "grasp_deploy", "compress", "--config", str(options), "--output", str(output)),
     ]
     began = time.perf_counter()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **MALLOC}

@@ -117,6 +117,14 @@ class Case:
         return min(self.train, self.config.criterion_sequences)
 
     @property
+    def refits(self) -> int:
+        """Rounds that refit columns: without learning the last leaves that to what follows."""
+        config = self.config
+        if not (config.compensation and config.cuts_in_rounds):
+            return 0
+        return config.rounds if config.learns else config.rounds - 1
+
+    @property
     def fitted(self) -> int:
         """Sequences that the last refit reads."""
         return min(self.train, self.config.compensation_sequences)

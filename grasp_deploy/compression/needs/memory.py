@@ -15,7 +15,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.compression.needs.case import Case
 from grasp_deploy.compression.needs.phase import Phase, Terms
 
-PROCESS_BYTES = 570 * 2**20  # interpreter and libraries of a process, measured on a CPU
+PROCESS_BYTES = 525 * 2**20  # interpreter and libraries of a process, measured on a CPU
 GATHERED, WEIGHTS = "gathered weights", "weights"
 
 
@@ -101,7 +101,7 @@ def _phases(case: Case) -> Iterator[Phase]:
         # The mean moments are made while the sums are there.
         yield Phase("rounds", {"gradient moments": 2 * moments}, {}, {})
         yield Phase("rounds", _scoring(case) | {"gradient moments": moments}, {}, {})
-        if config.compensation and config.cuts_in_rounds:
+        if case.refits:
             yield Phase("rounds", _refit(case, case.scored), {}, {})
             first = 1 - (1 - case.keep) / config.rounds
             yield Phase("rounds", {}, *_saving(case, first, case.dtype_bytes))
@@ -249,7 +249,7 @@ def disk_bytes(case: Case, pruned: ModelShape) -> Terms:
     config, columns = case.config, round(case.keep * case.output_values)
     terms = {"own text": 8 * case.own_sequences * config.sequence_length}
     if config.compensation:
-        kept_twice = config.cuts_in_rounds and config.learns  # by the last round, and by the refit
+        kept_twice = case.refits > 0  # by the last round, and by the refit
         terms["refitted columns"] = (1 + kept_twice) * columns * case.dtype_bytes
         terms["refitted and scaled columns"] = 4 * columns
     return {**terms, "checkpoint": pruned.weight_bytes}
