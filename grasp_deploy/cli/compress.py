@@ -57,7 +57,9 @@ OutputUnlessDry = Annotated[
 DryRun = Annotated[
     bool,
     running_option(
-        "--dry-run", help="Predict memory, disk and time from config.json; read and write no more."
+        "--dry-run",
+        help="Predict memory, disk and time from config.json alone; with --device-memory 80GiB "
+        "for GPUs of that size.",
     ),
 ]
 DeviceMemory = Annotated[
@@ -65,6 +67,7 @@ DeviceMemory = Annotated[
     running_option(
         "--device-memory",
         metavar="SIZE",
+        hidden=True,  # `--help-all` shows it
         help="Memory of each GPU that --dry-run judges by, such as 80GiB: of GPUs not here, too.",
     ),
 ]
