@@ -24,6 +24,7 @@ FROM_THE_REPOSITORY = (
     *("benchmarks/*.md", "benchmarks/results/*.json", "benchmarks/figures/*.png"),
     *("serving/*.md", "serving/Dockerfile", "serving/clients/*", "grasp_deploy/demo/model/*.md"),
     *("serving/kubernetes/*.*", "serving/kubernetes/*/*.yaml", "serving/monitoring/*.*"),
+    *("serving/ray/*.*", "serving/ray/Dockerfile"),
 )
 OPTIONS = "<!-- options of CompressConfig -->"
 

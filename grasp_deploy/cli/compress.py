@@ -17,6 +17,7 @@ from grasp_deploy.cli.compressed import print_compressed, print_family
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import (
     CHECK_FAILED,
+    is_under_torchrun,
     print_error,
     print_json,
     print_line,
@@ -50,6 +51,26 @@ Resume = Annotated[
         "--resume", help="Continue an unfinished run. With --overwrite: one that replaces OUTPUT."
     ),
 ]
+OutputUnlessDry = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder to write; not needed by --dry-run.")
+]
+DryRun = Annotated[
+    bool,
+    running_option(
+        "--dry-run",
+        help="Predict memory, disk and time from config.json alone; with --device-memory 80GiB "
+        "for GPUs of that size.",
+    ),
+]
+DeviceMemory = Annotated[
+    str | None,
+    running_option(
+        "--device-memory",
+        metavar="SIZE",
+        hidden=True,  # `--help-all` shows it
+        help="Memory of each GPU that --dry-run judges by, such as 80GiB: of GPUs not here, too.",
+    ),
+]
 OutputOrNamed = Annotated[
     Path | None, typer.Option("--output", "-o", help="Default: named after model and budget.")
 ]
@@ -68,7 +89,9 @@ BUDGET_FIELDS = (
 def compress_command(
     *,
     config: CompressConfig,
-    output: Output,
+    output: OutputUnlessDry = None,
+    dry_run: DryRun = False,
+    device_memory: DeviceMemory = None,
     shard_size: HiddenShardSize = "4GB",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -78,6 +101,15 @@ def compress_command(
 
     Several shares, as in --keep 0.8,0.6,0.4, make a family: OUTPUT then holds a checkpoint of each.
     """
+    if dry_run:
+        show_dry_run(config, device_memory, as_json)
+        return
+    if output is None:
+        raise InputError(
+            "compress writes a checkpoint: give --output, or --dry-run for what it would need"
+        )
+    if device_memory is not None:
+        raise InputError("--device-memory is for --dry-run alone: add that, or drop it")
     with joined_ranks(config.device):
         record = run_compress(config, output, shard_size, resume, overwrite)
     if as_json:
@@ -86,6 +118,23 @@ def compress_command(
         print_family(record, output)
     else:
         print_compressed(record, config)
+
+
+def show_dry_run(config: CompressConfig, device_memory: str | None, as_json: bool) -> None:
+    """Print memory, disk and time that a compression would take."""
+    if is_under_torchrun():
+        raise InputError("--dry-run predicts any number of processes: start it without torchrun")
+    from grasp_deploy.compression.needs.dry_run import dry_run
+    from grasp_deploy.compression.needs.table import stages_table, ways_table
+
+    found = dry_run(config, device_memory)
+    if as_json:
+        print_json(found.as_dict())
+        return
+    stdout.print(ways_table(found))
+    if found.smallest:
+        stdout.print(stages_table(found, found.smallest))
+    print_line(found.verdict)
 
 
 @takes_config

@@ -5,6 +5,7 @@ Weights never take a gradient: only gates, and the output columns that are refit
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,19 +20,21 @@ from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.compression.needs.dry_run import memory_of, needs_offload
 from grasp_deploy.compression.own_text import STAGE as OWN_TEXT
 from grasp_deploy.compression.own_text import with_own_text
-from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.prepare import PreparedRun, reads_whole_weights
 from grasp_deploy.compression.resume import COLUMNS, StageResult, Workspace
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
-from grasp_deploy.pruning.ranks import add_up, is_joined, part_of
+from grasp_deploy.pruning.ranks import add_up, is_joined, join_alone, part_of, world
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.training import LearningState, StepRecord, freeze
 
+logger = logging.getLogger(__name__)
 SAVE_EVERY_SECONDS = 5.0
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
@@ -60,9 +63,7 @@ class FrozenModel:
         The model writes the text of its own that the run lacks.
         """
         config = run.config
-        if model is None:
-            load = load_divided if is_joined() else load_checked
-            model = load(run.source.directory, run.device, config.dtype, config.attention)
+        model = load_for(run) if model is None else model
         _refuse_infinite_weights(model, run)
         run = with_own_text(run, model, workspace, on_progress)
         freeze(model, config.gradient_checkpointing)
@@ -232,6 +233,20 @@ class FrozenModel:
         names = ("stage", "step", "steps", "loss", "heldout_loss")
         row = {name: getattr(step, name) for name in names}
         return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}
+
+
+def load_for(run: PreparedRun) -> PreTrainedModel:
+    """The run's model on its device; on a GPU too small for it weights wait on the CPU."""
+    config, place = run.config, (run.source.directory, run.device, run.config.dtype)
+    divides = not reads_whole_weights(config) and config.objective == "text"
+    if run.device.type == "cuda" and divides:
+        memory = memory_of(run.device)
+        if needs_offload(config, run.base.shape, world(), memory):
+            logger.info("weights wait in the CPU's memory: %s is too small", run.device)
+            if not is_joined():
+                join_alone()
+            return load_divided(*place, config.attention, offload=True)
+    return (load_divided if is_joined() else load_checked)(*place, config.attention)
 
 
 def _refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:

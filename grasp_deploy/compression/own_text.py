@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.cache import empty_cache
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
@@ -44,8 +45,7 @@ def with_own_text(
     if workspace.has(STAGE):
         tensors, record = workspace.load(STAGE)
         rows, seconds = tensors["token_ids"], record["seconds"]
-    cache = run.base.shape.kv_bytes_per_token() * length
-    at_once = max(1, min(MOST_ROWS, CACHE_BYTES // cache))
+    at_once = rows_at_once(run.base.shape, length)
     while len(rows) < len(places):
         began = time.perf_counter()
         batch, count = len(rows), min(at_once, len(places) - len(rows))
@@ -71,6 +71,11 @@ def with_own_text(
     token_ids = run.text.token_ids.clone()
     token_ids[places] = rows
     return replace(run, text=replace(run.text, token_ids=token_ids))
+
+
+def rows_at_once(shape: ModelShape, length: int) -> int:
+    """Rows of so many tokens that are written together, by all ranks."""
+    return max(1, min(MOST_ROWS, CACHE_BYTES // (shape.kv_bytes_per_token() * length)))
 
 
 @torch.no_grad()

@@ -216,13 +216,18 @@ def prepare(config: CompressConfig) -> PreparedRun:
     return run
 
 
+def reads_whole_weights(config: CompressConfig) -> bool:
+    """True for a criterion that divided weights do not suffice."""
+    scored_by = config.round_criterion if config.cuts_in_rounds else config.first_scores
+    return scored_by not in ("obs", "equal", "random")
+
+
 def _check_ranks(run: PreparedRun) -> None:
     """InputError for what several processes cannot share."""
     if not is_joined():
         return
     config = run.config
-    scored_by = config.round_criterion if config.cuts_in_rounds else config.first_scores
-    if scored_by not in ("obs", "equal", "random"):
+    if reads_whole_weights(config):
         name = (
             "round_criterion" if config.cuts_in_rounds else "start" if config.learns else "method"
         )

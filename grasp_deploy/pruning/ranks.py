@@ -39,6 +39,13 @@ def is_joined() -> bool:
     return dist.is_initialized()
 
 
+def join_alone() -> None:
+    """Make a group of this process alone, whose weights may then wait on the CPU."""
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+
+
 def leave() -> bool:
     """Part with the other ranks; True on the lead, which goes on by itself."""
     lead = is_lead()

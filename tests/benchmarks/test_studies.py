@@ -243,6 +243,17 @@ def test_peak_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "24 GB" in capsys.readouterr().out
 
 
+def test_ranks_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run("ranks_memory", tmp_path / "record.json", "--smoke")
+    lead, other = record["measured"]["peak_bytes"]
+    libraries = min(record["libraries_bytes"])
+    assert libraries > 2**28 and abs(lead - other) < libraries, "it is libraries alone"
+    # One machine's libraries are not another's, and no tensor of the embedded model counts.
+    assert 0.5 < record["predicted"]["lead_bytes"] / lead < 2
+    assert record["measured"]["stage_seconds"]["scales"] > 0
+    assert "process 1, GiB" in capsys.readouterr().out
+
+
 def test_latency_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = ("--table", str(tmp_path / "table.json"))
     record = run("latency_table", tmp_path / "record.json", "--smoke", *table, "--speedup", "999")

@@ -14,7 +14,7 @@ from tests.cli.command import grasp_deploy as run
 from tests.cli.command import run_process
 
 HEAVY = ("torch", "transformers", "numpy", "datasets", "safetensors", "vllm", "matplotlib", "peft")
-MOST_OPTIONS = 31
+MOST_OPTIONS = 32
 COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate", "demo")
 
 
@@ -60,8 +60,10 @@ def test_help_is_short_and_help_all_is_complete(name: str, monkeypatch: pytest.M
     short, complete = (run(name, option).stdout for option in ("--help", "--help-all"))
     assert len(rows_of(short)) <= MOST_OPTIONS
     shared = {"--output", "--overwrite", "--config", "--set", "--help-all", "--help"}
-    own = {"--resume", "--json"} if name == "compress" else set()
-    expected = {"help": shared | own, "help-all": {"--shard-size"}, "set": set()}
+    own, hidden = set[str](), {"--shard-size"}
+    if name == "compress":
+        own, hidden = {"--resume", "--json", "--dry-run"}, hidden | {"--device-memory"}
+    expected = {"help": shared | own, "help-all": hidden, "set": set()}
     for field in option_fields(CompressConfig).values():
         spelled = flag(CompressConfig, field.name)
         expected[field.metadata["shown"]].add(spelled)

@@ -62,7 +62,7 @@ def _empty_model(stored: StoredModel, dtype: torch.dtype, attention: str) -> Pre
 def _divide(model: PreTrainedModel, device: torch.device, offload: bool) -> None:
     """Give each rank memory for its rows of every weight, and for all norms."""
     mesh = init_device_mesh(device.type, (world(),))
-    policy = CPUOffloadPolicy() if offload else OffloadPolicy()
+    policy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()
     layers = decoder_layers(model)
     norms = [model.get_submodule(name) for name in norm_names(len(layers))]
     halves = [half for layer in layers for half in (layer.self_attn, layer.mlp)]

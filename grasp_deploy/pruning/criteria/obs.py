@@ -68,14 +68,22 @@ def obs_scores(
 
     gradients = _gradient_moments(model, units, batches)
     scores = [moments.new_zeros(len(moments)) for moments in gradients]
-    mine: tuple[int, Tensor] | None = None
+
+    def score(segment: int, gram: Tensor) -> None:
+        scores[segment] = losses_one_by_one(gram, gradients[segment], removable_of[segment])
+
+    waiting: dict[int, tuple[int, Tensor]] = {}  # one for attention and one for an MLP
+    seen = [0, 0]
     for done, (segment, gram) in enumerate(_grams(model, text, scored), start=1):
-        mine = mine if gram is None else (segment, gram)
-        if mine and (done % world() == 0 or done == len(scored)):  # each rank has one: solve all
-            segment, gram = mine
-            scores[segment] = losses_one_by_one(gram, gradients[segment], removable_of[segment])
-            mine = None
+        kind = segment % 2
+        seen[kind] += 1
+        if gram is not None:
+            waiting[kind] = (segment, gram)
+        if seen[kind] % world() == 0:  # each rank has one of the kind: all are scored at once
+            score(*waiting.pop(kind))
         text.on_batch(read + done, total)
+    for rest in waiting.values():
+        score(*rest)
     flat = torch.cat(scores)
     add_up(flat)  # each segment's are zero but on one rank
     return flat
@@ -124,9 +132,9 @@ def _grams(
     """Float64 mean products over tokens of the inputs of o_proj and down_proj, by scored segment.
 
     One is made at a time: a model's together would be larger than the model. Ranks take turns at
-    holding one; on the others it is None.
+    holding one, of attention and of MLPs by themselves; on the others it is None.
     """
-    device, owners = device_of(model), cycle(range(world()))
+    device, owners = device_of(model), [cycle(range(world())), cycle(range(world()))]
     batches = [batch.to(device) for batch in dealt_batches(text.sequences, text.batch_size)]
     hidden = embedded(model, batches)
     linears = output_projections(model)
@@ -138,7 +146,7 @@ def _grams(
             if gram:
                 gram.add(inputs)
         if gram:
-            yield segment, gram.mean_at(next(owners))
+            yield segment, gram.mean_at(next(owners[segment % 2]))
 
 
 def losses_one_by_one(

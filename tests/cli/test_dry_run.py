@@ -1,0 +1,75 @@
+"""`compress --dry-run`: from config.json alone, whether it fits or not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import assert_refused, grasp_deploy, tree
+
+LLAMA_2_70B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-70b.json"
+KEEP = ("--keep", "0.6", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("memory", "fits", "verdict"),
+    [
+        ("192GiB", [True] * 6, "It fits into 192 GiB on one process."),
+        ("80GiB", [False, True, False, True, True, True], "weights wait in the CPU's memory"),
+        ("8GiB", [False] * 6, "Nothing fits into 8 GiB"),
+    ],
+)
+def test_a_large_model_on_gpus_that_are_not_here(
+    work: Path, memory: str, fits: list[bool], verdict: str
+) -> None:
+    before = tree(work)
+    words = ("compress", LLAMA_2_70B, *KEEP, "--device-memory", memory)
+    told, ended = grasp_deploy(*words), grasp_deploy(*words, "--json")
+    assert (told.code, ended.code) == (0, 0), told.stderr + ended.stderr
+    assert verdict in " ".join(told.stdout.split())
+    document = json.loads(ended.stdout)
+    assert verdict in document["verdict"]
+    assert [way["fits"] for way in document["ways"]] == fits
+    for way in document["ways"]:
+        assert way["disk_bytes"] == sum(way["disk"].values())
+        assert way["device_bytes"] == max(stage["device_bytes"] for stage in way["stages"])
+        for stage in way["stages"]:
+            sizes = [*stage["device"].values(), *stage["host"].values(), *stage["lead"].values()]
+            assert all(isinstance(size, int) for size in sizes)
+            assert stage["device_bytes"] == sum(stage["device"].values())
+        assert way["seconds"] is None, "no rate of that GPU is known"
+    assert tree(work) == before
+
+
+def test_this_machine_with_times(tiny_folder: Path, work: Path) -> None:
+    config = Path(shutil.copy(tiny_folder / "config.json", work / "model.json"))
+    ended = grasp_deploy("compress", config, *KEEP, "--device", "cpu")
+    assert ended.code == 0, ended.stderr
+    told = " ".join(ended.stdout.split())
+    assert "on one process" in told and "own text" in told and "The largest is" in told
+    way = json.loads(grasp_deploy("compress", config, *KEEP, "--device=cpu", "--json").stdout)[
+        "ways"
+    ][0]
+    assert all(seconds > 0 for seconds in way["seconds"].values())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--keep", "0.6"), ("give --output, or --dry-run",)),
+        (("--keep=0.6", "-o", "out", "--device-memory=9GiB"), ("for --dry-run alone",)),
+        ((*KEEP, "--device-memory", "much"), ("--device-memory 'much'", "is not a size")),
+        (("--keep", "0.6,0.4", "--dry-run"), ("one budget",)),
+        (("--max-loss", "0.1", "--dry-run"), ("one budget",)),
+    ],
+)
+def test_refusals(tiny_folder: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
+    assert_refused(grasp_deploy("compress", tiny_folder, *options), *words)
+
+
+def test_it_is_not_for_torchrun(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert_refused(grasp_deploy("compress", tiny_folder, *KEEP), "without torchrun")
