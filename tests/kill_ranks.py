@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--most-seconds", type=float, default=20.0, help="from the first file on")
+    parser.add_argument("--most-seconds", type=float, default=8.0, help="from the first file on")
     options = parser.parse_args()
     dice = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
