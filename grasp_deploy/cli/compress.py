@@ -308,7 +308,7 @@ def run_compress(
             make = by or (compress_within if config.walks else compress)
             return compression_record(make(config, output, **options))
     except KeyboardInterrupt:
-        if Workspace.begun_with(output, config):
+        if is_lead() and Workspace.begun_with(output, config):
             go_on = "give the same command again (compress: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
         raise

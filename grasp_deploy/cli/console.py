@@ -106,7 +106,8 @@ def error_boundary() -> Iterator[None]:
         print_error("error", f"out of memory ({first_line(error)}): {LESS_MEMORY}")
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
-        stderr.print("interrupted")
+        if _rank() == "0":
+            stderr.print("interrupted")
         sys.exit(INTERRUPTED)
 
 
@@ -117,11 +118,14 @@ def is_under_torchrun() -> bool:
 
 def _speaker() -> str:
     """The process that speaks, unless it is the first, which has had time to speak for all."""
-    rank = os.environ.get("RANK", "0") if is_under_torchrun() else "0"
-    if rank == "0":
+    if _rank() == "0":
         return ""
     time.sleep(PATIENCE_SECONDS)  # torchrun ends this process once another has ended
-    return f"process {rank}: "
+    return f"process {_rank()}: "
+
+
+def _rank() -> str:
+    return os.environ.get("RANK", "0") if is_under_torchrun() else "0"
 
 
 @contextmanager
