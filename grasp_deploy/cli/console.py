@@ -96,14 +96,14 @@ def error_boundary() -> Iterator[None]:
             raise
         where = f"{error.filename}: " if error.filename else ""
         remedy = "see whether the files named exist, may be read and written, and have room"
-        print_error("error", f"{where}{error.strerror or error}: {remedy}")
+        print_error("error", f"{_speaker()}{where}{error.strerror or error}: {remedy}")
         if error.errno == errno.ENOSPC and not where:  # buffered output will not fit either
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        print_error("error", f"out of memory ({first_line(error)}): {LESS_MEMORY}")
+        print_error("error", f"{_speaker()}out of memory ({first_line(error)}): {LESS_MEMORY}")
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
         if _rank() == "0":

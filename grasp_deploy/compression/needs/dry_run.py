@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.read.validate import refuse_quantised
 from grasp_deploy.compression.needs.case import Case, case_of
 from grasp_deploy.compression.needs.memory import Needs
 from grasp_deploy.compression.needs.seconds import Rates, measured_rates, seconds_of
+from grasp_deploy.compression.prepare import reads_whole_weights
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
@@ -105,7 +106,8 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
         )
     shape = model_shape(read_config(resolve_config(config.model, config.revision)))
     refuse_quantised(shape)
-    device = resolve_device(config.device)
+    absent = device_memory is not None and not torch.cuda.is_available()
+    device = resolve_device("cpu" if absent else config.device)
     memory = memory_of(device)
     if device_memory is not None:
         memory = parse_bytes(device_memory, "--device-memory")
@@ -114,13 +116,19 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
     rates = None
     if on_gpu == (device.type == "cuda"):
         rates = measured_rates(case.torch_dtype, device)
-    return DryRun(config.model, memory, on_gpu, ways_of(case, pruned), rates)
+    undivided = reads_whole_weights(config) or config.objective == "distillation"
+    ways = ways_of(case, pruned, undivided=undivided)
+    return DryRun(config.model, memory, on_gpu, ways, rates)
 
 
-def ways_of(case: Case, pruned: ModelShape) -> tuple[Needs, ...]:
-    """One process, on a GPU also with offloaded weights, then 2, 4, 8 and 16."""
-    cases = [replace(case, processes=count) for count in PROCESSES]
-    if case.on_gpu:
+def ways_of(case: Case, pruned: ModelShape, *, undivided: bool = False) -> tuple[Needs, ...]:
+    """One process, on a GPU also with offloaded weights, then 2, 4, 8 and 16.
+
+    Not more than there are sequences for a stage; one alone for options that divide no weights.
+    """
+    most = 1 if undivided else min(case.scored, case.fitted)
+    cases = [replace(case, processes=count) for count in PROCESSES if count == 1 or count <= most]
+    if case.on_gpu and not undivided:
         cases.insert(1, replace(case, offload=True))
     return tuple(Needs.of(each, pruned) for each in cases)
 
