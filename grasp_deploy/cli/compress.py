@@ -17,13 +17,13 @@ from grasp_deploy.cli.compressed import print_compressed, print_family
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import (
     CHECK_FAILED,
-    is_under_torchrun,
     print_error,
     print_json,
     print_line,
     stderr,
     stdout,
 )
+from grasp_deploy.cli.dry_run import DeviceMemory, DryRun, show_dry_run
 from grasp_deploy.cli.options import (
     Command,
     HiddenShardSize,
@@ -53,23 +53,6 @@ Resume = Annotated[
 ]
 OutputUnlessDry = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder to write; not needed by --dry-run.")
-]
-DryRun = Annotated[
-    bool,
-    running_option(
-        "--dry-run",
-        help="Predict memory, disk and time from config.json alone; with --device-memory 80GiB "
-        "for GPUs of that size.",
-    ),
-]
-DeviceMemory = Annotated[
-    str | None,
-    running_option(
-        "--device-memory",
-        metavar="SIZE",
-        hidden=True,  # `--help-all` shows it
-        help="Memory of each GPU that --dry-run judges by, such as 80GiB: of GPUs not here, too.",
-    ),
 ]
 OutputOrNamed = Annotated[
     Path | None, typer.Option("--output", "-o", help="Default: named after model and budget.")
@@ -118,23 +101,6 @@ def compress_command(
         print_family(record, output)
     else:
         print_compressed(record, config)
-
-
-def show_dry_run(config: CompressConfig, device_memory: str | None, as_json: bool) -> None:
-    """Print memory, disk and time that a compression would take."""
-    if is_under_torchrun():
-        raise InputError("--dry-run predicts any number of processes: start it without torchrun")
-    from grasp_deploy.compression.needs.dry_run import dry_run
-    from grasp_deploy.compression.needs.table import stages_table, ways_table
-
-    found = dry_run(config, device_memory)
-    if as_json:
-        print_json(found.as_dict())
-        return
-    stdout.print(ways_table(found))
-    if found.smallest:
-        stdout.print(stages_table(found, found.smallest))
-    print_line(found.verdict)
 
 
 @takes_config
