@@ -86,7 +86,9 @@ def config_of(model: Path, text: Path) -> CompressConfig:
     return CompressConfig(model=str(model), calibration=(str(text), "self=0"), **OPTIONS)
 
 
-def compress(config: CompressConfig, processes: int, output: Path) -> dict[str, Any]:
+def compress(
+    config: CompressConfig, processes: int, output: Path, threads: int = 1
+) -> dict[str, Any]:
     """Compress under torchrun; the peak bytes of each process, and the seconds of stages."""
     options = output.with_suffix(".json")
     options.write_text(config.to_json(), encoding="utf-8")
@@ -95,7 +97,7 @@ def compress(config: CompressConfig, processes: int, output: Path) -> dict[str, 
         *("-m", "grasp_deploy", "compress", "--config", str(options), "--output", str(output)),
     ]
     began = time.perf_counter()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **MALLOC}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **MALLOC}
     torchrun = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     peaks: dict[int, int] = {}
     while torchrun.poll() is None:

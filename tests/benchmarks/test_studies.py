@@ -254,6 +254,18 @@ def test_ranks_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "process 1, GiB" in capsys.readouterr().out
 
 
+def test_ranks_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run("ranks_equal", tmp_path / "record.json", "--smoke")
+    alone, divided = record["layouts"]
+    assert (alone["processes"], divided["processes"]) == (1, 2)
+    found = divided["against_first"]
+    assert found["same_text"] and found["units_differing"] == 0
+    assert found["scales"] < 1e-4 and found["heldout_loss"] < 1e-4
+    assert found["weights"] < 1e-3, "in bfloat16, where a last bit is 0.004 of a number"
+    assert "units_differing  0" in capsys.readouterr().out
+    assert "write it as 2x1" in refused("ranks_equal", capsys, "--layouts", "2")
+
+
 def test_latency_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = ("--table", str(tmp_path / "table.json"))
     record = run("latency_table", tmp_path / "record.json", "--smoke", *table, "--speedup", "999")
