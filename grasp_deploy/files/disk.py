@@ -6,10 +6,10 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from grasp_deploy.errors import InputError
 
@@ -25,6 +25,7 @@ WRITE_ERRORS = {
     errno.ENOTDIR: "a part of that path is a file: name another folder",
     errno.EEXIST: "a part of that path is a file: name another folder",
 }
+PIECE_BYTES = 2**20  # of a write; hundreds of MiB at once took Linux several times as long
 
 
 def kind_of(path: str | Path) -> Literal["file", "folder", "special", None]:
@@ -61,8 +62,10 @@ def write_text(path: Path, text: str) -> None:
     write_files({path: text.encode()})
 
 
-def write_files(files: Mapping[Path, bytes]) -> None:
+def write_files(files: Mapping[Path, bytes | Sequence[bytes | memoryview]]) -> None:
     """Replace files, in folders made if need be, after all of them are complete on the disk.
+
+    Contents that come in parts are never joined.
 
     They take their names in order. The folder may be a stranger's: a link in it is replaced, never
     followed. Raises InputError, with nothing changed, if the disk refuses.
@@ -74,7 +77,8 @@ def write_files(files: Mapping[Path, bytes]) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 staged[path].unlink(missing_ok=True)  # what a killed run left
                 with staged[path].open("xb") as file:
-                    file.write(content)
+                    for part in [content] if isinstance(content, bytes) else content:
+                        write_pieces(file, part)
                 sync(staged[path])
         for path, temporary in staged.items():
             with readable_disk_errors(path):
@@ -84,6 +88,13 @@ def write_files(files: Mapping[Path, bytes]) -> None:
             if kind_of(temporary):
                 temporary.unlink()
         raise
+
+
+def write_pieces(file: BinaryIO, content: bytes | memoryview) -> None:
+    """Write to an open file in small pieces."""
+    view = memoryview(content)
+    for start in range(0, len(view), PIECE_BYTES):
+        file.write(view[start : start + PIECE_BYTES])
 
 
 def sync(path: Path) -> None:

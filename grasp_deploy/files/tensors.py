@@ -1,15 +1,21 @@
-"""Tensors with a JSON record as one safetensors file."""
+"""Safetensors files written without a copy of what they hold, and those with a JSON record.
+
+The library's `save` copies all tensors twice, and its `save_file` makes files that nobody else may
+read. The format is simple: the length of a JSON header, the header with each tensor's dtype, shape
+and offsets, then the bytes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from grasp_deploy.errors import InputError
@@ -17,12 +23,48 @@ from grasp_deploy.files.disk import kind_of, write_files
 from grasp_deploy.files.json_files import parse_json
 
 RECORD_KEY = "grasp_deploy"  # of the file's metadata
+CODES = {  # of the dtypes that our own files hold
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
+}
+
+
+def header_of(
+    layout: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
+) -> bytes:
+    """What a safetensors file of tensors of these dtypes and shapes begins with, in this order."""
+    entries: dict[str, object] = {"__metadata__": dict(metadata)}
+    offset = 0
+    for name, (dtype, shape) in layout.items():
+        end = offset + math.prod(shape) * dtype.itemsize
+        entries[name] = {
+            "dtype": CODES[dtype],
+            "shape": list(shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the data starts on a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor in the CPU's memory, not a copy of them."""
+    return tensor.detach().flatten().view(torch.uint8).numpy().data
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
     """Replace a file of tensors and a JSON record in one move; equal input gives equal bytes."""
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_files({path: save(contiguous, {RECORD_KEY: json.dumps(record, allow_nan=False)})})
+    # The widest first, so that each begins on a multiple of its width.
+    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+    present = {name: tensors[name].cpu().contiguous() for name in names}
+    layout = {name: (tensor.dtype, tensor.shape) for name, tensor in present.items()}
+    header = header_of(layout, {RECORD_KEY: json.dumps(record, allow_nan=False)})
+    write_files({path: [header, *map(bytes_of, present.values())]})
 
 
 def checksum(tensors: dict[str, Tensor], text: str) -> str:
@@ -30,8 +72,7 @@ def checksum(tensors: dict[str, Tensor], text: str) -> str:
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        data = tensor.detach().cpu().contiguous().flatten()
-        digest.update(data.view(torch.uint8).numpy().data)
+        digest.update(bytes_of(tensor.cpu().contiguous()))
     return digest.hexdigest()
 
 

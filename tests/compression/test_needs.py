@@ -74,7 +74,12 @@ def test_processes_divide_weights_and_gather_them(needs: Needs) -> None:
 
 def test_the_lead_holds_the_columns_of_all_rows(needs: Needs) -> None:
     two = of(needs, 2)
-    assert two.lead_resident_bytes > 2 * two.resident_bytes
+    columns = needs.case.keep * LAYERS * D * (F + D)
+    last = two.phases[-1]
+    assert last.lead_bytes == pytest.approx(4 * columns, rel=1e-3), "in float32"
+    assert last.host["refitted columns"] == pytest.approx(last.lead_bytes / 2, rel=1e-3)
+    assert two.lead_resident_bytes > two.resident_bytes + last.lead_bytes / 2
+    assert needs.phases[-1].lead_bytes == 0, "the only process has them all"
     assert two.machine_bytes == two.lead_resident_bytes + two.resident_bytes
 
 

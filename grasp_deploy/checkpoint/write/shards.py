@@ -1,8 +1,7 @@
 """Writing safetensors shards tensor by tensor, so that memory holds one tensor and not one shard.
 
-The safetensors library writes a file from tensors that are all in memory. The format is simple: the
-length of a JSON header, the header with each tensor's dtype, shape and offsets, then the bytes. The
-shapes of a checkpoint are known before its first tensor is cut, so the header can go first.
+The safetensors library writes a file from tensors that are all in memory. The shapes of a
+checkpoint are known before its first tensor is cut, so the file's header can go first.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.folder import INDEX_FILE, WEIGHTS_FILE
+from grasp_deploy.files.disk import write_pieces
 from grasp_deploy.files.progress import OnCount
-
-PIECE_BYTES = 2**20  # of a write; hundreds of MiB at once took Linux several times as long
+from grasp_deploy.files.tensors import bytes_of, header_of
 
 
 def plan_shards(shape: ModelShape, shard_bytes: int) -> dict[str, list[str]]:
@@ -59,19 +58,19 @@ def write_shards(
     with ThreadPoolExecutor(1) as thread:
         for file_name, names in shards.items():
             with (directory / file_name).open("wb") as file:
-                header = _header({name: sizes[name] for name in names}, shape)
+                layout = {name: (getattr(torch, shape.dtype), sizes[name]) for name in names}
+                header = header_of(layout, {"format": "pt"})
                 digest = hashlib.sha256()
                 file.write(header)
                 hashed = thread.submit(digest.update, header)
                 for expected in names:
                     done, (name, tensor) = next(incoming)
-                    found = (name, str(tensor.dtype), tuple(tensor.shape))
-                    assert found == (expected, f"torch.{shape.dtype}", sizes[expected]), found
-                    data = tensor.contiguous().view(torch.uint8).numpy().data.cast("B")
+                    found = (name, (tensor.dtype, tuple(tensor.shape)))
+                    assert found == (expected, layout[expected]), found
+                    data = bytes_of(tensor.contiguous())
                     hashed.result()  # so that no more than one tensor waits in memory
                     hashed = thread.submit(digest.update, data)
-                    for start in range(0, len(data), PIECE_BYTES):
-                        file.write(data[start : start + PIECE_BYTES])
+                    write_pieces(file, data)
                     on_progress(done, len(sizes))
                 hashed.result()
             hashes[file_name] = digest.hexdigest()
@@ -92,19 +91,3 @@ def read_tensor(path: Path, name: str) -> Tensor:
 def index_of(files: Mapping[str, str], shape: ModelShape) -> dict[str, Any]:
     """The index of a model's tensors in these files."""
     return {"metadata": {"total_size": shape.weight_bytes}, "weight_map": dict(files)}
-
-
-def _header(sizes: Mapping[str, tuple[int, ...]], shape: ModelShape) -> bytes:
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, size in sizes.items():
-        end = offset + math.prod(size) * shape.bytes_per_parameter
-        entries[name] = {
-            "dtype": DTYPES[shape.dtype],
-            "shape": list(size),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the data starts on a multiple of 8
-    return len(text).to_bytes(8, "little") + text

@@ -237,11 +237,10 @@ def _refit(case: Case, sequences: int) -> Terms:
 
 
 def _saving(case: Case, keep: float, value_bytes: int) -> tuple[Terms, Terms]:
-    """Refitted columns of a process; and on the lead those of all, and two copies for the file."""
+    """Refitted columns of a process; and on the lead of several those of all."""
     values = round(keep * case.output_values)
     whole, part = values * value_bytes, case.each(values) * value_bytes
-    copies = 3 if case.processes > 1 else 2
-    return {"refitted columns": part}, {"refitted columns of all rows": copies * whole}
+    return {"refitted columns": part}, {"refitted columns of all rows": whole * case.is_divided}
 
 
 def disk_bytes(case: Case, pruned: ModelShape) -> Terms:
