@@ -240,7 +240,8 @@ def _saving(case: Case, keep: float, value_bytes: int) -> tuple[Terms, Terms]:
     """Refitted columns of a process; and on the lead of several those of all."""
     values = round(keep * case.output_values)
     whole, part = values * value_bytes, case.each(values) * value_bytes
-    return {"refitted columns": part}, {"refitted columns of all rows": whole * case.is_divided}
+    of_all = whole if case.processes > 1 else 0
+    return {"refitted columns": part}, {"refitted columns of all rows": of_all}
 
 
 def disk_bytes(case: Case, pruned: ModelShape) -> Terms:
