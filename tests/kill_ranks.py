@@ -1,9 +1,11 @@
-"""Kill random processes of torchrun at random times, and let any number go on.
+"""Kill random processes of torchrun at random times, and go on.
 
     python -m tests.kill_ranks --kills 10
+    python -m tests.kill_ranks --kills 10 --large --most-seconds 120
 
-Each run is killed once and goes on with `--resume` on one to three processes. It must end with the
-mask of a run in one process that nobody killed, and its scales within 1e-4.
+Each run is killed once and goes on with `--resume`. A tiny model goes on on one to three processes,
+to the mask of a run in one process that nobody killed and its scales within 1e-4. The large one has
+1.2 billion parameters on two processes, and must end in the same bits as undisturbed.
 """
 
 from __future__ import annotations
@@ -13,31 +15,69 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
-from tests.cli.command import environment
+from benchmarks.ranks_memory import SIZES, write_model
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
+from grasp_deploy.files.disk import sha256
 from tests.compression.test_ranks import children_of, compressed, ended, torchrun
 from tests.tiny import save_tiny
 
 
-def in_one_process(model: Path, output: Path) -> Plan:
-    """The plan of a run that nobody kills."""
-    words = compressed(model, output)
-    subprocess.run([sys.executable, "-m", *words], env=environment(), check=True, timeout=300)
-    return load_plan(output / PLAN_FILE)
+@dataclass(frozen=True)
+class Case:
+    """What is compressed, on how many processes, and when a result is right."""
+
+    words: Callable[..., tuple[str, ...]]
+    undisturbed: int
+    processes: tuple[int, ...]
+    check: Callable[[Path, Path], None]
 
 
-def killed_at(seconds: float, model: Path, output: Path, dice: random.Random) -> str:
+def tiny(folder: Path) -> Case:
+    save_tiny("llama", folder / "model")
+
+    def words(output: Path, *more: str) -> tuple[str, ...]:
+        return compressed(folder / "model", output, *more)
+
+    return Case(words, 1, (1, 2, 3), check_close)
+
+
+def large(folder: Path) -> Case:
+    model, text = write_model(folder / "model", SIZES), folder / "text.txt"
+    text.write_text("One two three, and so on: {} of them. " * 400, encoding="utf-8")
+    studies = ("rounds=1", "criterion-sequences=2", "compensation-sequences=2")
+    learning = [word for study in studies for word in ("--set", study)]
+    few = ("--calibration-sequences", "4", "--sequence-length", "64", "--keep", "0.6")
+    how = ("--calibration", str(text), "--calibration", "self=0", "--device", "cpu")
+
+    def words(output: Path, *more: str) -> tuple[str, ...]:
+        command = ("grasp_deploy", "compress", str(model), "--output", str(output))
+        return (*command, *how, *few, *learning, "--set", "method=progressive", *more)
+
+    return Case(words, 2, (2,), check_equal)
+
+
+def check_close(expected: Path, found: Path) -> None:
+    one, two = (load_plan(folder / PLAN_FILE) for folder in (expected, found))
+    assert torch.equal(one.mask, two.mask), "another mask"
+    torch.testing.assert_close(two.scales, one.scales, rtol=1e-4, atol=0)
+
+
+def check_equal(expected: Path, found: Path) -> None:
+    assert sha256(expected / WEIGHTS_FILE) == sha256(found / WEIGHTS_FILE), "other weights"
+
+
+def killed_at(seconds: float, run: Any, partial: Path, dice: random.Random) -> str:
     """Kill a process of a run after so many seconds of work; what it was doing by then."""
-    run = torchrun(dice.choice((2, 3)), *compressed(model, output))
-    partial = output.with_name(f"{output.name}.partial")
     while not partial.exists() and run.poll() is None:
         time.sleep(0.05)
     time.sleep(seconds)
@@ -47,36 +87,38 @@ def killed_at(seconds: float, model: Path, output: Path, dice: random.Random) ->
     began = time.monotonic()
     os.kill(dice.choice(children_of(run.pid)), signal.SIGKILL)
     code, printed = ended(run)
-    said = printed.count("stopped: ")
-    seconds = time.monotonic() - began
+    took, said = time.monotonic() - began, printed.count("stopped: ")
     before = ", ".join(saved) or "nothing"
-    return f"had saved {before}; exit code {code} in {seconds:.1f} s, {said} line"
+    return f"{seconds:.0f} s, had saved {before}; exit code {code} in {took:.1f} s, {said} line"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--large", action="store_true", help="1.2 billion parameters")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most-seconds", type=float, default=8.0, help="from the first file on")
     options = parser.parse_args()
     dice = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         folder = Path(name)
-        save_tiny("llama", folder / "model")
-        expected = in_one_process(folder / "model", folder / "alone")
+        case = (large if options.large else tiny)(folder)
+        alone, output = folder / "alone", folder / "shared"
+        began = time.monotonic()
+        code, printed = ended(torchrun(case.undisturbed, *case.words(alone)), 1800)
+        assert code == 0, printed
+        print(f"undisturbed: {time.monotonic() - began:.0f} s", flush=True)
         for number in range(options.kills):
-            output = folder / "shared"
-            happened = killed_at(
-                dice.uniform(0, options.most_seconds), folder / "model", output, dice
-            )
-            processes = dice.choice((1, 2, 3))
-            words = compressed(folder / "model", output, "--resume")
-            code, printed = ended(torchrun(processes, *words))
-            assert code == 0, printed
-            found = load_plan(output / PLAN_FILE)
-            assert torch.equal(found.mask, expected.mask), f"another mask: seed {options.seed}"
-            torch.testing.assert_close(found.scales, expected.scales, rtol=1e-4, atol=0)
-            print(f"{number + 1}: {happened}; {processes} went on to the same mask", flush=True)
+            run = torchrun(max(2, dice.choice(case.processes)), *case.words(output))
+            partial = output.with_name(f"{output.name}.partial")
+            happened = killed_at(dice.uniform(0, options.most_seconds), run, partial, dice)
+            processes = dice.choice(case.processes)
+            if happened != "ended before":
+                again = torchrun(processes, *case.words(output, "--resume"))
+                code, printed = ended(again, 1800)
+                assert code == 0, printed
+            case.check(alone, output)
+            print(f"{number + 1}: {happened}; {processes} went on to the same", flush=True)
             shutil.rmtree(output)
 
 

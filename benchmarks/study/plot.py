@@ -1,20 +1,23 @@
-"""Figures of a study: the loss as the budget shrinks, and what the best variants keep."""
+"""Figures of a study: the loss by budget or by tokens, and what the best variants keep."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from matplotlib.axes import Axes
 
 from benchmarks.study.record import Row, Study
 from benchmarks.study.tables import seeds_in_words, study_title
 from grasp_deploy.report.figure_style import (
+    DASHED,
     MARKERS,
     SERIES,
     Drawing,
     color_of,
     finished,
+    key_handle,
     line_handle,
     new_axes,
 )
@@ -23,15 +26,18 @@ from grasp_deploy.report.figures import UNITS, kept_drawing
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon
 NO_LOSS_NATS = 0.01  # about 1 % of perplexity: a loss this small needs no logarithm
+STAGES = {"scales": "scales alone", "all": "all stages"}
 WIDE = 8.0  # times the smallest loss from where on an even axis would flatten it
 
 
 def study_drawings(study: Study) -> Iterator[Drawing]:
-    """The loss by budget for each corpus if there are several, and what layers keep."""
+    """The loss by budget and by tokens where there are several, and what layers keep."""
     best = best_variants(study)
     drawn = [name for name in study.variants if name in best[:LINES]]  # one look in all figures
     for corpus in study.dense_perplexity if len(study.budgets) > 1 else ():
         yield _loss_drawing(study, corpus, drawn)
+    if any("text" in row.options for row in study.rows):
+        yield _tokens_drawing(study)
     yield from _layer_drawings(study, drawn, best[:LAYER_LINES])
 
 
@@ -114,6 +120,46 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
     ticks = [tick for tick in (*(-s for s in sizes), 0.0, *sizes) if bottom <= tick <= top]
     axes.set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
+
+
+def _tokens(row: Row) -> int:
+    """Calibration tokens of a compression."""
+    return int(row.options["sequences"] * row.options["sequence_length"])
+
+
+def _tokens_drawing(study: Study) -> Drawing:
+    """Loss by calibration tokens: a line for each corpus, and for what stages see more."""
+    title = f"Loss by calibration tokens: {study_title(study)}"
+    keep = min(study.budgets)
+    axes = new_axes(title, f"above the dense model's; budget {keep:g}; {seeds_in_words(study)}")
+    rows = [row for row in study.rows if row.keep == keep]
+    start = [row for row in rows if "text" not in row.options]
+    handles = []
+    for stages, dashes in (("scales", "-"), ("all", DASHED)):
+        more = [row for row in rows if row.options.get("stages") == stages]
+        points = (
+            sorted(((_tokens(row), row) for row in (*start, *more)), key=itemgetter(0))
+            if more
+            else []
+        )
+        for index, corpus in enumerate(study.dense_perplexity if points else ()):
+            axes.plot(
+                [tokens for tokens, _ in points],
+                [row.excess_nats[corpus] for _, row in points],
+                color=color_of(index),
+                marker=MARKERS[index],
+                linestyle=dashes,
+            )
+        handles += [key_handle(f"more for {STAGES[stages]}", dashes)] if points else []
+    handles += [line_handle(index, name) for index, name in enumerate(study.dense_perplexity)]
+    axes.set_xscale("log", base=2)
+    counts = sorted({_tokens(row) for row in rows})
+    axes.set_xticks(counts, labels=[f"{count // 1024:,} k" for count in counts])
+    axes.set_xlabel("calibration tokens (k: 1,024)")
+    axes.set_ylabel("excess loss, nats per token")
+    _loss_axis(axes, [nats for row in rows for nats in row.excess_nats.values()])
+    axes.set_ylim(top=1.08 * axes.get_ylim()[1])  # room for the first marker
+    return finished("loss-tokens", title, axes, handles)
 
 
 def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:

@@ -36,8 +36,8 @@ def torchrun(processes: int, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    printed, _ = process.communicate(timeout=300)
+def ended(process: subprocess.Popen[str], seconds: float = 300) -> tuple[int, str]:
+    printed, _ = process.communicate(timeout=seconds)
     return process.returncode, printed
 
 

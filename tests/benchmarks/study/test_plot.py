@@ -39,6 +39,21 @@ def test_a_line_is_the_mean_over_seeds_and_its_bars_are_their_range() -> None:
     assert "mean and range of 2 seeds" in axes.get_title(loc="left")
 
 
+def test_more_tokens_have_a_line_for_the_stages_that_see_them() -> None:
+    made = study({"base": {0.5: [0.3]}, "4 x": {0.5: [0.2]}, "4 x, all": {0.5: [0.1]}})
+    for row, more in zip(made.rows, ({}, {"stages": "scales"}, {"stages": "all"}), strict=True):
+        sequences = {"sequences": 1024, "text": 4} if more else {"sequences": 256}
+        row.options |= {"sequence_length": 256, **sequences, **more}
+    with our_style():
+        drawing = next(d for d in study_drawings(made) if d.name == "loss-tokens")
+    scales, all_stages = axes_of(drawing).lines
+    for line, end in ((scales, 0.2), (all_stages, 0.1)):
+        assert list(line.get_xdata()) == [2**16, 2**18]
+        assert list(line.get_ydata()) == [0.3, end]
+    assert legend_of(drawing) == ["more for scales alone", "more for all stages", "c4"]
+    assert "loss-tokens" not in named()
+
+
 def test_only_the_best_are_drawn_and_the_note_counts_the_rest() -> None:
     drawing = named(MANY)["loss-c4"]
     assert legend_of(drawing) == [f"variant {i}" for i in range(1, 8)]
