@@ -127,7 +127,8 @@ def load(cluster: Cluster, model: str, requests: int = ENDLESS) -> Iterator[Load
     with running(command, os.environ, cluster.folder / "load.log") as process:
         yield Load(cluster, process)
         process.send_signal(signal.SIGINT)
-        process.wait()
+        if process.wait():
+            raise ChildError(f"load.py failed: {log_tail(cluster.folder / 'load.log')}")
 
 
 def complete(cluster: Cluster, model: str) -> dict[str, Any]:
@@ -206,8 +207,8 @@ def checkpoint_replaced(cluster: Cluster, app: dict[str, Any], seconds: float) -
 
 
 def ids(deployments: Deployments, name: str) -> set[str]:
-    """The replicas of a deployment in every state."""
-    return {row["replica_id"] for row in deployments[name]["replicas"]}
+    """The replicas of a deployment, in every state; none while Serve takes a new app."""
+    return {row["replica_id"] for row in deployments.get(name, {}).get("replicas", [])}
 
 
 def quick_config(work: Path) -> CompressConfig:
