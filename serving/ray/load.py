@@ -3,7 +3,8 @@
     python serving/ray/load.py --requests 10000 --concurrency 32 --output load.json
 
 A request whose connection broke, or that got a 5xx, is sent again: a retry. One that gets no
-answer in all its tries is lost. SIGINT ends the run early with what there is.
+answer in all its tries is lost. SIGINT sends no more and waits for the answers under way; a second
+one ends the run with what there is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -31,6 +33,12 @@ class Load:
         self.lost: list[str] = []
         self.seconds: list[float] = []  # from the first try to the answer
         self.begun = time.monotonic()
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """Let no new request begin, and the next SIGINT raise."""
+        self.is_stopped = True
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
     def record(self) -> dict[str, Any]:
         """All of it, with the percentiles of the time."""
@@ -75,15 +83,16 @@ async def run(options: argparse.Namespace, load: Load) -> None:
     numbers = iter(range(options.requests))
     url = f"{options.base_url}/v1/completions"
     timeout = aiohttp.ClientTimeout(total=options.timeout)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, load.stop)
 
     async def keep_asking(session: aiohttp.ClientSession) -> None:
         for number in numbers:
-            if time.monotonic() - load.begun > options.seconds:
+            if load.is_stopped or time.monotonic() - load.begun > options.seconds:
                 return
             body = {"model": options.model, "prompt": f"def f{number}(", "temperature": 0}
             await ask(session, url, {**body, "max_tokens": options.max_tokens}, load)
-            if number % 500 == 0:
-                print(f"{number} of {options.requests}, {load.record()['retries']}", flush=True)
+            if number % 100 == 0:
+                print(f"{len(load.seconds)} answered, sent again: {dict(load.retries)}", flush=True)
 
     connector = aiohttp.TCPConnector(limit=options.concurrency)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:

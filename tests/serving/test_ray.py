@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import secrets
-import shutil
-import signal
-import subprocess
-import sys
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from grasp_deploy.engine.serve import free_port, running_server
-from tests.cli.command import environment, needs_vllm
+from benchmarks.common.ray_cluster import ENGINE, running_cluster
+from grasp_deploy.engine.serve import running_server
+from tests.cli.command import needs_vllm
 from tests.serving.test_kubernetes import ROOT, validate
 from tests.serving.test_recipes import PROMPTS, complete
 
@@ -65,53 +58,13 @@ def test_rays_pods_are_valid_and_as_locked_as_the_servers(pod: dict[str, Any]) -
 
 
 @pytest.fixture(scope="module")
-def ray_app(
-    demo_model: Path, demo_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
+def ray_app(demo_model: Path, demo_checkpoint: Path) -> Iterator[str]:
     """Base URL of the app on a Ray cluster of its own, with a token of its own."""
-    folder = tmp_path_factory.mktemp("ray")
-    dashboard, port = free_port(), free_port()
-    (folder / "token").write_text(secrets.token_hex(32))
-    given = environment(
-        RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN_PATH=str(folder / "token"),
-        RAY_USAGE_STATS_ENABLED="0",
-        VLLM_CPU_OMP_THREADS_BIND="nobind",
-    )
-    engine = {"max_model_len": 512, "enforce_eager": True, "kv_cache_memory_bytes": 2**27}
-    arguments = {"dense": str(demo_model), "pruned": str(demo_checkpoint), "engine": engine}
-    app = {"name": "grasp", "import_path": "serving.ray.app:build", "args": arguments}
-    config = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [app]}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    tools = Path(sys.executable).parent
-    head = [tools / "ray", "start", "--head", "--block", "--num-cpus=8", f"--port={free_port()}"]
-    head += [f"--dashboard-port={dashboard}", "--object-store-memory=100000000"]
-    short = Path("/tmp") / f"ray-{os.getpid()}"  # the paths of Ray's sockets must be short
-    with (folder / "log").open("w") as log, subprocess.Popen(
-        [*map(str, head), f"--temp-dir={short}"],
-        env=given, stdout=log, stderr=log, start_new_session=True,
-    ) as cluster:  # fmt: skip
-        try:
-            deploy = [tools / "serve", "deploy", "-a", f"http://127.0.0.1:{dashboard}"]
-            command = [*map(str, deploy), str(folder / "config.yaml")]
-            wait(lambda: subprocess.run(command, env=given, capture_output=True).returncode == 0)
-            url = f"http://127.0.0.1:{port}"
-            wait(lambda: bool(complete(url, "a", "dense") and complete(url, "a", "pruned")))
-            yield url
-        finally:
-            os.killpg(cluster.pid, signal.SIGTERM)
-            cluster.wait(60)
-            shutil.rmtree(short, ignore_errors=True)
-
-
-def wait(is_done: Callable[[], bool], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            if is_done():
-                return
-        time.sleep(2)
-    raise AssertionError(f"not up after {seconds} s")
+    folders = {"dense": str(demo_model), "pruned": str(demo_checkpoint)}
+    with running_cluster() as cluster:
+        cluster.deploy({**folders, "engine": ENGINE})
+        cluster.wait_for_all()
+        yield cluster.url
 
 
 @pytest.mark.all
