@@ -61,7 +61,7 @@ def large(folder: Path) -> Case:
 
     def words(output: Path, *more: str) -> tuple[str, ...]:
         command = ("grasp_deploy", "compress", str(model), "--output", str(output))
-        return (*command, *how, *few, *learning, "--set", "method=progressive", *more)
+        return (*command, *how, *few, *learning, "--method", "progressive", *more)
 
     return Case(words, 2, (2,), check_equal)
 
