@@ -115,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, help="folder of a dense model (default: embedded)")
     parser.add_argument("--calibration", help="text beside the model's own (default: this project)")
     parser.add_argument("--keep", type=float, default=0.5)
+    parser.add_argument("--sequences", type=int, default=CompressConfig.sequences)
+    parser.add_argument("--sequence-length", type=int, default=CompressConfig.sequence_length)
     parser.add_argument("--layouts", default="1x1,2x1", help="the first is what others must equal")
     add_output_options(parser, "the embedded model and little text")
     options = parser.parse_args(arguments)
@@ -132,12 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What differs from the defaults of `compress`."""
+    """The compression's options, where they are not the defaults or may be chosen."""
     model = MODEL if options.smoke or options.model is None else options.model
     return {
         "model": str(model),
         "keep": options.keep,
         "device": "cpu",
+        "sequences": options.sequences,
+        "sequence_length": options.sequence_length,
         **(SMOKE if options.smoke else {}),
     }
 

@@ -15,21 +15,24 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks.ranks_memory import SIZES, write_model
+from benchmarks.common.models import demo_texts
+from benchmarks.ranks_memory import SIZES, config_of, write_model
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
 from grasp_deploy.files.disk import sha256
 from tests.compression.test_ranks import children_of, compressed, ended, torchrun
 from tests.tiny import save_tiny
+
+MOST_SECONDS = 1800.0  # of a run of the large model
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,14 @@ def tiny(folder: Path) -> Case:
 
 
 def large(folder: Path) -> Case:
-    model, text = write_model(folder / "model", SIZES), folder / "text.txt"
-    text.write_text("One two three, and so on: {} of them. " * 400, encoding="utf-8")
-    studies = ("rounds=1", "criterion-sequences=2", "compensation-sequences=2")
-    learning = [word for study in studies for word in ("--set", study)]
-    few = ("--calibration-sequences", "4", "--sequence-length", "64", "--keep", "0.6")
-    how = ("--calibration", str(text), "--calibration", "self=0", "--device", "cpu")
+    """The model and options of `benchmarks.ranks_memory`, on shorter sequences."""
+    model, options = write_model(folder / "model", SIZES), folder / "config.json"
+    config = replace(config_of(model, demo_texts(folder)[0]), sequence_length=64)
+    options.write_text(config.to_json(), encoding="utf-8")
 
     def words(output: Path, *more: str) -> tuple[str, ...]:
-        command = ("grasp_deploy", "compress", str(model), "--output", str(output))
-        return (*command, *how, *few, *learning, "--method", "progressive", *more)
+        command = ("grasp_deploy", "compress", "--config", str(options))
+        return (*command, "--output", str(output), *more)
 
     return Case(words, 2, (2,), check_equal)
 
@@ -76,7 +77,9 @@ def check_equal(expected: Path, found: Path) -> None:
     assert sha256(expected / WEIGHTS_FILE) == sha256(found / WEIGHTS_FILE), "other weights"
 
 
-def killed_at(seconds: float, run: Any, partial: Path, dice: random.Random) -> str:
+def killed_at(
+    seconds: float, run: subprocess.Popen[str], partial: Path, dice: random.Random
+) -> str:
     """Kill a process of a run after so many seconds of work; what it was doing by then."""
     while not partial.exists() and run.poll() is None:
         time.sleep(0.05)
@@ -105,7 +108,7 @@ def main() -> None:
         case = (large if options.large else tiny)(folder)
         alone, output = folder / "alone", folder / "shared"
         began = time.monotonic()
-        code, printed = ended(torchrun(case.undisturbed, *case.words(alone)), 1800)
+        code, printed = ended(torchrun(case.undisturbed, *case.words(alone)), MOST_SECONDS)
         assert code == 0, printed
         print(f"undisturbed: {time.monotonic() - began:.0f} s", flush=True)
         for number in range(options.kills):
@@ -115,10 +118,11 @@ def main() -> None:
             processes = dice.choice(case.processes)
             if happened != "ended before":
                 again = torchrun(processes, *case.words(output, "--resume"))
-                code, printed = ended(again, 1800)
+                code, printed = ended(again, MOST_SECONDS)
                 assert code == 0, printed
+                happened += f"; {processes} went on"
             case.check(alone, output)
-            print(f"{number + 1}: {happened}; {processes} went on to the same", flush=True)
+            print(f"{number + 1}: {happened} to the same", flush=True)
             shutil.rmtree(output)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 
 from matplotlib.axes import Axes
 
@@ -14,6 +14,7 @@ from grasp_deploy.report.figure_style import (
     DASHED,
     MARKERS,
     SERIES,
+    Dashes,
     Drawing,
     color_of,
     finished,
@@ -67,9 +68,16 @@ def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str]) -> Drawing:
     left_out = len(study.variants) - len(drawn)
     rest = f"; {left_out} that lose more in the mean are left out" if left_out else ""
     axes = new_axes(title, f"above the dense model's; {seeds_in_words(study)}{rest}")
-    handles, values = [], []
+    handles = []
+    values: list[float] = []
     for index, name in enumerate(drawn):
-        values += _draw_losses(axes, study, corpus, name, index)
+        losses = {
+            keep: [row.excess_nats[corpus] for row in rows]
+            for keep in study.budgets
+            if (rows := study.runs(name, keep))
+        }
+        _draw_losses(axes, losses, index)
+        values += itertools.chain(*losses.values())
         handles.append(line_handle(index, name))
     axes.set_xticks(study.budgets, labels=[f"{keep:g}" for keep in study.budgets])
     axes.invert_xaxis()
@@ -80,13 +88,11 @@ def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str]) -> Drawing:
     return finished(f"loss-{name}", title, axes, handles)
 
 
-def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -> list[float]:
-    losses = {
-        keep: [row.excess_nats[corpus] for row in rows]
-        for keep in study.budgets
-        if (rows := study.runs(name, keep))
-    }
-    means = [statistics.fmean(of_keep) for of_keep in losses.values()]
+def _draw_losses(
+    axes: Axes, losses: dict[float, list[float]], index: int, dashes: Dashes = "-"
+) -> None:
+    """Draw a line through the means of the losses at each place, with their range as bars."""
+    means = [statistics.fmean(of_place) for of_place in losses.values()]
     # Rounding may put a mean outside of equal losses.
     below = [max(0.0, m - min(ls)) for m, ls in zip(means, losses.values(), strict=True)]
     above = [max(0.0, max(ls) - m) for m, ls in zip(means, losses.values(), strict=True)]
@@ -96,11 +102,11 @@ def _draw_losses(axes: Axes, study: Study, corpus: str, name: str, index: int) -
         yerr=(below, above),
         color=color_of(index),
         marker=MARKERS[index % len(MARKERS)],
+        linestyle=dashes,
         capsize=3,
         elinewidth=1.2,
         linewidth=1.4,
     )
-    return [nats for of_keep in losses.values() for nats in of_keep]
 
 
 def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
@@ -137,20 +143,15 @@ def _tokens_drawing(study: Study) -> Drawing:
     handles = []
     for stages, dashes in (("scales", "-"), ("all", DASHED)):
         more = [row for row in rows if row.options.get("stages") == stages]
-        points = (
-            sorted(((_tokens(row), row) for row in (*start, *more)), key=itemgetter(0))
-            if more
-            else []
-        )
-        for index, corpus in enumerate(study.dense_perplexity if points else ()):
-            axes.plot(
-                [tokens for tokens, _ in points],
-                [row.excess_nats[corpus] for _, row in points],
-                color=color_of(index),
-                marker=MARKERS[index],
-                linestyle=dashes,
-            )
-        handles += [key_handle(f"more for {STAGES[stages]}", dashes)] if points else []
+        if not more:
+            continue
+        seen = sorted({_tokens(row) for row in (*start, *more)})
+        for index, corpus in enumerate(study.dense_perplexity):
+            losses: dict[float, list[float]] = {tokens: [] for tokens in seen}
+            for row in (*start, *more):
+                losses[_tokens(row)].append(row.excess_nats[corpus])
+            _draw_losses(axes, losses, index, dashes)
+        handles.append(key_handle(f"more for {STAGES[stages]}", dashes))
     handles += [line_handle(index, name) for index, name in enumerate(study.dense_perplexity)]
     axes.set_xscale("log", base=2)
     counts = sorted({_tokens(row) for row in rows})

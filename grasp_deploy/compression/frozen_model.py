@@ -222,7 +222,9 @@ class FrozenModel:
     def _put(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The vectors among tensors; the columns among them are put into the model."""
         columns = {name: tensor for name, tensor in tensors.items() if COLUMNS in name}
-        vectors = {n: t.to(self.run.device) for n, t in tensors.items() if n not in columns}
+        # Copies: a vector of the file would keep the columns beside it mapped.
+        device = self.run.device
+        vectors = {n: t.to(device, copy=True) for n, t in tensors.items() if n not in columns}
         if columns:
             self.outputs.reset()
             self.outputs.load(vectors["mask"], columns)

@@ -65,10 +65,9 @@ def write_text(path: Path, text: str) -> None:
 def write_files(files: Mapping[Path, bytes | Sequence[bytes | memoryview]]) -> None:
     """Replace files, in folders made if need be, after all of them are complete on the disk.
 
-    Contents that come in parts are never joined.
-
-    They take their names in order. The folder may be a stranger's: a link in it is replaced, never
-    followed. Raises InputError, with nothing changed, if the disk refuses.
+    They take their names in order. Contents in parts are written one after another. The folder may
+    be a stranger's: a link in it is replaced, never followed. Raises InputError, with nothing
+    changed, if the disk refuses.
     """
     staged = {path: path.with_name(f".{path.name}.incomplete") for path in files}
     try:

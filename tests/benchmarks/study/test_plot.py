@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
@@ -40,17 +42,20 @@ def test_a_line_is_the_mean_over_seeds_and_its_bars_are_their_range() -> None:
 
 
 def test_more_tokens_have_a_line_for_the_stages_that_see_them() -> None:
-    made = study({"base": {0.5: [0.3]}, "4 x": {0.5: [0.2]}, "4 x, all": {0.5: [0.1]}})
-    for row, more in zip(made.rows, ({}, {"stages": "scales"}, {"stages": "all"}), strict=True):
-        sequences = {"sequences": 1024, "text": 4} if more else {"sequences": 256}
-        row.options |= {"sequence_length": 256, **sequences, **more}
+    made = study({"base": {0.5: [0.3, 0.5]}, "4 x": {0.5: [0.2]}, "4 x, all": {0.5: [0.1]}})
+    more: dict[str, dict[str, Any]] = {"4 x": {"stages": "scales"}, "4 x, all": {"stages": "all"}}
+    for row in made.rows:
+        given = more.get(row.variant, {})
+        sequences = {"sequences": 1024, "text": 4} if given else {"sequences": 256}
+        row.options |= {"sequence_length": 256, **sequences, **given}
     with our_style():
         drawing = next(d for d in study_drawings(made) if d.name == "loss-tokens")
-    scales, all_stages = axes_of(drawing).lines
-    for line, end in ((scales, 0.2), (all_stages, 0.1)):
-        assert list(line.get_xdata()) == [2**16, 2**18]
-        assert list(line.get_ydata()) == [0.3, end]
+    for line, end in zip(axes_of(drawing).containers, (0.2, 0.1), strict=True):
+        assert isinstance(line, ErrorbarContainer)
+        assert list(line.lines[0].get_xdata()) == [2**16, 2**18]
+        assert list(line.lines[0].get_ydata()) == pytest.approx([0.4, end]), "a mean over seeds"
     assert legend_of(drawing) == ["more for scales alone", "more for all stages", "c4"]
+    assert_legible(drawing)
     assert "loss-tokens" not in named()
 
 
