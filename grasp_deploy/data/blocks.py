@@ -15,13 +15,11 @@ from grasp_deploy.data.corpora import find_corpus, remote_documents
 from grasp_deploy.data.files import local_documents
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.data.tokenizing import tokens
+from grasp_deploy.data.windows import first_tokens
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-JOIN = "\n\n"
-CHARACTERS_PER_TOKEN = 6  # a first guess on the high side; too low only costs a second look
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ def token_blocks(
             f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
             "use 1 sequence or more, and --sequence-length of 2 or more"
         )
-    ids = _first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
+    ids = first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
     available = len(ids) // sequence_length
     needed = 1 if or_fewer else sequences or 1
     if available < needed:
@@ -186,37 +184,5 @@ def token_blocks(
             "sequences or a shorter --sequence-length"
         )
     count = min(sequences or available, available)
-    return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)
-
-
-def _first_tokens(
-    tokenizer: PreTrainedTokenizerBase, documents: Sequence[str], needed: int | None
-) -> list[int]:
-    """Token ids of the joined text: all of them, or at least its first `needed`.
-
-    Tokenizers of these families split at blank lines: no merge crosses one, or a pattern cuts there
-    after one more character. So a last document with visible text shields all before it from
-    whatever follows. With enough tokens the rest is not tokenised; 100 MB would cost minutes.
-    """
-    end = len(documents)
-    if needed is not None:
-        end = _documents_within(documents, CHARACTERS_PER_TOKEN * needed)
-    while True:
-        text = JOIN.join(documents[:end])
-        ids = tokens(tokenizer, text)
-        if needed is None or end == len(documents):
-            return ids
-        # A token takes at least one byte, and Unicode's normal forms at most triple the bytes.
-        if len(ids) - 3 * len(documents[end - 1].encode()) >= needed:
-            return ids
-        end = _documents_within(documents, 2 * len(text + JOIN))
-
-
-def _documents_within(documents: Sequence[str], characters: int) -> int:
-    """Number of first documents that exceed `characters` and end with one of visible text."""
-    total = 0
-    for index, document in enumerate(documents):
-        total += len(document) + len(JOIN)
-        if total > characters and document.strip():
-            return index + 1
-    return len(documents)
+    del ids[count * sequence_length :]
+    return torch.frombuffer(ids, dtype=torch.int64).view(count, sequence_length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ def local_documents(
             f"split {split!r} of {path} is impossible: plain text is one document, read whole; "
             "leave the slice out, or store the documents as .jsonl"
         )
-    return texts_of({"text": [read_plain_text(path)]}, None, path)
+    return [read_plain_text(path)]
 
 
 def read_plain_text(path: Path) -> str:
@@ -135,10 +136,10 @@ def _json_rows(path: Path) -> Any:
         return json.loads(text)
     rows = []
     # Not splitlines(): JSON strings may hold U+2028, which it takes for the end of a line.
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(re.finditer(r"(?m)^.*$", text), start=1):
         try:
-            if line.strip():
-                rows.append(json.loads(line))
+            if line[0].strip():
+                rows.append(json.loads(line[0]))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
     return rows

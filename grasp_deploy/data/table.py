@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Columns = Mapping[str, Sequence[object]]
 
 SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
+SURROGATE = re.compile("[\ud800-\udfff]")
 CHAT_COLUMNS = ("messages", "conversations")
 COLUMN_OPTION = "--calibration-column (to evaluate: --column)"
 
@@ -70,7 +71,9 @@ def texts_of(
                     f"with {COLUMN_OPTION}"
                 )
             # JSON can spell halves of surrogate pairs, and no tokenizer takes them.
-            texts.append(value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+            if SURROGATE.search(value):
+                value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            texts.append(value)
     return texts
 
 

@@ -12,7 +12,7 @@ from grasp_deploy.data.bounded import Reply, bounded
 from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 SAMPLE = 2 * (
     'The quick brown fox jumps over the lazy dog, and 1234567890 others do; it\'s "done" (once)\n'
@@ -41,11 +41,16 @@ def tokens(
     tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = False
 ) -> list[int]:
     """Token ids of a text; InputError where the tokenizer fails on it."""
-    with readable_failures():
-        ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)[
-            "input_ids"
-        ]
+    ids: list[int] = encoded(tokenizer, text, add_special_tokens=add_special_tokens)["input_ids"]
     return ids
+
+
+def encoded(
+    tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = False
+) -> BatchEncoding:
+    """Token ids of a text and their places in it; raises as `tokens` does."""
+    with readable_failures():
+        return tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
 
 
 @contextmanager
