@@ -136,16 +136,20 @@ def test_a_killed_run_does_not_measure_again(config: CompressConfig, tmp_path: P
 def test_the_command_measures_with_the_tables_engine(
     config: CompressConfig, tmp_path: Path
 ) -> None:
-    table, output = tmp_path / "measured.json", tmp_path / "out"
+    output = tmp_path / "out"
     measured = ("--engine", "transformers", "--device", "cpu", "--tile", "128", "--steps", "2")
     at = ("--batch", "8", "--context", "64")
     few = ("--new-tokens", "8", "--repetitions", "3")
-    assert grasp_deploy("table", config.model, *measured, *at, *few, "-o", table).code == 0
     options = ("--method", "magnitude", "--set", "scale-epochs=0", "--calibration-sequences", "8")
     text = ("--sequence-length", "64", "--calibration", config.calibration[0])
     fit = ("fit", config.model, "-o", output, *options, *text, "--calibration", "self=0")
-    asked = ("--table", table, *at, "--ttft")
-    ended = grasp_deploy(*fit, *asked, "0.000001")
+    for attempt in range(3):  # as the error asks for, where a busy machine makes no price
+        table = tmp_path / f"measured-{attempt}.json"
+        assert grasp_deploy("table", config.model, *measured, *at, *few, "-o", table).code == 0
+        asked = ("--table", table, *at, "--ttft")
+        ended = grasp_deploy(*fit, *asked, "0.000001")
+        if "make no price" not in ended.stderr:
+            break
     assert_refused(ended, "--ttft 1e-06 is beyond reach", "the fastest possible is --ttft")
     most = ended.stderr.split("fastest possible is --ttft")[1].split()[0]
     slower = str(1.05 * float(most))
