@@ -34,7 +34,7 @@ from benchmarks.common.output import (
 from benchmarks.ranks_memory import compress
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
-from grasp_deploy.config.compress_config import OWN, CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import new_record
 
@@ -113,7 +113,11 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--model", type=Path, help="folder of a dense model (default: embedded)")
-    parser.add_argument("--calibration", help="text beside the model's own (default: this project)")
+    parser.add_argument(
+        "--calibration",
+        action="append",
+        help="text, as for `compress`; self=0 leaves out the model's own (default: this project)",
+    )
     parser.add_argument("--keep", type=float, default=0.5)
     parser.add_argument("--sequences", type=int, default=CompressConfig.sequences)
     parser.add_argument("--sequence-length", type=int, default=CompressConfig.sequence_length)
@@ -124,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     layouts, command = layouts_of(options.layouts), command_of("ranks_equal", arguments)
     with working_folder("ranks_equal") as (folder, _):
         settings = settings_of(options)
-        text = options.calibration or str(demo_texts(folder)[0])
-        config = CompressConfig(calibration=(text, OWN), **settings)
+        texts = options.calibration or [str(demo_texts(folder)[0])]
+        config = CompressConfig(calibration=tuple(texts), **settings)
         settings["calibration"] = options.calibration or "demo"
         rows: list[dict[str, Any]] = []
         for row in measure(config, layouts, folder):
