@@ -93,7 +93,8 @@ def compress_command(
         )
     if device_memory is not None:
         raise InputError("--device-memory is for --dry-run alone: add that, or drop it")
-    with joined_ranks(config.device):
+    running = {"output": str(output), "resume": resume, "overwrite": overwrite}
+    with joined_ranks(config.device, config.as_dict() | running):
         record = run_compress(config, output, shard_size, resume, overwrite)
     if as_json:
         print_json(record)

@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.cli.console import CHECK_FAILED, is_under_torchrun, print_error
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 LONGEST_WAIT = timedelta(hours=1)  # of ranks for one that reads or writes files
+JOINING = timedelta(minutes=2)  # torchrun's store runs before its processes do
 
 
 @contextmanager
-def joined_ranks(device: str) -> Iterator[None]:
+def joined_ranks(device: str, options: Mapping[str, Any]) -> Iterator[None]:
     """Work with the other processes of torchrun within the `with` block, if it started this one.
 
     The lead alone prints results. Where a process is lost, one line tells how to go on, with exit
-    code 1. Raises InputError for a device that is torchrun's to deal out.
+    code 1. Raises InputError for a device that is torchrun's to deal out, if torchrun's variables
+    are missing or wrong, and where processes were given other `options`.
     """
     if not is_under_torchrun():
         yield
         return
-    earlier = _join(device)
+    store = _join(device, options)
     try:
         yield
-    except (RuntimeError, SystemExit) as error:
+    except (Exception, SystemExit) as error:
+        first = _ends_first(store)
         if not _is_loss(error):
             raise
-        if not any(_lives(process) for process in earlier):
+        if first:
             print_error(
                 "stopped",
                 "a process of this run was lost or torchrun was stopped; what was learnt is kept: "
@@ -42,16 +48,24 @@ def joined_ranks(device: str) -> Iterator[None]:
         sys.exit(CHECK_FAILED)
 
 
-def _join(device: str) -> list[int]:
-    """Join the group; the ids of this machine's processes of lower rank."""
+def _join(device: str, options: Mapping[str, Any]) -> Store:
+    """Join the group; torchrun's store, which outlives each of its processes."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(
             f"torchrun deals out the GPUs: drop --device {device}, or give cuda or cpu"
         )
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=JOINING))
+    except (ValueError, dist.DistError) as error:
+        raise InputError(
+            f"the other processes cannot be joined ({first_line(error)}): start the command with "
+            "torchrun, or unset TORCHELASTIC_RUN_ID to run it in one process"
+        ) from error
     if on_gpu:
         local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local >= gpus:
@@ -60,14 +74,27 @@ def _join(device: str) -> list[int]:
                 f"--nproc-per-node {gpus}, or --device cpu"
             )
         torch.cuda.set_device(local)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=LONGEST_WAIT)
-    processes = [("", 0)] * dist.get_world_size()
-    dist.all_gather_object(processes, (socket.gethostname(), os.getpid()))
-    number = dist.get_rank()
-    if number:
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size)
+    given: list[Mapping[str, Any]] = [{}] * size
+    dist.all_gather_object(given, options)
+    for number, others in enumerate(given):
+        if changed := [name for name in options if others[name] != given[0][name]]:
+            raise InputError(
+                f"process {number} was given another {' and '.join(changed)} than process 0: give "
+                "every machine the same command"
+            )
+    if rank:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  open to the end
-    here = processes[number][0]
-    return [process for host, process in processes[:number] if host == here]
+    return store
+
+
+def _ends_first(store: Store) -> bool:
+    """True in the process that ends first: others end because it did, and have nothing to say."""
+    try:
+        return store.add("ended", 1) == 1
+    except RuntimeError:  # torchrun has gone, and its store with it
+        return True
 
 
 def _is_loss(error: BaseException) -> bool:
@@ -76,13 +103,6 @@ def _is_loss(error: BaseException) -> bool:
         return error.code == 128 + signal.SIGTERM
     from torch.distributed import DistError
 
-    return isinstance(error, DistError) or "gloo" in str(error)
-
-
-def _lives(process: int) -> bool:
-    """True if a process of this machine still runs."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2]
-    except OSError:
-        return False
-    return state.split()[0] not in "ZX"
+    return isinstance(error, DistError) or (
+        isinstance(error, RuntimeError) and "gloo" in str(error)
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,10 +26,10 @@ PROCESSES = 3
 SHARED = ("llama", "llama-tied", "llama-biases", "qwen3-tied", "mistral-sliding")
 
 
-def torchrun(processes: int, *words: str) -> subprocess.Popen[str]:
+def torchrun(processes: int, *words: str, started_by: str = "-m") -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.Popen(
-        [*command, f"--nproc-per-node={processes}", "-m", *words],
+        [*command, f"--nproc-per-node={processes}", started_by, *words],
         env={**environment(), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -132,3 +133,30 @@ def test_what_processes_cannot_share_is_refused_once(tmp_path: Path) -> None:
     code, printed = ended(torchrun(1, "grasp_deploy", "inspect", str(tmp_path / "model")))
     assert "error: inspect runs in one process: start it without torchrun" in printed
     assert not (tmp_path / "out.partial").exists()
+
+
+def test_processes_with_other_commands_are_refused(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    words = compressed(tmp_path / "model", tmp_path / "out")
+    command = shlex.join([sys.executable, "-m", *words]) + " --seed $RANK"
+    code, printed = ended(torchrun(2, "sh", "-c", command, started_by="--no-python"))
+    said = [line for line in printed.splitlines() if line.startswith(("error", "stopped"))]
+    assert code == 1 and len(said) == 1
+    assert "process 1 was given another seed than process 0" in said[0]
+    assert not any(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("left", [{}, {"RANK": "a"}, {"RANK": "0", "WORLD_SIZE": "1"}])
+def test_what_is_left_of_torchruns_environment_is_refused(
+    tmp_path: Path, left: dict[str, str]
+) -> None:
+    save_tiny("llama", tmp_path / "model")
+    run = subprocess.run(
+        [sys.executable, "-m", *compressed(tmp_path / "model", tmp_path / "out")],
+        env={**environment(), "TORCHELASTIC_RUN_ID": "none", **left},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 2 and "unset TORCHELASTIC_RUN_ID" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
