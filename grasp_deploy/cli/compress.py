@@ -93,8 +93,7 @@ def compress_command(
         )
     if device_memory is not None:
         raise InputError("--device-memory is for --dry-run alone: add that, or drop it")
-    running = {"output": str(output), "resume": resume, "overwrite": overwrite}
-    with joined_ranks(config.device, config.as_dict() | running):
+    with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
         record = run_compress(config, output, shard_size, resume, overwrite)
     if as_json:
         print_json(record)

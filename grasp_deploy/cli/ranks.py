@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.cli.console import CHECK_FAILED, is_under_torchrun, print_error
+from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -22,17 +23,17 @@ JOINING = timedelta(minutes=2)  # torchrun's store runs before its processes do
 
 
 @contextmanager
-def joined_ranks(device: str, options: Mapping[str, Any]) -> Iterator[None]:
+def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
     """Work with the other processes of torchrun within the `with` block, if it started this one.
 
     The lead alone prints results. Where a process is lost, one line tells how to go on, with exit
     code 1. Raises InputError for a device that is torchrun's to deal out, if torchrun's variables
-    are missing or wrong, and where processes were given other `options`.
+    are missing or wrong, and where processes were given another config, or other `running` options.
     """
     if not is_under_torchrun():
         yield
         return
-    store = _join(device, options)
+    store = _join(config, running)
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -48,12 +49,13 @@ def joined_ranks(device: str, options: Mapping[str, Any]) -> Iterator[None]:
         sys.exit(CHECK_FAILED)
 
 
-def _join(device: str, options: Mapping[str, Any]) -> Store:
+def _join(config: CompressConfig, running: Mapping[str, Any]) -> Store:
     """Join the group; torchrun's store, which outlives each of its processes."""
     import torch
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
+    device = config.device
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(
@@ -76,17 +78,27 @@ def _join(device: str, options: Mapping[str, Any]) -> Store:
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size)
-    given: list[Mapping[str, Any]] = [{}] * size
-    dist.all_gather_object(given, options)
-    for number, others in enumerate(given):
-        if changed := [name for name in options if others[name] != given[0][name]]:
-            raise InputError(
-                f"process {number} was given another {' and '.join(changed)} than process 0: give "
-                "every machine the same command"
-            )
+    _check_same(config.as_dict(), running, size)
     if rank:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  open to the end
     return store
+
+
+def _check_same(config: dict[str, Any], running: Mapping[str, Any], size: int) -> None:
+    """Raise InputError if another process was given another command."""
+    import torch.distributed as dist
+
+    given: list[tuple[dict[str, Any], Mapping[str, Any]]] = [({}, {})] * size
+    dist.all_gather_object(given, (config, running))
+    first, here = given[0]
+    for number, (other, there) in enumerate(given):
+        changed = changed_options(first, other)
+        changed += [f"--{n} {here[n]} -> {there[n]}" for n in running if here[n] != there[n]]
+        if changed:
+            raise InputError(
+                f"process {number} was started with other options than process 0 "
+                f"({', '.join(changed)}): give every machine the same command"
+            )
 
 
 def _ends_first(store: Store) -> bool:

@@ -15,8 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.option import flag
+from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of, readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
@@ -53,7 +52,7 @@ class Workspace:
     def begun_with(cls, output: Path, config: CompressConfig) -> bool:
         """True if an unfinished run of exactly this config lies beside the output."""
         directory = _directory(output)
-        return (directory / CONFIG_FILE).exists() and not _changed_options(directory, config)
+        return (directory / CONFIG_FILE).exists() and not _options_since(directory, config)
 
     @classmethod
     @contextmanager
@@ -166,7 +165,7 @@ def _continues(
             f"an unfinished run lies in {directory}: continue it with `compress --resume`, or "
             f"{START_OVER}"
         )
-    options = _changed_options(directory, config)
+    options = _options_since(directory, config)
     if options:
         raise InputError(
             f"the run in {directory} began with other options ({', '.join(options)}): resume it "
@@ -224,16 +223,6 @@ def refuse_unfinished_family(output: Path) -> None:
         )
 
 
-def _changed_options(directory: Path, config: CompressConfig) -> list[str]:
-    before, now = (
-        _with_all_shares(values)
-        for values in (read_json(directory / CONFIG_FILE, START_OVER), config.as_dict())
-    )
-    changed = [name for name in now if before.get(name) != now[name]]
-    return [f"{flag(config, name)} {before.get(name)!s:.80} -> {now[name]}" for name in changed]
-
-
-def _with_all_shares(values: dict[str, Any]) -> dict[str, Any]:
-    """The options with the shares of a family, if it is one, in place of its last."""
-    others = {name: value for name, value in values.items() if name != "family"}
-    return {**others, "keep": values.get("family") or values.get("keep")}
+def _options_since(directory: Path, config: CompressConfig) -> list[str]:
+    """The options that have changed since the run in the folder began."""
+    return changed_options(read_json(directory / CONFIG_FILE, START_OVER), config.as_dict())

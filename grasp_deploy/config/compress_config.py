@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.config.compress_options import CompressOptions
-from grasp_deploy.config.option import field_problems
+from grasp_deploy.config.option import field_problems, flag
 from grasp_deploy.config.rules import rule_problems
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
@@ -74,6 +74,22 @@ class CompressConfig(CompressOptions):
         if "model" not in values:
             raise InputError(f"{source} names no model: give MODEL, a hub id or a folder")
         return cls(**values)
+
+
+def changed_options(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between two configs as JSON holds them, such as `--seed 0 -> 1`."""
+    before, now = _with_all_shares(before), _with_all_shares(now)
+    changed = [name for name in now if before.get(name) != now[name]]
+    return [
+        f"{flag(CompressConfig, name)} {before.get(name)!s:.80} -> {now[name]!s:.80}"
+        for name in changed
+    ]
+
+
+def _with_all_shares(values: dict[str, Any]) -> dict[str, Any]:
+    """The options with the shares of a family, if it is one, in place of its last."""
+    others = {name: value for name, value in values.items() if name != "family"}
+    return {**others, "keep": values.get("family") or values.get("keep")}
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

@@ -135,14 +135,19 @@ def test_what_processes_cannot_share_is_refused_once(tmp_path: Path) -> None:
     assert not (tmp_path / "out.partial").exists()
 
 
-def test_processes_with_other_commands_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [("--keep 0.5$RANK", "--keep 0.5 -> 0.51"), ("--output $RANK", "--output 0 -> 1")],
+)
+def test_processes_with_other_commands_are_refused(tmp_path: Path, other: str, said: str) -> None:
+    """The last of an option given twice counts."""
     save_tiny("llama", tmp_path / "model")
     words = compressed(tmp_path / "model", tmp_path / "out")
-    command = shlex.join([sys.executable, "-m", *words]) + " --seed $RANK"
+    command = f"{shlex.join([sys.executable, '-m', *words])} {other}"
     code, printed = ended(torchrun(2, "sh", "-c", command, started_by="--no-python"))
-    said = [line for line in printed.splitlines() if line.startswith(("error", "stopped"))]
-    assert code == 1 and len(said) == 1
-    assert "process 1 was given another seed than process 0" in said[0]
+    errors = [line for line in printed.splitlines() if line.startswith(("error", "stopped"))]
+    assert code == 1 and len(errors) == 1
+    assert f"process 1 was started with other options than process 0 ({said})" in errors[0]
     assert not any(tmp_path.glob("out*"))
 
 
