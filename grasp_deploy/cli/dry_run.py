@@ -14,7 +14,7 @@ DryRun = Annotated[
     running_option(
         "--dry-run",
         help="Predict memory, disk and time from config.json alone; with --device-memory 80GiB "
-        "for GPUs of that size.",
+        "memory and disk for GPUs of that size.",
     ),
 ]
 DeviceMemory = Annotated[

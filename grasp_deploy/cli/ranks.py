@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
     store = _join(config, running)
     try:
         yield
+        _wait_for_lead(store)
     except (Exception, SystemExit) as error:
         first = _ends_first(store)
         if not _is_loss(error):
@@ -99,6 +101,15 @@ def _check_same(config: dict[str, Any], running: Mapping[str, Any], size: int) -
                 f"process {number} was started with other options than process 0 "
                 f"({', '.join(changed)}): give every machine the same command"
             )
+
+
+def _wait_for_lead(store: Store) -> None:
+    """Stay until the lead has written the checkpoint, so that somebody can say that it was lost."""
+    with suppress(RuntimeError):  # torchrun has gone, and its store with it
+        if int(os.environ["RANK"]) == 0:
+            store.set("done", "")
+        while not store.check(["done"]):
+            time.sleep(0.1)  # hears signals, unlike a wait of the store's
 
 
 def _ends_first(store: Store) -> bool:

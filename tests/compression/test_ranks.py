@@ -119,6 +119,28 @@ def test_a_killed_process_ends_all_and_any_number_goes_on(tmp_path: Path) -> Non
     torch.testing.assert_close(first.scales, second.scales, rtol=1e-4, atol=0)
 
 
+LOST_LEAD = """
+import os, signal, sys
+from grasp_deploy.cli import main
+from grasp_deploy.compression import compress
+compress.write_planned = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+
+
+def test_a_lead_that_is_lost_while_it_writes_is_told_of(tmp_path: Path) -> None:
+    """The others have nothing left to do by then; one of them says so, and nothing stays behind."""
+    save_tiny("llama", tmp_path / "model")
+    words = compressed(tmp_path / "model", tmp_path / "out")[1:]
+    code, printed = ended(
+        torchrun(2, sys.executable, "-c", LOST_LEAD, *words, started_by="--no-python")
+    )
+    assert code == 1 and printed.count("stopped: ") == 1, printed
+    assert not (tmp_path / "out").exists()
+    code, printed = ended(torchrun(2, "grasp_deploy", *words, "--resume"))
+    assert code == 0 and printed.count(f"wrote {tmp_path / 'out'}") == 1, printed
+
+
 def children_of(process: int) -> list[int]:
     return [int(n) for n in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 

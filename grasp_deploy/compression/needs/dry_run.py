@@ -62,10 +62,12 @@ class DryRun:
         way = self.smallest.case
         if not way.offload:
             return f"It fits into {memory} on {_processes(way)}."
+        host = format_bytes(self.smallest.machine_bytes, 0)
         divided = next((x.case for x in self.ways if self.fits(x) and not x.case.offload), None)
         offers = f", or take {_processes(divided)}" if divided else ""
         return (
-            f"One GPU of {memory} does if weights wait in the CPU's memory, which is slow{offers}."
+            f"One GPU of {memory} does if weights wait in the CPU's memory, {host} of it, which is "
+            f"slow{offers}."
         )
 
     def as_dict(self) -> dict[str, Any]:

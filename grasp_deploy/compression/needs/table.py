@@ -10,7 +10,10 @@ from grasp_deploy.compression.needs.dry_run import DryRun
 from grasp_deploy.compression.needs.memory import Needs
 from grasp_deploy.files.sizes import BINARY_UNITS, format_bytes
 
-BASIS = "Predicted from config.json; kernels' workspaces are not counted."
+BASIS = (
+    "Predicted from config.json; kernels' workspaces are not counted. A way fits if a tenth of the "
+    "memory stays free."
+)
 TIMED = "Times: operations over rates measured here, and assumed bandwidths; the order is meant."
 
 
