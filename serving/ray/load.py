@@ -3,8 +3,8 @@
     python serving/ray/load.py --requests 10000 --concurrency 32 --output load.json
 
 A request whose connection broke, or that got a 5xx, is sent again: a retry. One that gets no
-answer in all its tries is lost. SIGINT sends no more and waits for the answers under way; a second
-one ends the run with what there is.
+answer in all its tries is lost, and then the exit code is 1. SIGINT sends no more and waits for
+the answers under way; a second one ends the run with what there is.
 """
 
 from __future__ import annotations
@@ -73,6 +73,9 @@ async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any], lo
                     return
         except aiohttp.ClientResponseError:
             break  # the request itself is refused
+        except (KeyError, TypeError, ValueError):
+            problem = "not an answer of the API"
+            break
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = type(error).__name__
     load.lost.append(problem)
@@ -99,6 +102,19 @@ async def run(options: argparse.Namespace, load: Load) -> None:
         await asyncio.gather(*(keep_asking(session) for _ in range(options.concurrency)))
 
 
+def positive(text: str) -> float:
+    """A number over 0; argparse names the option of another."""
+    number = float(text)
+    if not number > 0:
+        raise ValueError
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number over 0."""
+    return int(positive(str(int(text))))
+
+
 def main() -> None:
     """Read the options, run, and print the record or write it."""
     parser = argparse.ArgumentParser(
@@ -106,13 +122,19 @@ def main() -> None:
     )
     parser.add_argument("--base-url", default="http://127.0.0.1:8000")
     parser.add_argument("--model", default="model", help="the model to ask (default: the split)")
-    parser.add_argument("--requests", type=int, default=1000, help="how many, unless time is up")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="when to send no more")
-    parser.add_argument("--concurrency", type=int, default=32, help="requests at a time")
-    parser.add_argument("--max-tokens", type=int, default=4, help="tokens of each answer")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for one try")
+    parser.add_argument("--requests", type=count, default=1000, help="how many, unless time is up")
+    parser.add_argument(
+        "--seconds", type=positive, default=float("inf"), help="when to send no more"
+    )
+    parser.add_argument("--concurrency", type=count, default=32, help="requests at a time")
+    parser.add_argument("--max-tokens", type=count, default=4, help="tokens of each answer")
+    parser.add_argument("--timeout", type=positive, default=120, help="seconds for one try")
     parser.add_argument("--output", type=Path, help="where to write the JSON")
     options, load = parser.parse_args(), Load()
+    if not options.base_url.startswith(("http://", "https://")):
+        parser.error(f"--base-url {options.base_url} is no address: give one like http://HOST:PORT")
+    if options.output and (options.output.is_dir() or not options.output.parent.is_dir()):
+        parser.error(f"--output {options.output} cannot be written: name a file in a folder")
     try:
         asyncio.run(run(options, load))
     except KeyboardInterrupt:
@@ -122,6 +144,8 @@ def main() -> None:
         print(text, end="")
     else:
         options.output.write_text(text, encoding="utf-8")
+    if load.lost or not load.seconds:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
