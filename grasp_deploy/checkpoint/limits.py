@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
@@ -14,6 +15,7 @@ Platform = Literal["cpu", "cuda"]
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM 0.32
 BLOCK_TOKENS: dict[Platform, int] = {"cpu": 128, "cuda": 16}  # of a KV cache in vLLM 0.32
 LARGEST_TENSOR_PARALLEL_SIZE = 64
+PARTITION = "VLLM_PP_LAYER_PARTITION"
 
 
 def installed_platform() -> Platform:
@@ -30,7 +32,7 @@ def installed_platform() -> Platform:
 
 
 def tensor_parallel_sizes(shape: ModelShape) -> list[int]:
-    """The tensor-parallel sizes, up to 64, that divide the heads and channels of every layer."""
+    """The tensor-parallel sizes, up to 64, by which workers can share every layer evenly."""
     sizes = range(1, LARGEST_TENSOR_PARALLEL_SIZE + 1)
     return [size for size in sizes if not _undivided(shape, size)]
 
@@ -45,20 +47,34 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
     undivided = _undivided(shape, size)
     if not undivided:
         return
-    what = "; ".join(f"the {unit} of layers {listed(layers)}" for unit, layers in undivided.items())
+    what = "; ".join(
+        f"the {unit} of {_layers_named(layers, shape)}" for unit, layers in undivided.items()
+    )
     fitting = ", ".join(map(str, tensor_parallel_sizes(shape)))
     remedy = f"take a size that does ({fitting})"
     if size <= max(layer.num_key_value_heads for layer in shape.layers):
-        remedy += f", or compress the dense model again with --tensor-parallel {size}"
+        remedy += f", or compress the dense model with --tensor-parallel {size}"
     raise InputError(f"the tensor-parallel size {size} does not divide {what}: {remedy}")
 
 
 def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
     """Layers of each pipeline stage as vLLM deals them out; InputError if there are too few.
 
-    What is left over goes to the last stages but one, since the last one has the head.
+    What is left over goes to the last stages but one, since the last one has the head. Raises
+    InputError if vLLM's own variable deals out something else than these layers.
     """
     layers = len(shape.layers)
+    stated = os.environ.get(PARTITION)
+    if stated is not None:
+        parts = stated.split(",")
+        if all(part.strip().isdecimal() for part in parts) and len(parts) == size:
+            stages = [int(part) for part in parts]
+            if sum(stages) == layers:
+                return stages
+        raise InputError(
+            f"{PARTITION}={stated!r:.60} does not deal {layers} layers to {size} pipeline stages: "
+            "state so many numbers that add up to the layers, or unset it"
+        )
     if not 1 <= size <= layers:
         raise InputError(
             f"{layers} layers make no {size} pipeline stages: take a size from 1 to {layers}"
@@ -85,17 +101,22 @@ def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
         )
 
 
+def _layers_named(layers: list[int], shape: ModelShape) -> str:
+    return "all layers" if len(layers) == len(shape.layers) else f"layers {listed(layers)}"
+
+
 def _undivided(shape: ModelShape, size: int) -> dict[str, list[int]]:
     """The layers that `size` does not divide, by kind of unit.
 
-    Where it divides the KV groups, it divides their query heads too.
+    A KV group may lie on several workers, which share its query heads: each then holds a copy of
+    its key and value (`LlamaAttention` of vLLM 0.32). So heads and groups divide, or the size
+    divides by the groups.
     """
-    counts = {
-        "KV groups": [layer.num_key_value_heads for layer in shape.layers],
-        "FFN channels": [layer.intermediate_size for layer in shape.layers],
-    }
-    undivided = {
-        unit: [index for index, value in enumerate(values) if value % size]
-        for unit, values in counts.items()
-    }
-    return {unit: layers for unit, layers in undivided.items() if layers}
+    undivided: dict[str, list[int]] = {}
+    for index, layer in enumerate(shape.layers):
+        groups = layer.num_key_value_heads
+        if layer.num_attention_heads % size or (groups % size and size % groups):
+            undivided.setdefault("KV groups", []).append(index)
+        if layer.intermediate_size % size:
+            undivided.setdefault("FFN channels", []).append(index)
+    return undivided

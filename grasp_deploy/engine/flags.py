@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ CACHE_SIZE_FLAGS = (
     "--num-gpu-blocks-override",
 )
 
+COMPILATION_FLAGS = ("--optimization-level", "-O", "--compilation-config", "-cc")
+
 
 class ServerFlags(argparse.Namespace):
     """Values of the flags; None for an absent flag."""
@@ -41,6 +44,7 @@ class ServerFlags(argparse.Namespace):
     enable_expert_parallel: bool
     enforce_eager: bool
     enable_lora: bool
+    sets_compilation: bool
     max_model_len: int | None  # None too where it is not a plain number
     shutdown_timeout: int | None
     tokenizer: str | None
@@ -117,13 +121,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=DTYPES)
     parser.add_argument("--skip-tokenizer-init", action="store_true")
     parser.add_argument(*CACHE_SIZE_FLAGS, dest="sets_cache_size", type=bool, default=False)
+    parser.add_argument(*COMPILATION_FLAGS, dest="sets_compilation", type=bool, default=False)
     return parser
 
 
 def _dashed(argument: str) -> str:
-    """The flag with dashes: vLLM accepts --tensor_parallel_size too."""
+    """The flag with dashes, less the field behind a dot: vLLM accepts --compilation_config.mode."""
     name, equals, value = argument.partition("=")
-    return name.replace("_", "-") + equals + value if name.startswith("--") else argument
+    if not name.startswith(("--", "-O.", "-cc.")):
+        return argument
+    return name.partition(".")[0].replace("_", "-") + equals + value
 
 
 def _flags_of_file(path: str | None) -> list[str]:
@@ -137,8 +144,13 @@ def _flags_of_file(path: str | None) -> list[str]:
         raise InputError(f"vLLM's --config {path} cannot be read ({reason}): mend it") from None
     if not isinstance(rows, dict):
         raise InputError(f"vLLM's --config {path} is not a list of flags and values: mend it")
-    return [
-        _dashed(f"--{name}" if value is True else f"--{name}={value}")
-        for name, value in rows.items()
-        if isinstance(value, str | int | float) and value is not False
-    ]
+    flags = []
+    for name, value in rows.items():  # as vLLM's parser reads them
+        if value is True:
+            flags.append(f"--{name}")
+        elif isinstance(value, list):
+            flags += [f"--{name}", *map(str, value)] if value else []
+        elif value is not False and value is not None:
+            text = json.dumps(value) if isinstance(value, dict) else value
+            flags.append(f"--{name}={text}")
+    return [_dashed(flag) for flag in flags]

@@ -90,11 +90,12 @@ def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -
     pipeline_stages(shape, flags.pipeline_parallel_size)
     # Without compilation, which LoRA rules out there, the CPU build warms nothing up. Then every
     # stage but the first lacks its input buffer, and the server dies at the first request.
-    compiled = not (flags.enforce_eager or flags.enable_lora)
+    compiled = not (flags.enforce_eager or flags.enable_lora or flags.sets_compilation)
     if flags.pipeline_parallel_size > 1 and platform == "cpu" and not compiled:
         raise InputError(
             "vLLM's CPU build has pipeline parallelism only for compiled models: leave "
-            "--enforce-eager and --enable-lora out, or share each layer with --tensor-parallel-size"
+            "--enforce-eager, --enable-lora, -O and -cc out, or share each layer with "
+            "--tensor-parallel-size"
         )
     if flags.enable_expert_parallel:
         raise InputError(

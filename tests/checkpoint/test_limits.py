@@ -41,18 +41,29 @@ def refusal(shape: ModelShape, size: int) -> str:
 
 
 def test_sizes_divide_every_layer() -> None:
-    assert tensor_parallel_sizes(shape_of((8, 64))) == [1, 2, 4, 8]
+    assert tensor_parallel_sizes(shape_of((8, 64))) == [1, 2, 4, 8, 16]
     assert tensor_parallel_sizes(shape_of((8, 64), (6, 48))) == [1, 2]
     assert tensor_parallel_sizes(shape_of((8, 64), (8, 63))) == [1]
     assert tensor_parallel_sizes(shape_of((128, 256))) == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_workers_share_the_query_heads_of_a_group() -> None:
+    """As `LlamaAttention` of vLLM asserts: one of groups and size divides by the other."""
+    for size in (2, 3, 4, 6, 8, 12):
+        shape = shape_of((6, 24))  # 12 query heads
+        shared = 6 % size == 0 or size % 6 == 0
+        if shared and 12 % size == 0:
+            check_tensor_parallel(shape, size)
+        else:
+            assert "the KV groups of all layers" in refusal(shape, size)
 
 
 def test_layers_and_remedy_are_named() -> None:
     shape = shape_of((3, 10), (4, 11), (3, 10), (3, 10), (3, 10))
     assert refusal(shape, 2) == (
         "the tensor-parallel size 2 does not divide the KV groups of layers 0, 2, 3 and 4; the "
-        "FFN channels of layers 1: take a size that does (1), or compress the dense model again "
-        "with --tensor-parallel 2"
+        "FFN channels of layers 1: take a size that does (1), or compress the dense model with "
+        "--tensor-parallel 2"
     )
 
 
@@ -66,8 +77,20 @@ def test_stages_are_those_of_vllm() -> None:
             pipeline_stages(shape, size)
 
 
+@pytest.mark.parametrize("stated", ["5,3", " 8,0"])
+def test_stages_are_those_that_vllm_is_told(stated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", stated)
+    assert pipeline_stages(shape_of(*[(8, 64)] * 8), 2) == [int(n) for n in stated.split(",")]
+    for layers, size in ((8, 1), (8, 3), (7, 2)):
+        with pytest.raises(InputError, match=r"PARTITION=.* does not deal"):
+            pipeline_stages(shape_of(*[(8, 64)] * layers), size)
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", f"{stated}x")
+    with pytest.raises(InputError, match="that add up to the layers, or unset it"):
+        pipeline_stages(shape_of(*[(8, 64)] * 8), 2)
+
+
 def test_no_remedy_is_promised_that_cannot_work() -> None:
-    assert refusal(shape_of((2, 8), (2, 8)), 4).endswith(": take a size that does (1, 2)")
+    assert refusal(shape_of((2, 8), (2, 8)), 8).endswith(": take a size that does (1, 2, 4)")
     assert refusal(shape_of((2, 8)), 0) == "the tensor-parallel size is 0: it must be at least 1"
     check_tensor_parallel(shape_of((2, 8)), 2)
 

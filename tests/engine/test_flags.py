@@ -26,9 +26,23 @@ def test_tensor_parallel_size_in_every_spelling(arguments: list[str]) -> None:
 
 
 def test_flags_unknown_here_and_their_values_are_left_to_vllm() -> None:
-    unknown = ["--served-model-name", "a", "b", "--compilation-config", '{"mode": 0}', "-O3"]
+    unknown = ["--served-model-name", "a", "b", "--hf-overrides.max", "1", "-x3"]
     assert read_flags(unknown) == read_flags([])
     assert (read_flags([]).workers, read_flags([]).sets_cache_size) == (1, False)
+
+
+@pytest.mark.parametrize(
+    "words", ["-O0", "-O 3", "-O.mode=0", "-cc {}", "--compilation_config.mode=0"]
+)
+def test_flags_of_compilation(words: str) -> None:
+    assert read_flags(words.split()).sets_compilation and not read_flags([]).sets_compilation
+
+
+def test_lists_and_dictionaries_of_a_file_are_read_as_vllm_reads_them(tmp_path: Path) -> None:
+    config = tmp_path / "vllm.yaml"
+    config.write_text("tensor-parallel-size: [2]\ncompilation-config: {mode: 0}\nmiddleware: []\n")
+    flags = read_flags(["--config", str(config)])
+    assert (flags.tensor_parallel_size, flags.sets_compilation) == (2, True)
 
 
 def test_address_tokenizer_and_length() -> None:

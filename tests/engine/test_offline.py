@@ -25,7 +25,8 @@ def test_verify_compares_what_is_served(demo_checkpoint: Path) -> None:
 @pytest.mark.vllm
 def test_two_workers_give_the_tokens_of_one(tmp_path: Path) -> None:
     dense = save_tiny("llama", tmp_path)
-    groups = [([0, 1], range(channels)) for channels in (96, 64, 32)]
+    # Of a layer with one group both workers hold the key and value, and one query head each.
+    groups = [([0, 1], range(96)), ([1], range(64)), ([0, 1], range(32))]
     pruned = slice_by_hand(dense, groups)
     pruned.save_pretrained(tmp_path)
     prompts = torch.randint(256, (4, 16), generator=torch.Generator().manual_seed(1))
@@ -38,8 +39,8 @@ def test_models_that_cannot_be_served_are_refused_before_vllm_starts(
 ) -> None:
     pretend(monkeypatch, lambda _: "0.32.0+cpu")
     save_tiny("llama", tmp_path)
-    with pytest.raises(InputError, match="tensor-parallel size 4 does not divide the KV groups"):
-        greedy_tokens(tmp_path, [[1]], 8, tensor_parallel=4)
+    with pytest.raises(InputError, match="tensor-parallel size 3 does not divide the KV groups"):
+        greedy_tokens(tmp_path, [[1]], 8, tensor_parallel=3)
     save_tiny("llama", tmp_path, head_dim=8)
     with pytest.raises(InputError, match="the model's heads are 8 wide"):
         greedy_tokens(tmp_path, [[1]], 8)

@@ -152,9 +152,9 @@ def test_a_sound_model_passes_and_others_are_refused(model: Path, tmp_path: Path
 def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     dense = save_tiny("llama", tmp_path)
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
-    assert "size 2 does not divide the KV groups of layers 1 and 2" in refusal(tmp_path, "-tp", "2")
+    assert "size 2 does not divide the FFN channels of layers 1" in refusal(tmp_path, "-tp", "2")
     assert "3 layers make no 4 pipeline stages" in refusal(tmp_path, "-pp", "4")
-    for uncompiled in ("--enforce-eager", "--enable-lora"):
+    for uncompiled in ("--enforce-eager", "--enable-lora", "-O0", "-cc.mode=0"):
         words = refusal(tmp_path, "-pp", "2", uncompiled)
         assert "CPU build has pipeline parallelism only for compiled models" in words
     check_before_serving(tmp_path, with_port("-pp", "2"))
