@@ -143,19 +143,24 @@ def readable_usage() -> Iterator[None]:
 
 @contextmanager
 def tidy_process() -> Iterator[None]:
-    """Set up a process: clean-up code runs on SIGTERM too, and all three streams exist."""
+    """Set up a process: clean-up code runs on signals too, and all three streams exist."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  open to the end
     if isinstance(sys.stdout, TextIOWrapper):  # file names need not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # A closed terminal ends it likewise, unless nohup lets it go on.
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     except KeyboardInterrupt:  # before any command began
         sys.exit(INTERRUPTED)
     finally:
-        signal.signal(signal.SIGTERM, before)  # nothing is left to clean up
+        for number, handler in before.items():
+            signal.signal(number, handler)  # nothing is left to clean up
 
 
 def print_error(label: str, text: str) -> None:

@@ -32,6 +32,12 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
     are missing or wrong, and where processes were given another config, or other `running` options.
     """
     if not is_under_torchrun():
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise InputError(
+                f"WORLD_SIZE={os.environ['WORLD_SIZE']} says that this is one of several "
+                "processes, and torchrun did not start it: start the command with torchrun, or "
+                "unset WORLD_SIZE"
+            )
         yield
         return
     store = _join(config, running)
@@ -123,7 +129,7 @@ def _ends_first(store: Store) -> bool:
 def _is_loss(error: BaseException) -> bool:
     """True for what follows when another rank is gone: a dead connection, torchrun's signal."""
     if isinstance(error, SystemExit):
-        return error.code == 128 + signal.SIGTERM
+        return error.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP)
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or (

@@ -77,7 +77,7 @@ class Workspace:
             return
         with ExitStack() as lock:
             with readable_disk_errors(directory):
-                resumes = _continues(directory, config, inputs, resume, overwrite)
+                resumes = _continues(output, config, inputs, resume, overwrite)
                 lock.enter_context(locked(directory / LOCK_FILE, output))
             try:
                 with readable_disk_errors(directory):
@@ -149,9 +149,10 @@ def _directory(output: Path) -> Path:
 
 
 def _continues(
-    directory: Path, config: CompressConfig, inputs: dict[str, Any], resume: bool, overwrite: bool
+    output: Path, config: CompressConfig, inputs: dict[str, Any], resume: bool, overwrite: bool
 ) -> bool:
     """True if the run in the folder is to go on, False to start; InputError if neither may be."""
+    directory = _directory(output)
     begun = (directory / CONFIG_FILE).exists()
     if directory.is_symlink() or (directory.is_dir() and _holds_others(directory, begun)):
         raise InputError(
@@ -161,6 +162,8 @@ def _continues(
     if not begun or (overwrite and not resume):
         return False
     if not resume:
+        with locked(directory / LOCK_FILE, output):
+            pass  # else another run is at work in it, which is what to say
         raise InputError(
             f"an unfinished run lies in {directory}: continue it with `compress --resume`, or "
             f"{START_OVER}"

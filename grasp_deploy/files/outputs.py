@@ -36,7 +36,7 @@ def staged_directory(
     """
     refuse_existing(output, overwrite=overwrite)
     check_room(output, size_bytes)
-    staging = output.with_name(f".{output.name}.incomplete")
+    staging = _staging_of(output)
     with readable_disk_errors(output), locked(lock_of(output), output):
         _clear(staging)
         try:
@@ -50,6 +50,18 @@ def staged_directory(
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
+
+
+def drop_staging(output: Path) -> None:
+    """Remove what a killed run left beside an output that is whole."""
+    staging, lock = _staging_of(output), locked(lock_of(output), output)
+    with readable_disk_errors(output), lock, suppress(InputError):  # what no run left stays
+        _clear(staging)
+        staging.rmdir()
+
+
+def _staging_of(output: Path) -> Path:
+    return output.with_name(f".{output.name}.incomplete")
 
 
 def _clear(staging: Path) -> None:

@@ -116,7 +116,7 @@ def test_an_unfinished_run_in_the_way(tiny_folder: Path, work: Path, unfinished:
     assert_nothing_changes(tiny_folder, *changed, options=others)
     with (unfinished / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for option in ("--resume", "--overwrite"):
+        for option in ("--json", "--resume", "--overwrite"):
             busy = ("another run is at work on out", "another output")
             assert_nothing_changes(tiny_folder, *busy, options=(option,))
     assert compress(tiny_folder, "--resume").code == 0
@@ -131,6 +131,8 @@ def test_a_run_that_was_killed_behind_its_end(
     assert compress(tiny_folder, "--resume").code == 0
     (work / "copy").rename(unfinished)
     made = tree(work / "out")
+    shutil.copytree(work / "out", work / ".out.incomplete")  # of a kill in an export before
+    (work / ".out.lock").touch()
     monkeypatch.delattr("grasp_deploy.compression.compress.learn_plan")
     for _ in range(2):  # also where nothing is left to clear away
         assert compress(tiny_folder, "--resume").code == 0

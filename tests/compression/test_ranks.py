@@ -173,6 +173,19 @@ def test_processes_with_other_commands_are_refused(tmp_path: Path, other: str, s
     assert not any(tmp_path.glob("out*"))
 
 
+def test_processes_that_torchrun_did_not_start_are_refused(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    run = subprocess.run(
+        [sys.executable, "-m", *compressed(tmp_path / "model", tmp_path / "out")],
+        env={**environment(), "WORLD_SIZE": "8", "RANK": "3"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 2 and "start the command with torchrun" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("left", [{}, {"RANK": "a"}, {"RANK": "0", "WORLD_SIZE": "1"}])
 def test_what_is_left_of_torchruns_environment_is_refused(
     tmp_path: Path, left: dict[str, str]
