@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from grasp_deploy.cli.console import is_under_torchrun, print_json, print_line, stdout
+import typer
+
+from grasp_deploy.cli.console import CHECK_FAILED, is_under_torchrun, print_json, print_line, stdout
 from grasp_deploy.cli.options import running_option
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
@@ -38,8 +40,8 @@ def show_dry_run(config: CompressConfig, device_memory: str | None, as_json: boo
     found = dry_run(config, device_memory)
     if as_json:
         print_json(found.as_dict())
-        return
-    stdout.print(ways_table(found))
-    if found.smallest:
-        stdout.print(stages_table(found, found.smallest))
-    print_line(found.verdict)
+    else:
+        stdout.print(ways_table(found), stages_table(found, found.shown))
+        print_line(found.verdict)
+    if found.smallest is None:
+        raise typer.Exit(CHECK_FAILED)

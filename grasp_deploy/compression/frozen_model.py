@@ -27,6 +27,7 @@ from grasp_deploy.compression.prepare import PreparedRun, reads_whole_weights
 from grasp_deploy.compression.resume import COLUMNS, StageResult, Workspace
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
@@ -244,7 +245,11 @@ def load_for(run: PreparedRun) -> PreTrainedModel:
     if run.device.type == "cuda" and divides:
         memory = memory_of(run.device)
         if needs_offload(config, run.base.shape, world(), memory):
-            logger.info("weights wait in the CPU's memory: %s is too small", run.device)
+            logger.warning(
+                "weights wait in the CPU's memory, which is slow: %s of %s is too small; torchrun "
+                "divides them among several",
+                *(run.device, format_bytes(memory, 0)),
+            )
             if not is_joined():
                 join_alone()
             return load_divided(*place, config.attention, offload=True)

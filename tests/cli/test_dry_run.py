@@ -15,20 +15,20 @@ KEEP = ("--keep", "0.6", "--dry-run")
 
 
 @pytest.mark.parametrize(
-    ("memory", "fits", "verdict"),
+    ("memory", "fits", "verdict", "code"),
     [
-        ("192GiB", [True] * 6, "It fits into 192 GiB on one process."),
-        ("80GiB", [False, True, False, True, True, True], "weights wait in the CPU's memory"),
-        ("8GiB", [False] * 6, "Nothing fits into 8 GiB"),
+        ("192GiB", [True] * 6, "It fits into 192 GiB on one process.", 0),
+        ("80GiB", [False, True, False, True, True, True], "memory, 255 GiB of it, which is", 0),
+        ("8GiB", [False] * 6, "Nothing fits into 8 GiB a GPU, on up to 16: take larger", 1),
     ],
 )
 def test_a_large_model_on_gpus_that_are_not_here(
-    work: Path, memory: str, fits: list[bool], verdict: str
+    work: Path, memory: str, fits: list[bool], verdict: str, code: int
 ) -> None:
     before = tree(work)
     words = ("compress", LLAMA_2_70B, *KEEP, "--device-memory", memory)
     told, ended = grasp_deploy(*words), grasp_deploy(*words, "--json")
-    assert (told.code, ended.code) == (0, 0), told.stderr + ended.stderr
+    assert (told.code, ended.code) == (code, code), told.stderr + ended.stderr
     assert verdict in " ".join(told.stdout.split())
     document = json.loads(ended.stdout)
     assert verdict in document["verdict"]
@@ -42,6 +42,12 @@ def test_a_large_model_on_gpus_that_are_not_here(
             assert stage["device_bytes"] == sum(stage["device"].values())
         assert way["seconds"] is None, "no rate of that GPU is known"
     assert tree(work) == before
+
+
+def test_options_for_one_process_are_not_said_to_have_been_tried_on_more() -> None:
+    words = ("--method", "magnitude", "--device-memory", "80GiB")
+    ended = grasp_deploy("compress", LLAMA_2_70B, *KEEP, *words)
+    assert ended.code == 1 and "these options are for one process" in ended.stdout
 
 
 def test_this_machine_with_times(tiny_folder: Path, work: Path) -> None:
@@ -63,6 +69,7 @@ def test_this_machine_with_times(tiny_folder: Path, work: Path) -> None:
         (("--keep=0.6", "-o", "out", "--device-memory=9GiB"), ("for --dry-run alone",)),
         ((*KEEP, "--device-memory", "much"), ("--device-memory 'much'", "is not a size")),
         (("--keep", "0.6,0.4", "--dry-run"), ("one budget",)),
+        ((*KEEP, "--sequence-length", "5000"), ("longer than the", "positions that the model")),
         (("--max-loss", "0.1", "--dry-run"), ("one budget",)),
     ],
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.read.loading import resolve_device
+from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import check_length, resolve_device
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import refuse_quantised
 from grasp_deploy.compression.needs.case import Case, case_of
@@ -41,12 +41,19 @@ class DryRun:
 
     def fits(self, way: Needs) -> bool:
         """True if the memory holds it, with a tenth to spare."""
-        size = way.device_bytes if self.on_gpu else way.machine_bytes
-        return size <= USABLE_SHARE * self.memory_bytes
+        return self._size_of(way) <= USABLE_SHARE * self.memory_bytes
 
     def seconds(self, way: Needs) -> dict[str, float] | None:
         """Seconds by stage; None where no rate is known."""
         return None if self.rates is None else seconds_of(way.case, self.rates)
+
+    @property
+    def shown(self) -> Needs:
+        """The way to show stage by stage: the least that fits, or what is the nearest to it."""
+        return self.smallest or min(self.ways, key=self._size_of)
+
+    def _size_of(self, way: Needs) -> int:
+        return way.device_bytes if self.on_gpu else way.machine_bytes
 
     @property
     def verdict(self) -> str:
@@ -57,8 +64,16 @@ class DryRun:
             if self.smallest:
                 return f"It fits into {here}, {memory}, on {_processes(self.smallest.case)}."
             return f"Nothing fits into {here}, {memory}: take a GPU, or a smaller model."
+        if self.smallest is None and len(self.ways) == 1:
+            return (
+                f"It does not fit into {memory}, and these options are for one process: take a "
+                "larger GPU, or --method grasp."
+            )
         if self.smallest is None:
-            return f"Nothing fits into {memory} a GPU, on up to 16: take larger ones."
+            return (
+                f"Nothing fits into {memory} a GPU, on up to {self.ways[-1].case.processes}: take "
+                "larger ones, a shorter --sequence-length, or --gradient-checkpointing."
+            )
         way = self.smallest.case
         if not way.offload:
             return f"It fits into {memory} on {_processes(way)}."
@@ -106,8 +121,10 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
         raise InputError(
             "--dry-run predicts one budget: give one --keep, without a bound on the loss"
         )
-    shape = model_shape(read_config(resolve_config(config.model, config.revision)))
+    stated = read_config(resolve_config(config.model, config.revision))
+    shape = model_shape(stated)
     refuse_quantised(shape)
+    check_length(config.sequence_length, limits_of(stated))
     absent = device_memory is not None and not torch.cuda.is_available()
     device = resolve_device("cpu" if absent else config.device)
     memory = memory_of(device)
