@@ -3,7 +3,7 @@
     python serving/ray/load.py --requests 10000 --concurrency 32 --output load.json
 
 A request whose connection broke, or that got a 5xx, is sent again: a retry. One that gets no
-answer in all its tries is lost, and then the exit code is 1. SIGINT sends no more and waits for
+answer in all its tries is lost, and then the exit code is 3. SIGINT sends no more and waits for
 the answers under way; a second one ends the run with what there is.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 
 TRIES = 8
+LOST = 3  # exit code; the record is written all the same
 PAUSE_SECONDS = 0.5  # before the second try; it doubles
 
 
@@ -145,7 +146,7 @@ def main() -> None:
     else:
         options.output.write_text(text, encoding="utf-8")
     if load.lost or not load.seconds:
-        raise SystemExit(1)
+        raise SystemExit(LOST)
 
 
 if __name__ == "__main__":

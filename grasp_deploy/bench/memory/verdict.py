@@ -61,6 +61,6 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     error, peak_error = (max((r[key] for r in rows), key=abs) for key in ("error", "peak_error"))
     worst = f"{error:+.2%} at worst" if error else "equal"
     return (
-        f"prefill peak {peaks}{against}, over {len(rows)} points; weights and KV cache {exact} "
+        f"prefill peak {peaks}{against}, over {len(rows)} point{'s' * (len(rows) > 1)}; weights and KV cache {exact} "
         f"({worst}); the peak at most {peak_error:+.1%} from its prediction."
     )
