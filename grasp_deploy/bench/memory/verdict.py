@@ -60,7 +60,8 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     exact = points_by_outcome([(prediction_outcome(r["error"]), r["prompt_tokens"]) for r in rows])
     error, peak_error = (max((r[key] for r in rows), key=abs) for key in ("error", "peak_error"))
     worst = f"{error:+.2%} at worst" if error else "equal"
+    points = f"{len(rows)} point{'s' * (len(rows) > 1)}"
     return (
-        f"prefill peak {peaks}{against}, over {len(rows)} point{'s' * (len(rows) > 1)}; weights and KV cache {exact} "
+        f"prefill peak {peaks}{against}, over {points}; weights and KV cache {exact} "
         f"({worst}); the peak at most {peak_error:+.1%} from its prediction."
     )
