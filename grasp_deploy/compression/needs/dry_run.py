@@ -67,7 +67,7 @@ class DryRun:
         if self.smallest is None and len(self.ways) == 1:
             return (
                 f"It does not fit into {memory}, and these options are for one process: take a "
-                "larger GPU, or --method grasp."
+                "larger GPU, or the default method and objective."
             )
         if self.smallest is None:
             return (
