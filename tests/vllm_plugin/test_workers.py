@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.vllm, needs_vllm]
 SMALL = ["--max-model-len", "64", "--kv-cache-memory-bytes", str(16 * 2**20)]
 EAGER = "--enforce-eager"
 # KV groups and FFN channels of each layer: two workers share all of them, none is like another.
-LAYERS = (((0, 1, 2, 3), 96), ((0, 3), 64), ((1, 2), 34))
+# Of a layer with one group both hold a copy.
+LAYERS = (((0, 1, 2, 3), 96), ((3,), 64), ((1, 2), 34))
 NEW_TOKENS = 32
 PROMPTS = torch.randint(256, (8, 16), generator=torch.Generator().manual_seed(1))
 
