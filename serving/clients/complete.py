@@ -5,6 +5,7 @@ python serving/clients/complete.py --prompt "A list is"
 """
 
 import argparse
+import http.client
 import json
 import sys
 import urllib.error
@@ -49,6 +50,9 @@ def main() -> int:
         return 1
     except urllib.error.URLError as error:
         print(f"No server answers at {base_url}: {error.reason}", file=sys.stderr)
+        return 1
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+        print(f"No OpenAI server answers at {base_url}: {error!r}", file=sys.stderr)
         return 1
     return 0
 

@@ -53,6 +53,9 @@ def main() -> int:
     except openai.APIStatusError as error:
         print(f"The server refused: {error.message}", file=sys.stderr)
         return 1
+    except (openai.OpenAIError, ValueError, LookupError, AttributeError) as error:
+        print(f"No OpenAI server answers at {options.base_url}: {error!r}", file=sys.stderr)
+        return 1
     print(f"first token after {seconds:.3f} s, {tokens} tokens", file=sys.stderr)
     return 0
 

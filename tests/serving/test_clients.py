@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -53,6 +55,27 @@ def test_no_server_is_told_in_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("No server answers at http://127.0.0.1:9")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("client", ["complete.py", "stream.py"])
+def test_what_is_no_openai_server_is_told_in_one_line(client: str) -> None:
+    """A server of other answers, or a word that is no address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"data": []}')
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for url in (f"http://127.0.0.1:{server.server_port}", "nonsense"):
+            done = run(sys.executable, str(CLIENTS / client), "--base-url", url)
+            assert done.returncode == 1
+            assert "Traceback" not in done.stderr and url in done.stderr
+        server.shutdown()
 
 
 def test_the_image_is_one_pinned_vllm_release_with_this_package_and_nothing_else() -> None:
