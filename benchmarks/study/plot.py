@@ -113,7 +113,7 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
     """Scale the axis evenly from 0, or logarithmically if the largest loss would hide the rest."""
     low, high = min(values), max(values)
     if high <= WIDE * max(low, NO_LOSS_NATS):
-        axes.set_ylim(bottom=min(0.0, low * 1.1))
+        axes.set_ylim(bottom=min(0.0, low - 0.04 * high))  # room for a marker at 0
         return
     even = max(NO_LOSS_NATS, -low)  # what is better than the dense model gets no decades of its own
     axes.set_yscale("symlog", linthresh=even, linscale=0.4)
