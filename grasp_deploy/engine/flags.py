@@ -28,7 +28,6 @@ CACHE_SIZE_FLAGS = (
     "--gpu-memory-utilization",
     "--num-gpu-blocks-override",
 )
-
 COMPILATION_FLAGS = ("--optimization-level", "-O", "--compilation-config", "-cc")
 
 

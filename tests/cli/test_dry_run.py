@@ -10,7 +10,9 @@ import pytest
 
 from tests.cli.command import assert_refused, grasp_deploy, tree
 
-LLAMA_2_70B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-70b.json"
+README = Path(__file__).parents[2] / "README.md"
+CONFIGS = README.parent / "benchmarks" / "configs"
+LLAMA_2_70B = CONFIGS / "llama-2-70b.json"
 KEEP = ("--keep", "0.6", "--dry-run")
 
 
@@ -42,6 +44,27 @@ def test_a_large_model_on_gpus_that_are_not_here(
             assert stage["device_bytes"] == sum(stage["device"].values())
         assert way["seconds"] is None, "no rate of that GPU is known"
     assert tree(work) == before
+
+
+@pytest.mark.parametrize(("column", "name"), [(1, "llama-2-7b"), (2, "qwen3-8b")])
+def test_the_readme_states_what_is_predicted(column: int, name: str) -> None:
+    rows = [line.strip("| ").split(" | ") for line in README.read_text().splitlines()]
+    stated = {row[0]: row[column] for row in rows if len(row) == 3}
+
+    def peaks(*options: str) -> dict[str, str]:
+        words = ("compress", CONFIGS / f"{name}.json", *KEEP, "--device-memory=80GiB", "--json")
+        one = json.loads(grasp_deploy(*words, *options).stdout)["ways"][0]
+        sizes = {stage["stage"]: stage["device_bytes"] for stage in one["stages"]}
+        sizes["weights"] = one["stages"][0]["device"]["weights"]
+        return {stage: f"{size / 2**30:.1f}" for stage, size in sizes.items()}
+
+    plain, checkpointed = peaks(), peaks("--gradient-checkpointing")
+    assert stated["the dense model"] == plain["weights"]
+    assert stated["writing own text"] == plain["own text"]
+    assert stated["scoring a layer in a round"] == plain["rounds"]
+    assert stated["a step of gates or scales"] == plain["scales"]
+    assert stated["the same with `--gradient-checkpointing`"] == checkpointed["scales"]
+    assert stated["least squares"] == plain["compensation"]
 
 
 def test_options_for_one_process_are_not_said_to_have_been_tried_on_more() -> None:

@@ -72,7 +72,7 @@ class DryRun:
         if self.smallest is None:
             return (
                 f"Nothing fits into {memory} a GPU, on up to {self.ways[-1].case.processes}: take "
-                "larger ones, a shorter --sequence-length, or --gradient-checkpointing."
+                "larger ones; where activations are the most, --gradient-checkpointing saves them."
             )
         way = self.smallest.case
         if not way.offload:
