@@ -27,7 +27,7 @@ PEFT := peft==0.21.2 # of what it asks for, all is there by then
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-gpu test-all fuzz lint docs clean
+.PHONY: help setup demo check test test-gpu test-all fuzz models lint docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -55,6 +55,9 @@ test-all: setup ## what `make test` leaves out: every README command, all kills,
 
 fuzz: setup ## damage files and options at random, MINUTES of it (default 10) from run SEED on
 	@$(BIN)/python -m tests.fuzz --runs 100000 --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
+
+models: setup ## fetch two real models into build/models, for the benchmarks (a minute)
+	@$(BIN)/python -m benchmarks.real_models build/models
 
 lint: setup ## spelling, ruff, mypy and the import contracts
 	@$(BIN)/codespell
