@@ -1,4 +1,4 @@
-"""Footprint of a model, predicted from its config.json alone: weights, KV cache, shapes."""
+"""Footprint of a model, predicted from its shape: weights, KV cache, shapes of layers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from grasp_deploy.checkpoint.format.shapes import (
     ModelShape,
     Size,
     dense_shape,
-    model_shape,
-    read_config,
 )
 from grasp_deploy.checkpoint.limits import (
     check_tensor_parallel,
@@ -22,6 +20,7 @@ from grasp_deploy.checkpoint.limits import (
     tensor_parallel_sizes,
 )
 from grasp_deploy.checkpoint.read.source import resolve_config
+from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.errors import InputError
 from grasp_deploy.stats.wording import listed
 
@@ -55,7 +54,9 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
     cached_tokens_that_fit: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.vocab_size * self.hidden_size < self.parameters <= self.weight_bytes:
+        held = self.parameters
+        plain = self.quantization is None  # else eight weights may share four bytes
+        if self.vocab_size * self.hidden_size >= held or (plain and held > self.weight_bytes):
             raise ValueError("its embedding, parameters and weight_bytes do not fit together")
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,9 +107,8 @@ def inspect_model(
     pipeline_parallel: int | None = None,
     memory_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """The footprint of a model from its config.json, and of the dense model that it came from."""
-    config = read_config(resolve_config(name, revision))
-    shape = model_shape(config)
+    """The predicted footprint of a model, and of the dense model that it came from."""
+    config, shape = config_and_shape(resolve_config(name, revision))
     record = footprint(shape, memory_bytes).as_dict()
     if shape.pruned:
         dense = dense_shape(config)

@@ -68,7 +68,7 @@ def inspect_command(
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
-    """Predict a model's footprint from its config.json alone, dense beside pruned."""
+    """Predict a model's footprint from its config.json, and the type of weights beside it."""
     from grasp_deploy.checkpoint.footprint import inspect_model
 
     memory_bytes = parse_bytes(memory, "--memory") if memory else None
@@ -90,7 +90,7 @@ def _print_inspected(record: dict[str, Any]) -> None:
     else:
         stdout.print(footprint_table({"dense": record}))
     if "quantization" in record:
-        print_line(f"quantised ({record['quantization']}): its files hold less than these weights")
+        print_line(f"quantised ({record['quantization']}): where its files are absent, as if plain")
     for name in PARALLEL:
         if name in record:
             print_line(record[name]["detail"])

@@ -16,7 +16,7 @@ from torch import Tensor
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.source import resolve_config
-from grasp_deploy.checkpoint.read.validate import refuse_quantised
+from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.config.compress_config import CompressConfig
@@ -36,8 +36,7 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder")
-    stated = read_config(resolve_config(config.model, config.revision))
-    dense = model_shape(stated)
+    stated, dense = config_and_shape(resolve_config(config.model, config.revision))
     refuse_quantised(dense)
     budget = budget_for(config, dense, torch.device("cpu"))
     generator = torch.Generator().manual_seed(config.seed)

@@ -18,7 +18,6 @@ from urllib.request import ProxyHandler, build_opener
 from grasp_deploy.checkpoint.format.shapes import (
     ModelShape,
     limits_of,
-    model_shape,
     read_config,
     rope_of,
 )
@@ -29,7 +28,7 @@ from grasp_deploy.checkpoint.limits import (
     installed_platform,
     pipeline_stages,
 )
-from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_folder
+from grasp_deploy.checkpoint.read.validate import check_tokenizer, config_and_shape, read_folder
 from grasp_deploy.engine.child import log_tail, running
 from grasp_deploy.engine.flags import ServerFlags, read_flags
 from grasp_deploy.engine.vllm_process import engine_environment, server_module
@@ -121,7 +120,7 @@ def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Plat
     command += flags.own_format(shape.dtype if shape.quantization is None else None)
     sized = flags.sets_cache_size or os.environ.get("VLLM_CPU_KVCACHE_SPACE")
     if platform == "cpu" and not sized:
-        cache_bytes = cpu_cache_bytes(read_config(directory), available_memory_bytes())
+        cache_bytes = cpu_cache_bytes(directory, available_memory_bytes())
         command += ["--kv-cache-memory-bytes", str(cache_bytes // flags.workers)]
     return [*command, *vllm_arguments]
 
@@ -185,10 +184,11 @@ def free_port() -> int:
         return port
 
 
-def cpu_cache_bytes(config: dict[str, Any], available_bytes: int) -> int:
+def cpu_cache_bytes(model: Path, available_bytes: int) -> int:
     """Room for one full context and at least 4 GiB, but at most a quarter of the free memory."""
+    config, shape = config_and_shape(model)
     tokens = limits_of(config).max_position_embeddings or 0
-    wanted = max(CPU_CACHE_BYTES, tokens * model_shape(config).kv_bytes_per_token())
+    wanted = max(CPU_CACHE_BYTES, tokens * shape.kv_bytes_per_token())
     return min(wanted, available_bytes // 4)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.footprint import footprint
-from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape
 from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
-from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
+from grasp_deploy.checkpoint.read.validate import config_and_shape, read_folder, refuse_quantised
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
 
@@ -69,7 +69,7 @@ def _path_and_shape(name: str, random_weights: bool) -> tuple[Path, ModelShape]:
     """A model's path, and its shape in the dtype of its weights."""
     if random_weights:
         path = resolve_config(name)
-        shape = model_shape(read_config(path))
+        shape = config_and_shape(path)[1]
         refuse_quantised(shape)
         return path, shape
     if kind_of(path_of(name)) == "file":

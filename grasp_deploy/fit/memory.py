@@ -14,7 +14,7 @@ from grasp_deploy.checkpoint.deployment import Load, Room, check_context, deploy
 from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, model_shape, read_config
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
 from grasp_deploy.checkpoint.read.source import resolve_config
-from grasp_deploy.checkpoint.read.validate import refuse_quantised
+from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, load_of, room_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.offline import Deployed, deployed, predict_capacity
@@ -96,8 +96,7 @@ def predict_fit(config: CompressConfig) -> Fit:
             "or --speedup with --table; compress takes other budgets"
         )
     path = resolve_config(config.model, config.revision)
-    stated = read_config(path)
-    shape = model_shape(stated)
+    stated, shape = config_and_shape(path)
     refuse_quantised(shape)
     positions = limits_of(stated, path).max_position_embeddings
     check_context(load_of(config).context_tokens, positions, config.model)

@@ -12,8 +12,9 @@ from typing import Any
 
 from grasp_deploy.bench.latency.run import beside_dense, samples_of, throughput_settings
 from grasp_deploy.bench.throughput.run import bench_throughput
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.source import resolve_config
+from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.latency_table import Point
 from grasp_deploy.compression.result import Compressed
@@ -51,7 +52,7 @@ def shape_timer(
     A shape is measured once.
     """
     stated = resolve_config(config.model, config.revision)
-    time = time_budget(config, model_shape(read_config(stated)))
+    time = time_budget(config, config_and_shape(stated)[1])
     assert time is not None and config.in_time, "the budget is a time"
     assert config.context and config.batch, "checked with the config"
     batch, context, table = config.batch, config.context, time.table

@@ -1,5 +1,6 @@
 """Predicted sizes against the bytes of saved files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,8 @@ def test_cached_tokens_fill_the_memory_beside_the_weights(tmp_path: Path) -> Non
         assert figures["cached_tokens_that_fit"] == tokens
         assert figures["memory_bytes"] == memory + spare
     assert footprint(shape, memory_bytes=shape.weight_bytes // 2).cached_tokens_that_fit == 0
+    four_bits = replace(shape, quantization="awq", stored_bytes=shape.parameters // 2)
+    assert footprint(four_bits).weight_bytes == shape.parameters // 2
 
 
 def test_compare_gives_pruned_as_a_share_of_dense(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+import torch
 from safetensors import safe_open
 
-from tests.cli.command import INSPECTED, assert_refused, document, grasp_deploy
+from tests.cli.command import INSPECTED, assert_refused, document, edit_json, grasp_deploy
+from tests.tiny import save_tiny
 
 LAYER = {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
 
@@ -22,6 +26,43 @@ def test_inspect_tells_what_lies_on_the_disk(tiny_folder: Path, pruned_once: Pat
             tensors = [file.get_tensor(name) for name in file.offset_keys()]
         assert record["weight_bytes"] == sum(tensor.nbytes for tensor in tensors)
         assert record["parameters"] == sum(tensor.numel() for tensor in tensors)
+
+
+PREDICTIONS = (  # of the folder `model`
+    "inspect model --json",
+    "fit model --dry-run --json --gpu-memory 2GiB --sequences 4 --context 64",
+    "compress model --dry-run --json --keep 0.5 --device-memory 1GiB",
+    "bench kv model --predict-only --json --memory 1GiB",
+    "bench kv model --predict-only --json --memory 1GiB --random-weights",
+    "synthesize model -o {} --keep 0.5 --json",
+)
+
+
+@pytest.mark.parametrize("stated", [("float32", None), (None, None), (None, "float16")])
+def test_tensors_say_their_type_whatever_config_says(
+    stated: tuple[str | None, str | None], work: Path
+) -> None:
+    def predicted(output: str) -> list[list[str]]:
+        printed = [grasp_deploy(*line.format(output).split()).stdout for line in PREDICTIONS]
+        return [re.findall(r'"(?:\w*bytes\w*": \d+|dtype.*)', text) for text in printed]
+
+    save_tiny("llama", Path("model"), dtype=torch.bfloat16)
+    before = predicted("before")
+    edit_json(Path("model/config.json"), dtype=stated[0], torch_dtype=stated[1])
+    assert all(before) and predicted("after") == before
+    alone = grasp_deploy("inspect", "model/config.json", "--json")
+    assert f'"dtype": "{stated[0] or stated[1] or "float32"}"' in alone.stdout
+
+
+def test_what_is_assumed_of_a_silent_config_is_said(
+    tiny_folder: Path, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("lone.json").write_text((tiny_folder / "config.json").read_text())
+    grasp_deploy("inspect", "lone.json")
+    assert not caplog.messages
+    edit_json(Path("lone.json"), dtype=None)
+    grasp_deploy("inspect", "lone.json")
+    assert "lone.json states no dtype: float32 is assumed" in caplog.text
 
 
 def test_stages_of_layers(tiny_folder: Path, pruned_once: Path) -> None:

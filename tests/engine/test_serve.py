@@ -1,6 +1,5 @@
 """Checks before serving, the command that follows, and the end of a failing server."""
 
-import json
 import os
 import shutil
 import socket
@@ -122,13 +121,13 @@ def test_only_stretched_positions_take_a_longer_context(
         assert "longer than the 512 positions" in refusal(folder, "--max-model-len", "600")
 
 
-def test_the_cpu_cache_takes_a_full_context_if_memory_allows(model: Path) -> None:
-    config = json.loads((model / "config.json").read_text())
+def test_the_cpu_cache_takes_a_full_context_if_memory_allows(model: Path, tmp_path: Path) -> None:
+    config = Path(shutil.copyfile(model / "config.json", tmp_path / "config.json"))
     per_token = 3 * 2 * 2 * 32 * 4  # layers, K and V, KV heads, head size, float32
-    config["max_position_embeddings"] = 8 * GIBIBYTE // per_token
+    edit_json(config, max_position_embeddings=8 * GIBIBYTE // per_token)
     assert cpu_cache_bytes(config, 64 * GIBIBYTE) == 8 * GIBIBYTE // per_token * per_token
     assert cpu_cache_bytes(config, 20 * GIBIBYTE) == 5 * GIBIBYTE
-    config["max_position_embeddings"] = 64
+    edit_json(config, max_position_embeddings=64)
     assert cpu_cache_bytes(config, 64 * GIBIBYTE) == 4 * GIBIBYTE
 
 

@@ -20,7 +20,6 @@ from grasp_deploy.bench.record import record_models
 from grasp_deploy.bench.serve.record import Cell, LoadPoint, Sample, ServeRecord, ServeSettings
 from grasp_deploy.bench.serve.vllm_bench import bench_serve_environment, load_arguments
 from grasp_deploy.bench.throughput.run import rounds
-from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.engine.flags import read_flags
@@ -91,7 +90,7 @@ def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> tuple[str,
     flags = ["--no-enable-prefix-caching"]
     sized = read_flags(vllm_arguments).sets_cache_size or os.environ.get("VLLM_CPU_KVCACHE_SPACE")
     if installed_platform() == "cpu" and not sized:
-        cache_bytes = cpu_cache_bytes(read_config(first.path), available_memory_bytes())
+        cache_bytes = cpu_cache_bytes(first.path, available_memory_bytes())
         cache_bytes //= read_flags(vllm_arguments).workers
         flags += ["--kv-cache-memory-bytes", str(cache_bytes)]
     return (*flags, *vllm_arguments)

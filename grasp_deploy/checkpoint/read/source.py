@@ -98,7 +98,7 @@ def resolve_model(name: str, revision: str | None = None, weights: bool = True) 
 
 
 def resolve_config(name: str, revision: str | None = None) -> Path:
-    """A config file, or a model's folder by its path or hub id; InputError for an unknown one."""
+    """A config file, that of a hub model, or a model's folder; InputError for an unknown one."""
     path = path_of(name)
     if kind_of(path) == "file":
         if revision is not None:
@@ -108,7 +108,10 @@ def resolve_config(name: str, revision: str | None = None) -> Path:
         return path
     if path.suffix == ".json" and not path.is_dir():
         raise InputError(f"there is no file {name}: name a model's folder or its config.json")
-    return resolve_model(name, revision, weights=False).directory
+    source = resolve_model(name, revision, weights=False)
+    if source.revision is not None:  # weights that the hub's cache has need not be whole
+        return source.directory / "config.json"
+    return source.directory
 
 
 def positions_at(path: Path) -> int | None:

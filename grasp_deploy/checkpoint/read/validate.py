@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.js
 DTYPE_OF_CODE = {code: dtype for dtype, code in DTYPES.items()}
 EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 APART = "the two do not belong together; fetch the model again"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,23 @@ def refuse_quantised(shape: ModelShape) -> None:
             f"the model is quantised ({shape.quantization}), and gates are learnt and cut on plain "
             "weights: compress or heal the unquantised model, then quantise the result"
         )
+
+
+def config_and_shape(path: Path) -> tuple[dict[str, Any], ModelShape]:
+    """Parse the config of a model folder or a file; weights beside it say their dtype themselves.
+
+    Such a folder is read by `read_folder`, and raises alike.
+    """
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        stored = read_folder(path)
+        return stored.config, stored.shape
+    config = read_config(path)
+    shape = model_shape(config)
+    if not (config.get("dtype") or config.get("torch_dtype")):
+        logger.warning(
+            "warning: %s states no dtype: %s is assumed, as transformers does", path, shape.dtype
+        )
+    return config, shape
 
 
 def read_folder(directory: Path) -> StoredModel:

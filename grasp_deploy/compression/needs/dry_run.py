@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of
 from grasp_deploy.checkpoint.read.loading import check_length, resolve_device
 from grasp_deploy.checkpoint.read.source import resolve_config
-from grasp_deploy.checkpoint.read.validate import refuse_quantised
+from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.needs.case import Case, case_of
 from grasp_deploy.compression.needs.memory import Needs
 from grasp_deploy.compression.needs.seconds import Rates, measured_rates, seconds_of
@@ -121,8 +121,7 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
         raise InputError(
             "--dry-run predicts one budget: give one --keep, without a bound on the loss"
         )
-    stated = read_config(resolve_config(config.model, config.revision))
-    shape = model_shape(stated)
+    stated, shape = config_and_shape(resolve_config(config.model, config.revision))
     refuse_quantised(shape)
     check_length(config.sequence_length, limits_of(stated))
     absent = device_memory is not None and not torch.cuda.is_available()
