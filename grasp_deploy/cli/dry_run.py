@@ -15,7 +15,7 @@ DryRun = Annotated[
     bool,
     running_option(
         "--dry-run",
-        help="Predict memory, disk and time from config.json alone; with --device-memory 80GiB "
+        help="Predict memory, disk and time before a weight is loaded; with --device-memory 80GiB "
         "memory and disk for GPUs of that size.",
     ),
 ]

@@ -26,7 +26,7 @@ KV_DTYPES = {1: "fp8", 2: "bfloat16"}  # as vLLM names them, by bytes of a value
 
 @dataclass(frozen=True)
 class Fit:
-    """A model and its deployment, judged from config.json alone.
+    """A model and its deployment, judged before a weight is loaded.
 
     `impossible` says in one line why no budget fits; None where one does.
     """
@@ -89,7 +89,7 @@ class Fit:
 
 
 def predict_fit(config: CompressConfig) -> Fit:
-    """Judge a deployment by config.json alone; InputError for one that the model cannot have."""
+    """Judge a deployment without loading weights; InputError for one that the model cannot have."""
     if config.gpu_memory is None:
         raise InputError(
             "fit wants a deployment or a time: give --gpu-memory with --sequences and --context, "

@@ -26,7 +26,7 @@ USABLE_SHARE = 0.9  # of a memory; the rest is for kernels, the driver, and lost
 
 @dataclass(frozen=True)
 class DryRun:
-    """A compression on 1 to 16 processes, judged from config.json alone."""
+    """A compression on 1 to 16 processes, judged before a weight is loaded."""
 
     model: str
     memory_bytes: int  # of a GPU, or of this machine if it computes on the CPU
@@ -113,7 +113,7 @@ class DryRun:
 
 
 def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
-    """Predict from config.json alone; `device_memory` is that of a GPU that need not be here.
+    """Predict before a weight is loaded; `device_memory` is that of a GPU that need not be here.
 
     Raises InputError for several budgets, and for a model or a budget that cannot be.
     """
