@@ -8,7 +8,8 @@ cancel. The interval of a ratio is mean ± half width of its log ratios, the wid
   comparisons of the record together (Bonferroni). So neither three samples that happen to lie close
   nor the number of comparisons makes a false claim.
 
-A difference is claimed if its interval excludes 1 and it is at least 2 %.
+A difference is claimed if its interval excludes 1 and it is at least 2 %, of three repetitions or
+more: the spread of two says next to nothing of noise.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ CONFIDENCE = 0.95
 SMALLEST_RATIO = 1.02  # what is closer to 1 makes no difference to anybody
 FASTER, SLOWER = "faster", "slower"
 NO_DIFFERENCE = "no difference beyond noise"
-UNDECIDED = "undecided: noise takes two repetitions to see"
+UNDECIDED = "undecided"
+FEWEST = 3  # repetitions, below which nothing is claimed
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,21 @@ def _difference(ratios: Sequence[float], pooled: float) -> Difference:
     """`pooled` is the half width of a single repetition's interval."""
     own = statistics.stdev(ratios) * t_quantile(1 - CONFIDENCE, len(ratios) - 1)
     mean, half_width = statistics.fmean(ratios), max(pooled, own) / math.sqrt(len(ratios))
-    outcome = NO_DIFFERENCE
-    if abs(mean) > half_width and abs(mean) >= math.log(SMALLEST_RATIO):
+    outcome = NO_DIFFERENCE if len(ratios) >= FEWEST else UNDECIDED
+    if outcome != UNDECIDED and abs(mean) > half_width and abs(mean) >= math.log(SMALLEST_RATIO):
         outcome = FASTER if mean > 0 else SLOWER
     interval = math.exp(mean - half_width), math.exp(mean + half_width)
     return Difference(math.exp(mean), interval, outcome)
+
+
+def of_repetitions(shown: str, repetitions: int) -> str:
+    """What a figure shows of its repetitions; below three, that nobody should read a slope."""
+    return too_few(repetitions) if repetitions < FEWEST else f"{shown} of {repetitions} repetitions"
+
+
+def too_few(repetitions: int) -> str:
+    """Why an outcome is undecided, and what to do."""
+    return f"too few repetitions for a verdict (n={repetitions}): repeat at least {FEWEST} times"
 
 
 @cache

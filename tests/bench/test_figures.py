@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 from grasp_deploy.bench.kinds import section_of
-from grasp_deploy.report.figure_style import Drawing, our_style
+from grasp_deploy.report.figure_style import MARKERS, Drawing, our_style
 from grasp_deploy.report.section import NamedRecord
 from tests.bench import records
 from tests.report.figures import assert_legible, axes_of, legend_of
@@ -61,6 +61,20 @@ def test_throughput_is_the_median_of_the_samples_and_a_lack_leaves_a_gap() -> No
     assert [label.get_text() for label in ratio.get_xticklabels()] == ["1", "4"]
     (ideal,) = [line for line in ratio.get_lines() if line.is_dashed()]
     assert all(1.3 < y < 1.9 for y in ideal.get_ydata())
+
+
+def test_two_repetitions_are_drawn_without_a_slope() -> None:
+    for make in (records.throughput_record, records.serve_record):
+        one = make(MODELS)
+        one["settings"]["repetitions"] = 2
+        for cell in one["cells"]:
+            del cell["samples"][2:]
+        for name, drawing in drawn(one).items():
+            axes = axes_of(drawing)
+            assert "(n=2)" in axes.get_title(loc="left"), name
+            marked = [line for line in axes.get_lines() if line.get_marker() in MARKERS]
+            joined = {line.get_linestyle() for line in marked} != {"None"}
+            assert marked and joined == (make is records.serve_record), name  # medians and tails
 
 
 def test_memory_bars_end_at_the_measured_peak() -> None:

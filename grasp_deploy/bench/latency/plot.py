@@ -22,6 +22,7 @@ from grasp_deploy.report.figure_style import (
     line_handle,
     new_axes,
 )
+from grasp_deploy.stats.noise import of_repetitions
 from grasp_deploy.stats.wording import grouped
 
 KINDS = {"ffn_channels": ("ffn", "FFN channels"), "kv_groups": ("kv", "KV groups")}
@@ -44,8 +45,8 @@ def figures(record: LatencyRecord) -> Iterator[Drawing]:
 def _drawing(
     record: LatencyRecord, points: Sequence[Point], phase: str, kind: str, name: str, title: str
 ) -> Drawing:
-    note = f"{record.dense.name}, {record.settings.engine}; median and quartiles of the repetitions"
-    axes = new_axes(title, note)
+    note = of_repetitions("median and quartiles", len(points[0].samples))
+    axes = new_axes(title, f"{record.dense.name}, {record.settings.engine}; {note}")
     handles: list[Artist] = []
     for index, group in enumerate(grouped(points, lambda p: (p.batch, p.context)), start=1):
         _staircase(axes, group, phase, kind, index, getattr(_layer(record), ALL[kind]))

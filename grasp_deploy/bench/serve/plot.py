@@ -21,6 +21,7 @@ from grasp_deploy.report.figure_style import (
     line_handle,
     new_axes,
 )
+from grasp_deploy.stats.noise import of_repetitions
 
 LATENCIES = {
     "ttft": "Time to the first token, by load",
@@ -62,9 +63,8 @@ def _drawing(record: ServeRecord, name: str, title: str, unit: str, curves: Curv
 def _load_axes(record: ServeRecord, loads: Sequence[LoadPoint], title: str) -> Axes:
     cells = record.cells
     failed = sum(cell.failed for cell in cells)
-    note = (
-        f"{cells[0].requests:,} requests at each load, {failed:,} failed; "
-        f"median of {len(cells[0].samples)} repetitions"
+    note = f"{cells[0].requests:,} requests at each load, {failed:,} failed; " + of_repetitions(
+        "median", len(cells[0].samples)
     )
     axes = new_axes(title, note)
     axes.set_xticks(range(len(loads)), labels=[f"{load.size:,g}" for load in loads])

@@ -24,6 +24,7 @@ from grasp_deploy.report.figure_style import (
     new_axes,
     powers_of_two,
 )
+from grasp_deploy.stats.noise import FEWEST, UNDECIDED, of_repetitions
 
 TITLES = {
     "throughput": "Output tokens per second",
@@ -44,7 +45,7 @@ def figures(record: ThroughputRecord) -> Iterator[Drawing]:
 
 
 def _rate_drawing(record: ThroughputRecord, cells: Sequence[Cell], quantity: str) -> Drawing:
-    note = f"median and quartiles of {len(cells[0].samples)} repetitions"
+    note = of_repetitions("median and quartiles", len(cells[0].samples))
     axes = new_axes(TITLES[quantity], f"{record.settings.title}; {note}")
     points = []
     for cell in cells:
@@ -58,11 +59,13 @@ def _rate_drawing(record: ThroughputRecord, cells: Sequence[Cell], quantity: str
 
 def _ratio_drawing(record: ThroughputRecord, rows: Sequence[Row], quantity: str) -> Drawing:
     title = f"{QUANTITIES[quantity].capitalize()} against the first model"
-    axes = new_axes(title, f"{record.settings.title}; bars: 95 % interval")
+    note = of_repetitions("mean and 95 % interval", rows[0]["repetitions"])
+    axes = new_axes(title, f"{record.settings.title}; {note}")
     axes.axhline(1, color=INK, linewidth=1.2)
     points, ideals = [], []
     for row in rows:
-        ends = row["interval"] or (row["ratio"], row["ratio"])
+        is_sure = row["outcome"] != UNDECIDED
+        ends = row["interval"] if is_sure else (row["ratio"], row["ratio"])
         points.append((row["model"], (row["batch"], row["ratio"], *ends)))
         ideals.append((row["model"], (row["batch"], row["ideal"], row["ideal"], row["ideal"])))
     handles = _lines(record, axes, points)
@@ -87,6 +90,8 @@ def _lines(
         batches, middles, lows, highs = numpy.array(own).T
         shift = 2 ** (0.06 * (index - len(record.models) / 2))  # bars stand side by side
         look = {"color": color_of(index), "marker": MARKERS[index % len(MARKERS)], "capsize": 3}
+        if record.settings.repetitions < FEWEST:  # a line would show a slope
+            look["linestyle"] = ""
         bars = (middles - lows, highs - middles)
         axes.errorbar(batches * shift, middles, yerr=bars, elinewidth=1.2, **{**look, **style})
         handles.append(line_handle(index, model.name))

@@ -10,7 +10,7 @@ from rich.text import Text
 from grasp_deploy.bench.table import milliseconds, new_table, paired_change, with_spread
 from grasp_deploy.bench.throughput.record import QUANTITIES, Cell, ThroughputRecord
 from grasp_deploy.bench.throughput.verdict import Row, verdicts
-from grasp_deploy.stats.noise import NO_DIFFERENCE, UNDECIDED
+from grasp_deploy.stats.noise import FASTER, NO_DIFFERENCE
 from grasp_deploy.stats.wording import grouped
 
 HEADS = ("model", "tokens/s", "Δ", "TTFT, ms", "Δ", "TPOT, ms", "Δ")
@@ -18,7 +18,7 @@ CAPTION = (
     "tokens/s of output: median ± half the range of the repetitions; Δ: mean change against the "
     "first model, repetition by repetition; the verdicts say if it is more than noise"
 )
-SHORT_OUTCOMES = {NO_DIFFERENCE: "within noise", UNDECIDED: "undecided"}
+SHORT_OUTCOMES = {NO_DIFFERENCE: "within noise"}
 
 
 def throughput_table(record: ThroughputRecord) -> Table:
@@ -68,7 +68,7 @@ def gain_table(record: ThroughputRecord) -> Table:
 
 def _gain(row: Row) -> list[str]:
     outcome, share = str(row["outcome"]), row["share_of_ideal"]
-    is_sure = outcome not in SHORT_OUTCOMES  # the share of noise says nothing
+    is_sure = outcome == FASTER  # the share of noise says nothing
     return [
         f"{row['ratio']:.2f}x",
         "{:.2f}-{:.2f}".format(*row["interval"]) if row["interval"] else "",

@@ -13,8 +13,10 @@ from grasp_deploy.stats.noise import (
     FASTER,
     SLOWER,
     SMALLEST_RATIO,
+    UNDECIDED,
     Difference,
     differences,
+    too_few,
 )
 from grasp_deploy.stats.wording import common_outcome, grouped, listed, points_by_outcome, span
 
@@ -99,20 +101,25 @@ def _shared(record: ThroughputRecord, model: str) -> Row:
 def _sentence(rows: Sequence[Row]) -> str:
     ratios = span([row["ratio"] for row in rows], ".2f", "x")
     batches = span([row["batch"] for row in rows], ",")
-    outcomes = points_by_outcome([(row["outcome"], row["batch"]) for row in rows])
     quantity, baseline = QUANTITIES[rows[0]["quantity"]], rows[0]["baseline"]
+    outcomes = points_by_outcome([(row["outcome"], row["batch"]) for row in rows])
+    outcomes = outcomes.replace(SLOWER, f"{SLOWER} than {baseline}")
+    if rows[0]["outcome"] == UNDECIDED:
+        outcomes = too_few(rows[0]["repetitions"])
     sentence = f"{ratios} the {quantity} of {baseline} at batch {batches}: {outcomes}"
-    # A ratio within noise has no share: those points wait for more repetitions.
-    sure = [row for row in rows if row["outcome"] in (FASTER, SLOWER)]
-    shares = [max(0.0, row["share_of_ideal"]) for row in sure if row["share_of_ideal"] is not None]
-    if shares:
-        ideals = span([row["ideal"] for row in sure], ".2f", "x")
-        sentence += f"; {span(shares, '.0%')} of the way to the ideal {ideals}"
+    # A ratio within noise, or below 1, has no share of the way.
+    faster = [r for r in rows if r["outcome"] == FASTER and r["share_of_ideal"] is not None]
+    if faster:
+        shares = span([row["share_of_ideal"] for row in faster], ".0%")
+        ideals = span([row["ideal"] for row in faster], ".2f", "x")
+        sentence += f"; {shares} of the way to the ideal {ideals}"
     return f"{sentence}."
 
 
 def _case(record: ThroughputRecord, row: Row, rows: Sequence[Row]) -> Case | None:
     """The case of a model that ought to be faster, and is slower or surely short of the ideal."""
+    if row["outcome"] == UNDECIDED:
+        return None
     highest_ratio = row["interval"][1] if row["interval"] else row["ratio"]
     share = share_of_ideal(highest_ratio, row["ideal"])
     is_short = share is not None and share < ENOUGH_OF_IDEAL

@@ -8,7 +8,7 @@ import pytest
 
 from grasp_deploy.bench.serve.table import serve_table
 from grasp_deploy.bench.serve.verdict import headlines, verdicts
-from grasp_deploy.stats.noise import FASTER, NO_DIFFERENCE
+from grasp_deploy.stats.noise import FASTER, NO_DIFFERENCE, UNDECIDED
 from tests.bench.records import Record, lines_of, model, record, row_of, serve_record, served, typed
 
 DENSE, PRUNED = model("dense"), model("pruned", 0.6)
@@ -25,6 +25,10 @@ def test_rates_against_the_first_model() -> None:
     dense, pruned = headlines(typed(made))
     assert "0 of 4,500 requests failed" in dense["sentence"]
     assert pruned["outcome"] == FASTER and "over 3 loads: faster at each" in pruned["sentence"]
+    for cell in made["cells"]:
+        del cell["samples"][2:]
+    twice = headlines(typed(made))[1]
+    assert twice["outcome"] == UNDECIDED and "(n=2): repeat at least 3 times" in twice["sentence"]
     same = serve_record([DENSE, {**DENSE, "name": "dense#2"}])
     assert set(outcomes(same)[3:]) == {NO_DIFFERENCE}
 

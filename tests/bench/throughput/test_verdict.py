@@ -8,7 +8,7 @@ import pytest
 
 from grasp_deploy.bench.throughput.table import gain_table, throughput_table
 from grasp_deploy.bench.throughput.verdict import headlines, verdicts
-from grasp_deploy.stats.noise import FASTER, NO_DIFFERENCE, SLOWER
+from grasp_deploy.stats.noise import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED
 from tests.bench import records
 from tests.bench.records import Record, lines_of, model, row_of, throughput_record, typed
 
@@ -69,6 +69,11 @@ def test_a_model_that_reaches_its_ideal_needs_no_reasons() -> None:
 def test_reasons_of_a_slower_model(models: list[dict[str, Any]], expected: set[str]) -> None:
     record = throughput_record(models, gains=SLOW, noise=0.001)
     assert outcomes(record) == {SLOWER} and reasons(record) == expected
+    sentence = headlines(typed(record))[0]["sentence"]
+    assert "slower than dense at each" in sentence and "ideal" not in sentence
+    twice = throughput_record(models, gains=SLOW, noise=0.001, repetitions=2)
+    assert outcomes(twice) == {UNDECIDED} and reasons(twice) == set()
+    assert "(n=2): repeat at least 3 times" in headlines(typed(twice))[0]["sentence"]
 
 
 def test_odd_widths_are_no_reason_on_a_cpu() -> None:
@@ -141,7 +146,7 @@ def test_energy_where_it_was_measured_and_batches_that_did_not_fit() -> None:
 
 @pytest.mark.parametrize(
     ("gain", "verdict", "repetitions"),
-    [(1.0, "within noise", 3), (1.3, "undecided", 1), (1.3, "faster", 3)],
+    [(1.0, "within noise", 3), (1.3, UNDECIDED, 2), (1.3, FASTER, 3), (0.8, SLOWER, 3)],
 )
 def test_of_the_ideal_nothing_is_said_in_doubt(gain: float, verdict: str, repetitions: int) -> None:
     options: dict[str, Any] = {"batches": (8,), "repetitions": repetitions, "noise": 0.001}
