@@ -90,7 +90,7 @@ def print_report(sections: Sequence[Section], files: Sequence[Path]) -> None:
     """Print each section's tables and verdicts, then the files written."""
     for section in sections:
         stdout.print()
-        stdout.rule(f"{section.title}: {section.name}", align="left")
+        stdout.rule(": ".join(filter(None, (section.title, section.label))), align="left")
         for table in section.tables():
             stdout.print(table)
         for line in section.headlines:

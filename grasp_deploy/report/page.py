@@ -45,8 +45,8 @@ def page(sections: Sequence[Section]) -> str:
         version=__version__,
         verdicts=[(section, _by_model(section)) for section in sections if section.headlines],
         figures=[
-            *((section.title, section.name, d) for section, d in figure_groups(sections)),
-            *(("What each layer keeps", section.name, d) for section, d in layer_groups(sections)),
+            *((section.title, section.label, d) for section, d in figure_groups(sections)),
+            *(("What each layer keeps", section.label, d) for section, d in layer_groups(sections)),
         ],
         tables=[(section, [_rows(table) for table in section.tables()]) for section in sections],
         sources=[

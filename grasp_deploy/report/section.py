@@ -40,6 +40,11 @@ class Section:
     figures: Callable[[], list[Drawing]] = list
     models: Sequence[Mapping[str, Any]] = ()
 
+    @property
+    def label(self) -> str:
+        """The name, where it says more than the kind of record."""
+        return "" if self.name == self.record.get("benchmark") else self.name
+
 
 class Header(Struct):
     """The keys of every record that a report needs."""

@@ -116,6 +116,7 @@ def test_every_record_is_there_and_what_layers_keep_once_for_the_same_models(tex
     for name in ("speed-7b", "speed-again"):
         assert f"<small>{name}</small>" in figures and f"<small>{name}</small>" in source
     assert "Test Processor 9000" in source
+    assert "<h3>Throughput</h3>" in page([full_section("made-up")]), "as its record's kind"
     assert text.count("What each layer keeps") == 1
     assert text.count("<figure>") == 4, "one for each record, and channels and heads of layers"
 
