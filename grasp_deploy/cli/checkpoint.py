@@ -205,7 +205,7 @@ def heal_command(
     Shapes stay, so memory and speed stay too. The weights with the lowest held-out loss are
     written, and learning ends early once that loss no longer falls.
     """
-    from grasp_deploy.healing.heal import check_installed, heal
+    from grasp_deploy.healing.heal import LITTLE_SHARE, check_installed, heal
     from grasp_deploy.report.progress import stage_bars
 
     check_installed()
@@ -222,6 +222,11 @@ def heal_command(
         f"held-out loss, nats per token: {healed.loss_dense:.3f} dense, {healed.loss_before:.3f} "
         f"pruned, {healed.loss_after:.3f} healed ({healed.steps} steps, {healed.seconds:.0f} s)"
     )
+    if healed.share_won < LITTLE_SHARE:
+        print_line(
+            f"next to nothing was won: {healed.share_won:.1%} of what pruning lost; keep more when "
+            "you compress, or heal on more text"
+        )
     print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +22,7 @@ from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.card import healing_sources
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.healing.heal import heal
+from grasp_deploy.healing.heal import Healed, heal
 from grasp_deploy.healing.lora import LINEARS
 from grasp_deploy.healing.settings import HealConfig
 from tests.cli.command import assert_refused, document, grasp_deploy
@@ -133,6 +134,16 @@ def test_nothing_is_written_where_nothing_is_won(
     with pytest.raises(InputError, match=r"nothing was written.* no lower with the best weights"):
         heal(cut, short, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("loss_after", "is_little"), [(4.498, True), (4.2, False)])
+def test_next_to_nothing_won_is_called_that(
+    loss_after: float, is_little: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healed = Healed(tmp_path / "out", 40, 780.0, 3.744, 4.516, loss_after)
+    monkeypatch.setattr("grasp_deploy.healing.heal.heal", Mock(return_value=healed))
+    ended = grasp_deploy("heal", tmp_path, "-o", "out", "--data", "c4")
+    assert ended.code == 0 and ("next to nothing was won: 2.3%" in ended.stdout) == is_little
 
 
 def test_the_command_and_its_bad_input(
