@@ -177,11 +177,6 @@ def prepare(config: CompressConfig) -> PreparedRun:
     text = by_lead(lambda: read_calibration(tokenizer, sources, *shape))
     check_tokens(text.token_ids, base.config)
     own = [source for source in sources if source.is_own]
-    if not own and config.own_temperature != CompressConfig.own_temperature:
-        raise InputError(
-            f"{assigned(config, 'own_temperature')} has no effect without the model's own text: "
-            "drop it, or drop --calibration self=0"
-        )
     starts = [ids for each in own for ids in beginnings(tokenizer, each, config.sequence_length)]
     for ids in starts:
         check_tokens(ids[None, : config.sequence_length], base.config)  # a row's end cuts it
@@ -199,7 +194,18 @@ def prepare(config: CompressConfig) -> PreparedRun:
         tokenizer.eos_token_id,
         time_budget(config, base.shape),
     )
-    most = len(run.blocks.train)
+    check_sequences(config, len(own), len(run.blocks.train), len(run.blocks.heldout))
+    _check_ranks(run)
+    return run
+
+
+def check_sequences(config: CompressConfig, own: int, most: int, heldout: int) -> None:
+    """InputError for options that need more own text, more to learn from, or more held out."""
+    if not own and config.own_temperature != CompressConfig.own_temperature:
+        raise InputError(
+            f"{assigned(config, 'own_temperature')} has no effect without the model's own text: "
+            "drop it, or drop --calibration self=0"
+        )
     for name in ("criterion_sequences", "compensation_sequences"):  # many of gates mean all of them
         asked, default = getattr(config, name), getattr(CompressConfig, name)
         if asked > most and asked != default:  # the default takes what is there
@@ -207,13 +213,11 @@ def prepare(config: CompressConfig) -> PreparedRun:
                 f"{assigned(config, name)} is more than the {most} sequences to learn from: give "
                 f"at most {most}, or more --calibration-sequences"
             )
-    _check_ranks(run)
-    if config.swap_groups and not len(run.blocks.heldout):
+    if config.swap_groups and not heldout:
         raise InputError(
             f"--set swap-groups={config.swap_groups} measures masks on held-out sequences, and one "
             "sequence leaves none: give more text or a shorter --sequence-length, or drop it"
         )
-    return run
 
 
 def reads_whole_weights(config: CompressConfig) -> bool:

@@ -83,6 +83,10 @@ def test_this_machine_with_times(tiny_folder: Path, work: Path) -> None:
         "ways"
     ][0]
     assert all(seconds > 0 for seconds in way["seconds"].values())
+    for option in ("scale-epochs=0", "compensation=false", "start=equal"):
+        ended = grasp_deploy("compress", config, *KEEP, "--set", option, "--device=cpu", "--json")
+        way = json.loads(ended.stdout)["ways"][0]
+        assert way["seconds"].keys() == {stage["stage"] for stage in way["stages"]}, option
 
 
 @pytest.mark.parametrize(
@@ -98,6 +102,24 @@ def test_this_machine_with_times(tiny_folder: Path, work: Path) -> None:
 )
 def test_refusals(tiny_folder: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
     assert_refused(grasp_deploy("compress", tiny_folder, *options), *words)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--set=compensation-sequences=48", "--calibration=self=0"),
+        ("--set=criterion-sequences=45", "--calibration-sequences=48"),  # two halves of 22
+        ("--set=own-temperature=2", "--calibration=self=0"),
+        ("--set=swap-groups=1", "--calibration-sequences=1", "--calibration=self=0"),
+    ],
+)
+def test_it_refuses_what_the_run_refuses(
+    tiny_folder: Path, work: Path, options: tuple[str, ...]
+) -> None:
+    text = ("--calibration=text.txt", "--calibration-sequences=32", "--sequence-length=16")
+    words: tuple[str | Path, ...] = ("compress", tiny_folder, "--keep=0.6", *text, *options)
+    refused = grasp_deploy(*words, "-o", "out")
+    assert refused.code == 2 and grasp_deploy(*words, "--dry-run").stderr == refused.stderr
 
 
 def test_it_is_not_for_torchrun(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

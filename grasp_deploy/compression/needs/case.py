@@ -16,8 +16,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import calibration_sources
 from grasp_deploy.data.mixture import shares
 from grasp_deploy.pruning.projection import project
-
-HELDOUT_SHARE = 1 / 16
+from grasp_deploy.pruning.schedule import CalibrationBlocks
 
 
 @dataclass(frozen=True)
@@ -87,29 +86,35 @@ class Case:
         return sum(x.intermediate_size + x.num_key_value_heads for x in self.shape.layers)
 
     @cached_property
-    def own_sequences(self) -> int:
-        """Sequences that the model writes itself."""
+    def sources(self) -> list[tuple[int, bool]]:
+        """Sequences of each source, and whether the model writes them itself."""
         config = self.config
         given = calibration_sources(
             config.calibration, config.calibration_split, config.calibration_column
         )
         counts = shares([source.weight for source in given], config.sequences)
-        return sum(count for source, count in zip(given, counts, strict=True) if source.is_own)
+        return list(zip(counts, (source.is_own for source in given), strict=True))
+
+    @property
+    def own_sequences(self) -> int:
+        """Sequences that the model writes itself."""
+        return sum(count for count, is_own in self.sources if is_own)
 
     @property
     def own_rows(self) -> int:
         """Of those, the sequences written at once by all processes."""
         return min(self.own_sequences, rows_at_once(self.shape, self.config.sequence_length))
 
-    @property
+    @cached_property
     def heldout(self) -> int:
-        """Sequences held out."""
-        return max(1, round(self.config.sequences * HELDOUT_SHARE))
+        """Sequences held out, of each source a share."""
+        split = (CalibrationBlocks.split(torch.empty(count)) for count, _ in self.sources)
+        return sum(len(blocks.heldout) for blocks in split)
 
     @property
     def train(self) -> int:
         """Sequences to learn from."""
-        return max(1, self.config.sequences - self.heldout)
+        return self.config.sequences - self.heldout
 
     @property
     def scored(self) -> int:

@@ -15,7 +15,7 @@ from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quant
 from grasp_deploy.compression.needs.case import Case, case_of
 from grasp_deploy.compression.needs.memory import Needs
 from grasp_deploy.compression.needs.seconds import Rates, measured_rates, seconds_of
-from grasp_deploy.compression.prepare import reads_whole_weights
+from grasp_deploy.compression.prepare import check_sequences, reads_whole_weights
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
@@ -131,6 +131,7 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
         memory = parse_bytes(device_memory, "--device-memory")
     on_gpu = device.type == "cuda" or device_memory is not None
     case, pruned = case_of(config, shape, on_gpu)
+    check_sequences(config, case.own_sequences, case.train, case.heldout)
     rates = None
     if on_gpu == (device.type == "cuda"):
         rates = measured_rates(case.torch_dtype, device)

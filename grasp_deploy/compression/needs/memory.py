@@ -119,7 +119,8 @@ def _phases(case: Case) -> Iterator[Phase]:
     if config.compensation:
         host, lead = _saving(case, case.keep, 4)
         columns = case.each(round(case.keep * case.output_values)) * case.dtype_bytes
-        yield Phase("scales", {}, host | {"unscaled columns": columns}, lead)
+        stage = "scales" if config.scale_epochs else "compensation"  # the result is saved
+        yield Phase(stage, {}, host | {"unscaled columns": columns}, lead)
 
 
 def weight_bytes(case: Case) -> int:
