@@ -43,12 +43,6 @@ def common_outcome(outcomes: Iterable[str]) -> str:
     return names.pop() if len(names) == 1 else "mixed"
 
 
-def memory_size(size_bytes: int) -> str:
-    """A size as `1,023.0 MiB` or `1.00 GiB`."""
-    gib = size_bytes / 2**30
-    return f"{gib:,.2f} GiB" if gib >= 1 else f"{size_bytes / 2**20:,.1f} MiB"
-
-
 def counted(number: int, noun: str) -> str:
     """A number with its noun: `1 request`, `2,000 requests`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -12,7 +12,6 @@ def test_numbers() -> None:
     assert wording.plus_minus(0.5, None, ".1f", "+") == "+0.5"
     assert wording.listed([1, 2000, "all"]) == "1, 2,000 and all"
     assert [wording.counted(n, "row") for n in (1, 2000)] == ["1 row", "2,000 rows"]
-    assert (wording.memory_size(2**29), wording.memory_size(2**30)) == ("512.0 MiB", "1.00 GiB")
 
 
 def test_outcomes_and_groups() -> None:

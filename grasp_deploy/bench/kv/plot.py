@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from grasp_deploy.bench.kv.record import Cell, KvRecord
+from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.report.figure_style import (
     INK,
     SURFACE,
@@ -19,7 +20,6 @@ from grasp_deploy.report.figure_style import (
     new_axes,
     patch_handle,
 )
-from grasp_deploy.stats.wording import memory_size
 
 TITLE = "Sequences that the KV cache holds"
 BAR_WIDTH = 0.77
@@ -29,13 +29,13 @@ def figures(record: KvRecord) -> Iterator[Drawing]:
     """Horizontal bars of the sequences that fit, one for each model."""
     measured = any(cell.measured for cell in record.cells)
     source = "as the running vLLM reports them" if measured else "predicted from config.json"
-    memory = memory_size(record.settings.memory_bytes)
+    memory = format_bytes(record.settings.memory_bytes)
     note = f"{source}; legend: size of the cache beside the weights in {memory}"
     axes = new_axes(TITLE, note, 1.3 + 0.24 * len(record.cells))
     handles: list[Artist] = []
     for index, cell in enumerate(record.cells):
         _bar(axes, index, cell)
-        handles.append(patch_handle(index, f"{cell.model}: {memory_size(cell.memory_bytes)}"))
+        handles.append(patch_handle(index, f"{cell.model}: {format_bytes(cell.memory_bytes)}"))
     axes.set_yticks([])
     axes.invert_yaxis()
     axes.margins(x=0.12)

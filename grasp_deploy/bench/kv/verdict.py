@@ -6,7 +6,7 @@ from typing import Any
 
 from grasp_deploy.bench.kv.record import Cell, KvRecord
 from grasp_deploy.bench.record import AS_PREDICTED, prediction_outcome, relative_error
-from grasp_deploy.stats.wording import memory_size
+from grasp_deploy.files.sizes import format_bytes
 
 PREDICTED_ONLY = "predicted only"
 LARGEST_BLOCK_TOKENS = 128  # of vLLM's cache, which has whole blocks only: this many on a CPU
@@ -52,6 +52,6 @@ def _sentence(row: dict[str, Any]) -> str:
     more = f", {row['gain']:.2f}x the tokens of {row['baseline']}" if row["gain"] else ""
     off = f" ({row['error']:+.2%})" if row["error"] is not None else ""
     return (
-        f"{memory_size(row['memory_bytes'])} of cache hold {row['sequences']:,} sequences of "
+        f"{format_bytes(row['memory_bytes'])} of cache hold {row['sequences']:,} sequences of "
         f"{row['context_tokens']:,} tokens{more}; {row['outcome']}{off}."
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.report.losses.points import LossRecord, by_size, frontier_and_knee
-from grasp_deploy.stats.wording import memory_size
 
 KNEE, NO_KNEE, FRONTIER, BEATEN = "knee", "no knee", "frontier", "beaten"
 
@@ -22,7 +22,7 @@ def headlines(record: LossRecord) -> list[dict[str, Any]]:
         return [{**line, "model": "all", "outcome": NO_KNEE, "sentence": sentence}]
     size, lost = points[knee].footprint.weight_bytes, points[knee].loss - points[0].loss
     sentence = (
-        f"knee of the curve at {memory_size(size)} of weights, {lost:+.3f} nats per token against "
+        f"knee of the curve at {format_bytes(size)} of weights, {lost:+.3f} nats per token against "
         f"{points[0].name}; smaller models lose faster."
     )
     return [{**line, "model": points[knee].name, "outcome": KNEE, "sentence": sentence}]
