@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.limits import (
     check_tensor_parallel,
     check_vllm_runs,
@@ -110,14 +109,13 @@ def _ask(
     *,
     counts_bytes: bool = False,
 ) -> dict[str, Any]:
-    from grasp_deploy.checkpoint.read.validate import read_folder  # help must not load safetensors
+    from grasp_deploy.checkpoint.read.validate import (
+        config_and_shape,  # help must not load safetensors
+    )
 
     workers = engine.get("tensor_parallel_size", 1)
     environment = vllm_child_environment(workers)
-    if engine.get("load_format") == "dummy":
-        shape = model_shape(read_config(directory))
-    else:
-        shape = read_folder(directory).shape
+    shape = config_and_shape(directory)[1]
     if shape.quantization is not None:  # whose kernels give other tokens in float32
         engine = {**engine, "dtype": shape.dtype}
     check_vllm_runs(shape, installed_platform())

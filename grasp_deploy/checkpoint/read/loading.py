@@ -26,15 +26,11 @@ from grasp_deploy.checkpoint.format.shapes import (
     DTYPES,
     Limits,
     limits_of,
+    model_shape,
     read_config,
 )
 from grasp_deploy.checkpoint.read.source import resolve_model
-from grasp_deploy.checkpoint.read.validate import (
-    StoredModel,
-    config_and_shape,
-    read_folder,
-    refuse_quantised,
-)
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, refuse_quantised
 from grasp_deploy.data.tokenizing import unusable
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.sizes import format_bytes
@@ -152,7 +148,8 @@ def random_model(
     elsewhere or in another dtype. The same seed gives the same weights on the same kind of device.
     Raises InputError for a config.json that is missing, broken or not supported.
     """
-    stated, shape = config_and_shape(path)
+    stated = read_config(path)
+    shape = model_shape(stated)
     refuse_quantised(shape)
     device = torch.device(device)
     try:

@@ -108,10 +108,8 @@ def resolve_config(name: str, revision: str | None = None) -> Path:
         return path
     if path.suffix == ".json" and not path.is_dir():
         raise InputError(f"there is no file {name}: name a model's folder or its config.json")
-    source = resolve_model(name, revision, weights=False)
-    if source.revision is not None:  # weights that the hub's cache has need not be whole
-        return source.directory / "config.json"
-    return source.directory
+    found = resolve_model(name, revision, weights=False)  # weights in the hub's cache may be a part
+    return found.directory / "config.json" if found.revision else found.directory
 
 
 def positions_at(path: Path) -> int | None:

@@ -73,19 +73,15 @@ def refuse_quantised(shape: ModelShape) -> None:
 
 
 def config_and_shape(path: Path) -> tuple[dict[str, Any], ModelShape]:
-    """Parse the config of a model folder or a file; weights beside it say their dtype themselves.
-
-    Such a folder is read by `read_folder`, and raises alike.
-    """
+    """What a folder or a config file states, and the shape; weights there say their own dtype."""
     if path.is_dir() and any(path.glob("*.safetensors")):
         stored = read_folder(path)
         return stored.config, stored.shape
     config = read_config(path)
     shape = model_shape(config)
     if not (config.get("dtype") or config.get("torch_dtype")):
-        logger.warning(
-            "warning: %s states no dtype: %s is assumed, as transformers does", path, shape.dtype
-        )
+        said = "warning: %s states no dtype: float32 is assumed, as transformers does"
+        logger.warning(said, path)
     return config, shape
 
 
