@@ -51,6 +51,7 @@ DenseModel = Annotated[
     str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
 ]
 NOT_PROVEN = 3  # exit code
+LITTLE_SHARE = 0.05  # of what pruning lost
 OUTCOMES = {
     "proven": "proven: the checkpoint is what its plan says, given the base model",
     "not proven": "NOT PROVEN: nothing is wrong, and nobody can vouch for all of it",
@@ -205,7 +206,7 @@ def heal_command(
     Shapes stay, so memory and speed stay too. The weights with the lowest held-out loss are
     written, and learning ends early once that loss no longer falls.
     """
-    from grasp_deploy.healing.heal import LITTLE_SHARE, check_installed, heal
+    from grasp_deploy.healing.heal import check_installed, heal
     from grasp_deploy.report.progress import stage_bars
 
     check_installed()
@@ -222,11 +223,10 @@ def heal_command(
         f"held-out loss, nats per token: {healed.loss_dense:.3f} dense, {healed.loss_before:.3f} "
         f"pruned, {healed.loss_after:.3f} healed ({healed.steps} steps, {healed.seconds:.0f} s)"
     )
-    if healed.share_won < LITTLE_SHARE:
-        print_line(
-            f"next to nothing was won: {healed.share_won:.1%} of what pruning lost; keep more when "
-            "you compress, or heal on more text"
-        )
+    won, lost = healed.loss_before - healed.loss_after, healed.loss_before - healed.loss_dense
+    if won < LITTLE_SHARE * lost:
+        share = f"{won / lost:.1%} of what pruning lost"
+        print_line(f"next to nothing was won: {share}; compress to more, or heal on more text")
     print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
 
 

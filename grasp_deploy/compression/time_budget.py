@@ -15,7 +15,7 @@ from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.latency import LinearTime
-from grasp_deploy.stats.noise import differences
+from grasp_deploy.stats.noise import FASTER, SLOWER, differences
 
 CLOSE_ENOUGH = 0.03  # of the seconds asked for
 
@@ -86,8 +86,7 @@ class TimeBudget:
         assert asked is not None, "the budget is a time"
         measured = statistics.median(repetitions)
         (difference,) = differences([(repetitions, [asked] * len(repetitions))])
-        low, high = difference.interval or (math.inf, math.inf)
-        if abs(measured / asked - 1) <= CLOSE_ENOUGH or low <= 1 <= high:  # within noise
+        if abs(measured / asked - 1) <= CLOSE_ENOUGH or difference.outcome not in (FASTER, SLOWER):
             return Correction()
         if measured >= self.price.dense_seconds:
             return Correction(left_out="the mask was measured slower than the dense model")

@@ -41,8 +41,6 @@ from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
 from grasp_deploy.pruning.schedule import CalibrationBlocks
 
-LITTLE_SHARE = 0.05  # won back of what pruning lost: next to nothing
-
 
 @dataclass(frozen=True)
 class Healed:
@@ -54,12 +52,6 @@ class Healed:
     loss_dense: float
     loss_before: float
     loss_after: float
-
-    @property
-    def share_won(self) -> float:
-        """Share of what pruning lost that came back; 1 where nothing was lost."""
-        lost = self.loss_before - self.loss_dense
-        return (self.loss_before - self.loss_after) / lost if lost > 0 else 1.0
 
 
 class NothingWon(InputError):

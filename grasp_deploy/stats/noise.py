@@ -8,8 +8,8 @@ cancel. The interval of a ratio is mean ± half width of its log ratios, the wid
   comparisons of the record together (Bonferroni). So neither three samples that happen to lie close
   nor the number of comparisons makes a false claim.
 
-A difference is claimed if its interval excludes 1 and it is at least 2 %, of three repetitions or
-more: the spread of two says next to nothing of noise.
+A difference is claimed if its interval excludes 1 and it is at least 2 %. Two repetitions tell next
+to nothing of noise, so nothing is claimed of fewer than three.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ FASTER, SLOWER = "faster", "slower"
 NO_DIFFERENCE = "no difference beyond noise"
 UNDECIDED = "undecided"
 FEWEST = 3  # repetitions, below which nothing is claimed
+TOO_FEW = "too few repetitions for a verdict (n={}): repeat at least 3 times"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Difference:
     """A ratio of rates, over 1 if the second model is faster, with its interval."""
 
     ratio: float
-    interval: tuple[float, float] | None  # None if there is but one repetition
+    interval: tuple[float, float] | None  # None where the outcome is UNDECIDED
     outcome: str
 
 
@@ -47,9 +48,9 @@ def differences(
     samples = [
         [math.log(after / before) for before, after in zip(*rates, strict=True)] for rates in pairs
     ]
+    if min(map(len, samples), default=0) < FEWEST:
+        return [Difference(math.exp(statistics.fmean(r)), None, UNDECIDED) for r in samples]
     freedom = sum(len(ratios) - 1 for ratios in samples)
-    if not freedom:
-        return [Difference(math.exp(ratios[0]), None, UNDECIDED) for ratios in samples]
     squares = sum(statistics.variance(ratios) * (len(ratios) - 1) for ratios in samples)
     comparisons = comparisons or len(samples)
     pooled = math.sqrt(squares / freedom) * t_quantile(1 - CONFIDENCE, freedom, comparisons)
@@ -60,8 +61,8 @@ def _difference(ratios: Sequence[float], pooled: float) -> Difference:
     """`pooled` is the half width of a single repetition's interval."""
     own = statistics.stdev(ratios) * t_quantile(1 - CONFIDENCE, len(ratios) - 1)
     mean, half_width = statistics.fmean(ratios), max(pooled, own) / math.sqrt(len(ratios))
-    outcome = NO_DIFFERENCE if len(ratios) >= FEWEST else UNDECIDED
-    if outcome != UNDECIDED and abs(mean) > half_width and abs(mean) >= math.log(SMALLEST_RATIO):
+    outcome = NO_DIFFERENCE
+    if abs(mean) > half_width and abs(mean) >= math.log(SMALLEST_RATIO):
         outcome = FASTER if mean > 0 else SLOWER
     interval = math.exp(mean - half_width), math.exp(mean + half_width)
     return Difference(math.exp(mean), interval, outcome)
@@ -69,12 +70,8 @@ def _difference(ratios: Sequence[float], pooled: float) -> Difference:
 
 def of_repetitions(shown: str, repetitions: int) -> str:
     """What a figure shows of its repetitions; below three, that nobody should read a slope."""
-    return too_few(repetitions) if repetitions < FEWEST else f"{shown} of {repetitions} repetitions"
-
-
-def too_few(repetitions: int) -> str:
-    """Why an outcome is undecided, and what to do."""
-    return f"too few repetitions for a verdict (n={repetitions}): repeat at least {FEWEST} times"
+    few = TOO_FEW.format(repetitions)
+    return few if repetitions < FEWEST else f"{shown} of {repetitions} repetitions"
 
 
 @cache

@@ -113,7 +113,7 @@ def test_a_measurement_that_no_mask_can_answer_moves_no_limit(
     assert corrected.budget is None
     assert corrected.left_out is None if words is None else words in str(corrected.left_out)
     noisy = time.correction(budget, predicted, [predicted * 0.8, predicted * 1.4])
-    assert (noisy.budget, noisy.left_out) == (None, None)
+    assert noisy.budget is None, "of two repetitions nothing is claimed"
     moved = time.correction(budget, predicted, [predicted * 1.05] * 3)
     assert moved.left_out is None and moved.budget is not None
     seconds = time.seconds(moved.budget.limit, budget.total_cost)

@@ -8,7 +8,7 @@ from typing import Any
 
 from grasp_deploy.bench.reasons import Case, reason_lines
 from grasp_deploy.bench.serve.record import Cell, ServeRecord
-from grasp_deploy.stats.noise import SLOWER, UNDECIDED, differences, too_few
+from grasp_deploy.stats.noise import SLOWER, TOO_FEW, UNDECIDED, differences
 from grasp_deploy.stats.wording import common_outcome, counted, grouped, points_by_outcome, span
 
 Row = dict[str, Any]
@@ -66,7 +66,7 @@ def _sentence(rows: Sequence[Row], failed: int) -> str:
         ratios = span([row["ratio"] for row in compared], ".2f", "x")
         outcomes = points_by_outcome([(row["outcome"], row["load"].title) for row in compared])
         if compared[0]["outcome"] == UNDECIDED:
-            outcomes = too_few(compared[0]["repetitions"])
+            outcomes = TOO_FEW.format(compared[0]["repetitions"])
         baseline = rows[0]["baseline"]
         sentence += (
             f"; {ratios} the output tokens per second of {baseline} over {len(compared)} loads: "

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.bench.throughput.record import Cell, ThroughputRecord
 from grasp_deploy.report.losses.points import LossRecord
-from grasp_deploy.stats.noise import of_repetitions
 from grasp_deploy.stats.wording import listed
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ def speed_drawing(losses: LossRecord, speeds: ThroughputRecord) -> Drawing | Non
     middles = {place: statistics.median(values) for place, values in rates.items()}
     spans = {place: (min(values), max(values)) for place, values in rates.items()}
     batch = next(iter(timed.values())).batch
-    bars = of_repetitions("bars: range", len(next(iter(rates.values()))))
-    note = f"{losses.text}; {speeds.settings.title}, batch {batch}; {bars}"
+    note = f"{losses.text}; {speeds.settings.title}, batch {batch}; bars: range of repetitions"
     return frontier_drawing("speed", note, LABEL, losses.points, middles, spans)
 
 

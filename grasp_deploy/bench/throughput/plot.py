@@ -24,7 +24,7 @@ from grasp_deploy.report.figure_style import (
     new_axes,
     powers_of_two,
 )
-from grasp_deploy.stats.noise import FEWEST, UNDECIDED, of_repetitions
+from grasp_deploy.stats.noise import FEWEST, of_repetitions
 
 TITLES = {
     "throughput": "Output tokens per second",
@@ -64,8 +64,7 @@ def _ratio_drawing(record: ThroughputRecord, rows: Sequence[Row], quantity: str)
     axes.axhline(1, color=INK, linewidth=1.2)
     points, ideals = [], []
     for row in rows:
-        is_sure = row["outcome"] != UNDECIDED
-        ends = row["interval"] if is_sure else (row["ratio"], row["ratio"])
+        ends = row["interval"] or (row["ratio"], row["ratio"])
         points.append((row["model"], (row["batch"], row["ratio"], *ends)))
         ideals.append((row["model"], (row["batch"], row["ideal"], row["ideal"], row["ideal"])))
     handles = _lines(record, axes, points)
@@ -90,8 +89,7 @@ def _lines(
         batches, middles, lows, highs = numpy.array(own).T
         shift = 2 ** (0.06 * (index - len(record.models) / 2))  # bars stand side by side
         look = {"color": color_of(index), "marker": MARKERS[index % len(MARKERS)], "capsize": 3}
-        if record.settings.repetitions < FEWEST:  # a line would show a slope
-            look["linestyle"] = ""
+        look["linestyle"] = "" if record.settings.repetitions < FEWEST else "-"
         bars = (middles - lows, highs - middles)
         axes.errorbar(batches * shift, middles, yerr=bars, elinewidth=1.2, **{**look, **style})
         handles.append(line_handle(index, model.name))

@@ -68,11 +68,10 @@ def gain_table(record: ThroughputRecord) -> Table:
 
 def _gain(row: Row) -> list[str]:
     outcome, share = str(row["outcome"]), row["share_of_ideal"]
-    is_sure = outcome == FASTER  # the share of noise says nothing
     return [
         f"{row['ratio']:.2f}x",
         "{:.2f}-{:.2f}".format(*row["interval"]) if row["interval"] else "",
         f"{row['ideal']:.2f}x",
-        f"{share:.0%}" if is_sure and share is not None else "",
+        f"{share:.0%}" if outcome == FASTER and share is not None else "",
         SHORT_OUTCOMES.get(outcome, outcome),
     ]

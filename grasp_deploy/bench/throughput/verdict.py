@@ -13,10 +13,10 @@ from grasp_deploy.stats.noise import (
     FASTER,
     SLOWER,
     SMALLEST_RATIO,
+    TOO_FEW,
     UNDECIDED,
     Difference,
     differences,
-    too_few,
 )
 from grasp_deploy.stats.wording import common_outcome, grouped, listed, points_by_outcome, span
 
@@ -27,8 +27,8 @@ Row = dict[str, Any]
 def verdicts(record: ThroughputRecord) -> list[Row]:
     """One JSON row for each model but the first, each of its cells, and each quantity.
 
-    `ratio` is that of the rates, over 1 if the model is faster. `interval` is None for a single
-    repetition, `share_of_ideal` where the ideal is hardly above 1.
+    `ratio` is that of the rates, over 1 if the model is faster. `interval` is None below
+    three repetitions, `share_of_ideal` where the ideal is hardly above 1.
     """
     pairs = [
         (dense, cell)
@@ -86,7 +86,7 @@ def headlines(record: ThroughputRecord) -> list[Row]:
             }
             for group in by_quantity
         ]
-        cases = [_case(record, row, group) for group in by_quantity for row in group]
+        cases = [_case(record, row, g) for g in by_quantity for row in g if row["interval"]]
         lines += reason_lines(filter(None, cases), shared)
     return lines
 
@@ -103,24 +103,21 @@ def _sentence(rows: Sequence[Row]) -> str:
     batches = span([row["batch"] for row in rows], ",")
     quantity, baseline = QUANTITIES[rows[0]["quantity"]], rows[0]["baseline"]
     outcomes = points_by_outcome([(row["outcome"], row["batch"]) for row in rows])
-    outcomes = outcomes.replace(SLOWER, f"{SLOWER} than {baseline}")
     if rows[0]["outcome"] == UNDECIDED:
-        outcomes = too_few(rows[0]["repetitions"])
+        outcomes = TOO_FEW.format(rows[0]["repetitions"])
+    outcomes = outcomes.replace(SLOWER, f"{SLOWER} than {baseline}")
     sentence = f"{ratios} the {quantity} of {baseline} at batch {batches}: {outcomes}"
     # A ratio within noise, or below 1, has no share of the way.
-    faster = [r for r in rows if r["outcome"] == FASTER and r["share_of_ideal"] is not None]
-    if faster:
-        shares = span([row["share_of_ideal"] for row in faster], ".0%")
-        ideals = span([row["ideal"] for row in faster], ".2f", "x")
-        sentence += f"; {shares} of the way to the ideal {ideals}"
+    sure = [row for row in rows if row["outcome"] == FASTER]
+    if shares := [row["share_of_ideal"] for row in sure if row["share_of_ideal"] is not None]:
+        ideals = span([row["ideal"] for row in sure], ".2f", "x")
+        sentence += f"; {span(shares, '.0%')} of the way to the ideal {ideals}"
     return f"{sentence}."
 
 
 def _case(record: ThroughputRecord, row: Row, rows: Sequence[Row]) -> Case | None:
     """The case of a model that ought to be faster, and is slower or surely short of the ideal."""
-    if row["outcome"] == UNDECIDED:
-        return None
-    highest_ratio = row["interval"][1] if row["interval"] else row["ratio"]
+    highest_ratio = row["interval"][1]
     share = share_of_ideal(highest_ratio, row["ideal"])
     is_short = share is not None and share < ENOUGH_OF_IDEAL
     if not is_short and (row["outcome"] != SLOWER or row["ideal"] * SMALLEST_RATIO <= 1):
