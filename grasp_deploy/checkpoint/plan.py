@@ -3,7 +3,7 @@
 A plan is a safetensors file, whatever its name: tensors on the flat axis of units, with a JSON
 record of provenance. `scores` `(N,)` are float32, `mask` `(N,)` bool and `scales` `(N,)` float32.
 It may hold `calibrated` `(w,)` int64 too, a fingerprint of the text of calibration and of healing
-(`data.overlap`).
+(`data.overlap`), and `witness` `(n, T)` int64, the tokens that the checkpoint's loss is stated on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 2  # 1 has no scales of norms
 FORMER_PLAN_FILE = "plan.safetensors"  # of states before the first release
+TENSORS = ("scores", "mask", "scales", "calibrated", "norm_scales", "witness")
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
 Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
 TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
@@ -86,6 +87,7 @@ class Losses(Struct):
 
     heldout_dense: float | None
     heldout_pruned: float | None
+    witness: float | None = None  # of the finished model; absent in older plans
 
     def __post_init__(self) -> None:
         if (self.heldout_dense is None) != (self.heldout_pruned is None):
@@ -132,7 +134,7 @@ class Provenance(Struct, kw_only=True):
     losses: Losses
     seconds: Seconds
     versions: Versions
-    fitted: list[str] = []
+    fitted: dict[str, str] | list[str] = {}  # SHA-256 by name; names alone in older plans
     healing: list[Healing] = []
 
     def __post_init__(self) -> None:
@@ -159,14 +161,18 @@ class Plan:
     provenance: dict[str, Any]  # base model and hashes, cost model, budget, config, versions
     calibrated: Tensor | None = None  # (w,) int64, ascending; None for short text
     norm_scales: Tensor | None = None  # (2L + 1, d) float32, folded into norms; None: all 1
+    witness: Tensor | None = None  # (n, T) int64 held-out tokens; None in older plans
     path: Path | None = field(default=None, compare=False)  # the file that it was loaded from
 
     def save(self, path: Path) -> None:
         """Write the plan in one move; the same plan gives the same bytes."""
-        tensors = {"scores": self.scores, "mask": self.mask, "scales": self.scales}
-        optional = {"calibrated": self.calibrated, "norm_scales": self.norm_scales}
-        tensors |= {name: tensor for name, tensor in optional.items() if tensor is not None}
-        write_tensors(path, tensors, {"version": PLAN_VERSION, **self.provenance})
+        write_tensors(path, self.tensors, {"version": PLAN_VERSION, **self.provenance})
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that the plan has, by name."""
+        named = {name: getattr(self, name) for name in TENSORS}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     @property
     def dense_layers(self) -> list[tuple[int, int]]:
@@ -174,9 +180,10 @@ class Plan:
         return [tuple(pair) for pair in self.provenance["dense_layers"]]
 
     @property
-    def fitted(self) -> list[str]:
-        """Names of fitted tensors, scales folded in, which the checkpoint alone holds."""
-        return self.provenance.get("fitted", [])
+    def fitted(self) -> dict[str, str | None]:
+        """SHA-256 by name of fitted tensors, scales folded in, which the checkpoint alone holds."""
+        fitted = self.provenance.get("fitted", {})
+        return fitted if isinstance(fitted, dict) else dict.fromkeys(fitted)
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -194,8 +201,8 @@ def load_plan(path: str | Path) -> Plan:
             f"and {PLAN_VERSION}: use the release that wrote it, or compress again"
         )
     typed(record, Provenance, path, "fetch it again, or compress again")
-    parts = tensors["scores"], tensors["mask"], tensors["scales"]
-    plan = Plan(*parts, record, tensors.get("calibrated"), tensors.get("norm_scales"), path)
+    known: dict[str, Any] = {name: tensors.get(name) for name in TENSORS}
+    plan = Plan(**known, provenance=record, path=path)
     if not _is_whole(plan):
         raise InputError(f"{path} is damaged: its tensors do not fit its layers; fetch it again")
     return plan
@@ -243,8 +250,10 @@ def _is_whole(plan: Plan) -> bool:
         return False
     if plan.mask.dtype != torch.bool or norms.dim() != 2 or len(norms) != 2 * units.layers + 1:
         return False
-    windows = plan.calibrated
-    if windows is not None and (windows.dtype != torch.int64 or windows.dim() != 1):
+    for ids, dimensions in ((plan.calibrated, 1), (plan.witness, 2)):
+        if ids is not None and (ids.dtype != torch.int64 or ids.dim() != dimensions):
+            return False
+    if plan.witness is not None and not (plan.witness.numel() and int(plan.witness.min()) >= 0):
         return False
     kept = units.kept_per_layer(plan.mask)
     return all(channels > 0 and groups > 0 for channels, groups in kept)
@@ -265,15 +274,6 @@ def check_layers(plan: Plan, base: StoredModel) -> None:
                 f"the plan was made for {plan.provenance['model']}, whose {what} than this "
                 "model's: name the model that it was made for"
             )
-
-
-def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
-    """Raise InputError if weight files, as SHA-256 by name, are not those of the plan's model."""
-    if not hashes.items() <= plan.provenance["weight_hashes"].items():  # older: strays beside them
-        raise InputError(
-            f"the plan was made for {plan.provenance['model']} with other weights than this "
-            "model's (their SHA-256 differs): name the same model and revision"
-        )
 
 
 def with_base_model_id(plan: Plan, name: str) -> Plan:

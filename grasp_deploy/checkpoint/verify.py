@@ -2,15 +2,16 @@
 
 files      every file has the SHA-256 that the manifest states
 shapes     config.json, tensors and plan agree on every layer
-weights    every tensor that was not fitted is the plan's cut of the base weights, bit for bit
+weights    every tensor is the plan's cut of the base weights, bit for bit, or of its own SHA-256
 gated      the gated dense model and the cut one give the same logits in float32
 reloaded   `from_pretrained` gives the cut model's logits and greedy tokens
+loss       of a fitted model, on tokens in the plan, is what the plan states; beside the dense one's
 companions tokenizer, configs, remote code and index are what the export writes beside these weights
 served     vLLM gives the reloaded model's greedy tokens
 
-A link is proven, wrong, or not proven: nobody here can vouch for it, without the base model or for
-what another release wrote. The manifest alone vouches for fitted tensors, so a checkpoint that is
-proven is what its own plan says, given the base model, and no proof of who made it.
+A link is proven, wrong, or not proven: nobody here can vouch for it, without the base model, for
+what another release wrote, or for fitted tensors of an older plan. A checkpoint that is proven is
+what its own plan says, given the base model, and no proof of who made it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from grasp_deploy.checkpoint.limits import Platform, check_vllm_runs
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
-from grasp_deploy.checkpoint.read.loading import load_checked, with_weights
+from grasp_deploy.checkpoint.read.loading import check_tokens, load_checked, with_weights
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
@@ -37,12 +38,13 @@ from grasp_deploy.checkpoint.verify_files import (
 from grasp_deploy.checkpoint.write.export import base_of, cut_tensors, layer_and_tail
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
-from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.pruning.gates import gated, scaled_norms
+from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
 from grasp_deploy.pruning.units import UnitTable
 
 TOLERANCE = 1e-4  # of the largest logit (at least 1): float32 sums in another order differ by less
+LOSS_TOLERANCE = 0.02  # of the loss (at least 1): it was measured in the run's dtype, unrounded
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 8, 16, 32
 PROVEN, NOT_PROVEN, WRONG = "proven", "not proven", "wrong"
 
@@ -107,6 +109,7 @@ def verify(
         base = base_of(plan, model, "little is proven", remedy)
         proof = _Proof(plan, base, pruned, device)
         links += [("weights", proof.weights), ("gated", proof.gated), ("reloaded", proof.reloaded)]
+        links += [("loss", proof.loss)] if plan.fitted else []
     links.append(("companions", lambda: check_sidecar_files(pruned, plan, base)))
     if served is not None:
         links.append(("served", lambda: _check_served(pruned, device, served)))
@@ -153,12 +156,10 @@ class _Proof:
                 raise Difference(f"{name} is not the plan's cut of the base weights")
         cut = len(self.pruned.files) - len(self.fitted)
         detail = f"{cut} tensors are the plan's cut of the base weights, bit for bit"
-        if self.fitted:
-            detail += (
-                f"; {len(self.fitted)} fitted or healed ones have no other witness than the "
-                f"folder's own {MANIFEST_FILE}"
-            )
-        return detail
+        detail += f"; {len(self.fitted)} fitted or healed ones" if self.fitted else ""
+        if None in self.plan.fitted.values():
+            raise NotProven(f"{detail} have no SHA-256 in this older plan")
+        return f"{detail} have the SHA-256 that the plan states" if self.fitted else detail
 
     def gated(self) -> str:
         """Compare the gated dense model with the cut one, scales unrounded in both."""
@@ -196,6 +197,21 @@ class _Proof:
         detail = _compare("cut and reloaded model", expected, _logits(model, prompts))
         _same_tokens("cut", tokens, "reloaded", greedy_tokens(model, prompts, NEW_TOKENS))
         return f"{detail}; {PROMPTS} x {NEW_TOKENS} greedy tokens are equal"
+
+    def loss(self) -> str:
+        """Measure the loss that the plan states, and the dense model's for a person to compare."""
+        witness, stated = self.plan.witness, self.plan.provenance["losses"].get("witness")
+        if witness is None or stated is None:
+            raise NotProven("the plan states none, by which noise in fitted tensors would show")
+        check_tokens(witness, self.pruned.config)
+        dense, found = (
+            mean_loss(load_checked(model.directory, self.device, "float32", "sdpa"), witness, 1)
+            for model in (self.base, self.pruned)
+        )
+        detail = f"{found:.3f} nats per token on {witness.numel()} tokens in the plan, which states"
+        if not abs(found - stated) <= LOSS_TOLERANCE * max(1.0, stated):
+            raise Difference(f"{detail} {stated:.3f}")
+        return f"{detail} {stated:.3f}; the dense model has {dense:.3f}"
 
     def _cut_model(self, rounded: bool) -> nn.Module:
         """The pruned model in float32, built in memory from plan and base weights."""

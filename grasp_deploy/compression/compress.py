@@ -160,11 +160,14 @@ def plan_of(
     masks = candidate_masks(frozen, scores, reached)
     mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
     scales, norms = learn_scales(frozen, mask)  # section 3.4
+    witness = frozen.run.blocks.witness
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
+    losses["witness"] = frozen.heldout_loss(mask * scales, norms, witness)
     fitted = fold_scales(frozen, mask, scales)
     # First the time: it is a stage, whose seconds are recorded with the others.
     time = {} if frozen.run.time is None else {"time": time_record(frozen, mask, measure)}
     provenance = provenance_of(frozen, mask, losses, fitted) | time
     calibrated = fingerprint(frozen.run.text.token_ids)
     vectors = scores.float().cpu(), mask.cpu(), scales.cpu()
-    return Plan(*vectors, provenance, calibrated, None if norms is None else norms.cpu()), fitted
+    norms = None if norms is None else norms.cpu()
+    return Plan(*vectors, provenance, calibrated, norms, witness if fitted else None), fitted

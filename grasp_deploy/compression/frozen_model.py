@@ -132,14 +132,17 @@ class FrozenModel:
             return self.model(input_ids=ids, use_cache=False).logits
 
     def heldout_loss(
-        self, gates: Tensor | None = None, norm_scales: Tensor | None = None
+        self,
+        gates: Tensor | None = None,
+        norm_scales: Tensor | None = None,
+        sequences: Tensor | None = None,
     ) -> float | None:
-        """Loss on the held-out sequences, as `gated`, in nats per token; None without any.
+        """Loss on held-out or other sequences, as `gated`, in nats per token; None without any.
 
         Without gates, and before any refit, it is the dense model's. Raises LossError if it is not
         finite.
         """
-        heldout = self.run.blocks.heldout
+        heldout = self.run.blocks.heldout if sequences is None else sequences
         if not len(heldout):
             return None
         with self.gated(gates, norm_scales):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,15 @@ from grasp_deploy.checkpoint.card.update import intact_plan
 from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.data.kind import frequent_tokens
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
+from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.budget import Budget
+from grasp_deploy.pruning.ranks import by_lead
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.version import __version__
 
@@ -80,10 +82,11 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def provenance_of(
-    frozen: FrozenModel, mask: Tensor, losses: dict[str, float | None], fitted: Iterable[str]
+    frozen: FrozenModel, mask: Tensor, losses: dict[str, float | None], fitted: dict[str, Path]
 ) -> dict[str, Any]:
     """A plan's provenance: of the run, its `(N,)` mask, and what its stages recorded."""
     run, records = frozen.run, frozen.records
+    dtype = getattr(torch, run.base.shape.dtype)  # that of the checkpoint
     units = run.budget.units
     return {
         "model": run.source.name,
@@ -103,7 +106,9 @@ def provenance_of(
         "losses": losses,
         "seconds": frozen.seconds,
         "compensation": records.get("compensation", {}).get("fits", []),
-        "fitted": sorted(fitted),
+        "fitted": by_lead(
+            lambda: {n: digest_of(read_tensor(p, n).to(dtype)) for n, p in sorted(fitted.items())}
+        ),
         "swaps": records.get("swaps", {}).get("accepted", []),
     }
 

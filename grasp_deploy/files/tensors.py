@@ -57,6 +57,11 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().flatten().view(torch.uint8).numpy().data
 
 
+def digest_of(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's bytes, as a file holds them."""
+    return hashlib.sha256(bytes_of(tensor.cpu().contiguous())).hexdigest()
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
     """Replace a file of tensors and a JSON record in one move; equal input gives equal bytes."""
     # The widest first, so that each begins on a multiple of its width.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import tempfile
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.healing.lora import LoraDistiller
 from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.objective import OVERFLOW, mean_loss
@@ -116,7 +116,7 @@ def heal(
         of_text = {**text.as_dict(), "frequent_tokens": frequent_tokens(text.token_ids)}
         record = {**asdict(config), **asdict(healed), "text": of_text}
         del record["output"]
-        _write(weights, _healed_plan(plan, record, text, weights), base, staging)
+        _write(weights, _healed_plan(plan, record, text, distiller), base, staging)
     return healed
 
 
@@ -132,16 +132,22 @@ def _read_text(directory: Path, config: HealConfig) -> tuple[Blocks, Calibration
     return text, blocks
 
 
-def _healed_plan(plan: Plan, record: dict[str, Any], text: Blocks, fitted: Iterable[str]) -> Plan:
+def _healed_plan(
+    plan: Plan, record: dict[str, Any], text: Blocks, distiller: LoraDistiller
+) -> Plan:
     hashes = [h for h in (plan.calibrated, fingerprint(text.token_ids)) if h is not None]
     calibrated = torch.cat(hashes).unique() if hashes else None  # (w,), ascending
     healings = [*plan.provenance.get("healing", []), record]
-    provenance = {**plan.provenance, "fitted": sorted(fitted), "healing": healings}
-    return replace(plan, calibrated=calibrated, provenance=provenance)
+    witness = distiller.blocks.witness
+    loss = mean_loss(distiller.student, witness, distiller.config.batch_size)
+    losses = {**plan.provenance["losses"], "witness": loss}
+    provenance = {**plan.provenance, "losses": losses, "healing": healings}
+    return replace(plan, calibrated=calibrated, witness=witness, provenance=provenance)
 
 
 def _write(weights: dict[str, Tensor], plan: Plan, base: StoredModel, staging: Path) -> None:
     """Write the checkpoint: healed linear layers, and the plan's cut of all other tensors."""
+    plan.provenance["fitted"] = {name: digest_of(weights[name]) for name in sorted(weights)}
     with tempfile.TemporaryDirectory(prefix="grasp-deploy-heal-") as folder:
         path = Path(folder) / "weights.safetensors"
         check_room(path, sum(tensor.nbytes for tensor in weights.values()))

@@ -38,7 +38,7 @@ def provenance() -> dict[str, Any]:
         "losses": {"heldout_dense": None, "heldout_pruned": None},
         "seconds": {"gates": 0.0, "scales": 1.5},
         "versions": {"grasp_deploy": "0.1.0"},
-        "fitted": BEHIND_GATES,
+        "fitted": dict.fromkeys(BEHIND_GATES, "0" * 64),
     }
 
 
@@ -58,6 +58,7 @@ HEALING = {
     ("place", "value"),
     [
         (("fitted",), ABSENT),
+        (("fitted",), BEHIND_GATES),  # as older releases wrote it
         (("calibration", "parts"), ABSENT),
         (("losses",), {"heldout_dense": 2.0, "heldout_pruned": 2.5}),
         (("revision",), "main"),
@@ -70,7 +71,7 @@ def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: An
 def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
     names = ["model.layers.1.self_attn.q_proj.weight", *BEHIND_GATES]
     record = {**provenance(), "fitted": names, "healing": [HEALING]}
-    assert loaded(tmp_path, record).fitted == names
+    assert loaded(tmp_path, record).fitted == dict.fromkeys(names)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,8 @@ def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
         (("healing",), [HEALING, {**HEALING, "steps": "3"}], r"healing\[1\].steps: .*it is '3'"),
         (("fitted",), BEHIND_GATES[:3], "fitted names other tensors"),
         (("fitted",), [*BEHIND_GATES, BEHIND_GATES[0]], "fitted names other tensors"),
-        (("fitted", 0), "lm_head.weight", "fitted names other tensors"),
+        (("fitted", "lm_head.weight"), "0" * 64, "fitted names other tensors"),
+        (("fitted", BEHIND_GATES[0]), 1, "fitted"),
     ],
 )
 def test_damaged_plans(
@@ -96,6 +98,27 @@ def test_damaged_plans(
 ) -> None:
     with pytest.raises(InputError, match=rf"plan.grasp does not fit \(.*{reason}.*again"):
         loaded(tmp_path, changed(provenance(), place, value))
+
+
+@pytest.mark.parametrize(
+    ("witness", "fits"),
+    [
+        (torch.ones(2, 3).long(), True),
+        (torch.ones(6).long(), False),
+        (torch.ones(2, 3), False),
+        (torch.ones(0, 3).long(), False),
+        (-torch.ones(2, 3).long(), False),
+    ],
+)
+def test_a_witness_is_tokens(tmp_path: Path, witness: Tensor, fits: bool) -> None:
+    ones, path = torch.ones(20), tmp_path / "plan.grasp"
+    Plan(ones, ones.bool(), ones.clone(), provenance(), witness=witness).save(path)
+    if not fits:
+        with pytest.raises(InputError, match="its tensors do not fit its layers"):
+            load_plan(path)
+        return
+    found = load_plan(path).witness
+    assert found is not None and torch.equal(found, witness)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.write.export import export
@@ -22,11 +23,13 @@ from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.tensors import digest_of, read_tensors, write_tensors
 from grasp_deploy.pruning.allocation import per_cost
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.criterion import criterion_scores
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
+from tests.cli.test_verify import state_anew
 
 pytestmark = pytest.mark.slow  # each compresses the embedded model
 
@@ -203,8 +206,8 @@ def test_compensation_lowers_the_heldout_loss(
     """On text that it has not seen, on a really trained model."""
     output, plan, rows = compensated
     checks = list(verify(output))
-    assert len(checks) == 6 and all(check.ok for check in checks), checks
-    assert f"{2 * len(plan.dense_layers)} fitted or healed ones have no other" in checks[2].detail
+    assert len(checks) == 7 and all(check.ok for check in checks), checks
+    assert f"{2 * len(plan.dense_layers)} fitted or healed ones have the SHA" in checks[2].detail
     assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
         range(1, 2 * len(plan.dense_layers) + 1)
     )
@@ -237,6 +240,39 @@ def test_a_plan_in_its_checkpoint_makes_it_again_and_one_elsewhere_does_not(
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize(
+    ("told", "outcomes"),
+    [
+        ("nothing", {"weights": "wrong"}),
+        ("digests", {"weights": "proven", "loss": "wrong"}),  # the plan was written anew as well
+        ("older", {"weights": "not proven", "loss": "not proven"}),  # as releases before wrote it
+    ],
+)
+def test_noise_in_place_of_fitted_tensors(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]],
+    told: str,
+    outcomes: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    folder = Path(shutil.copytree(compensated[0], tmp_path / "noise"))
+    tensors, fitted = load_file(folder / WEIGHTS_FILE), compensated[1].fitted
+    noise = {name: torch.randn_like(tensors[name]) * tensors[name].std() for name in fitted}
+    save_file({**tensors, **noise}, folder / WEIGHTS_FILE, {"format": "pt"})
+    vectors, record = read_tensors(folder / PLAN_FILE)
+    if told == "digests":
+        record["fitted"] = {name: digest_of(noise[name]) for name in fitted}
+    elif told == "older":
+        record["fitted"] = list(fitted)
+        del record["losses"]["witness"], vectors["witness"]
+    write_tensors(folder / PLAN_FILE, vectors, record)
+    state_anew(folder)
+    found = {check.name: check.outcome for check in verify(folder)}
+    assert {name: found.get(name) for name in outcomes} == outcomes
+    if told == "nothing":
+        with pytest.raises(InputError, match="whose SHA-256 the plan states"):
+            export(load_plan(folder / PLAN_FILE), record["model"], tmp_path / "other")
+
+
 def test_too_little_text_leaves_the_weights_as_they_were(
     quick: CompressConfig, tmp_path: Path
 ) -> None:
@@ -251,7 +287,7 @@ def test_too_little_text_leaves_the_weights_as_they_were(
     )
     plan, rows = compressed(config, tmp_path / "out")
     assert "compensation" in {row["stage"] for row in rows}
-    assert plan.fitted == [] and plan.provenance["compensation"] == []
+    assert plan.fitted == {} and plan.provenance["compensation"] == []
     assert all(check.ok for check in verify(tmp_path / "out"))
 
 

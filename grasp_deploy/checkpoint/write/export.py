@@ -20,7 +20,6 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import (
     PLAN_FILE,
     Plan,
-    check_hashes,
     check_layers,
     load_plan,
     pruned_shape,
@@ -41,6 +40,7 @@ from grasp_deploy.files.outputs import (
     staged_directory,
 )
 from grasp_deploy.files.progress import OnCount
+from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.layout import norm_names
 from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable
@@ -136,6 +136,15 @@ def _fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
     return fitted
 
 
+def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
+    """Raise InputError if weight files, as SHA-256 by name, are not those of the plan's model."""
+    if not hashes.items() <= plan.provenance["weight_hashes"].items():  # older: strays beside them
+        raise InputError(
+            f"the plan was made for {plan.provenance['model']} with other weights than this "
+            "model's (their SHA-256 differs): name the same model and revision"
+        )
+
+
 def write_checkpoint(
     plan: Plan,
     base: StoredModel,
@@ -195,15 +204,22 @@ def cut_tensors(
     """Each tensor of the pruned model, one at a time: cut from the base weights, or fitted.
 
     In the dtype of the base weights, to which folded scales are rounded, or in float32 unrounded.
+    Raises InputError for a fitted tensor whose SHA-256 is not the plan's.
     """
     units = UnitTable.of_layers(plan.dense_layers)
     group, width = base.shape.query_heads_per_group, base.shape.head_dim
-    dtype = torch.float32 if in_float32 else getattr(torch, base.shape.dtype)
+    stored = getattr(torch, base.shape.dtype)
+    dtype = torch.float32 if in_float32 else stored
     norms = norm_scales_by_name(plan)
     cut: tuple[int, LayerCut] | None = None
     for name, path in base.files.items():
         if name in fitted:  # and cut already
-            yield name, read_tensor(fitted[name], name).to(dtype)
+            tensor = read_tensor(fitted[name], name).to(stored)
+            if plan.fitted[name] not in (None, digest_of(tensor)):
+                raise InputError(
+                    f"{name} is not the fitted tensor whose SHA-256 the plan states: compress again"
+                )
+            yield name, tensor.to(dtype)
             continue
         tensor = read_tensor(path, name).to(dtype)
         if name in norms:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES
@@ -22,8 +23,6 @@ from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress, ignore_progress
-
-VECTORS = ("scores", "mask", "scales", "calibrated", "norm_scales")  # of a plan
 
 
 def compress_within(
@@ -108,10 +107,8 @@ def _step_plan(walk: Walk, part: Workspace, name: str, step: PreparedRun) -> Pla
     """The plan of a step, learnt unless it was before."""
     if part.has("plan"):
         saved, provenance = part.load("plan")
-        learnt = saved["scores"], saved["mask"], saved["scales"]
-        return Plan(*learnt, provenance, saved.get("calibrated"), saved.get("norm_scales"))
+        vectors: dict[str, Any] = saved
+        return Plan(**vectors, provenance=provenance)
     plan, _ = walk.learn(name, step)
-    vectors = {vector: getattr(plan, vector) for vector in VECTORS}
-    present = {vector: tensor for vector, tensor in vectors.items() if tensor is not None}
-    part.save("plan", present, plan.provenance)
+    part.save("plan", plan.tensors, plan.provenance)
     return plan

@@ -10,9 +10,10 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grasp_deploy.checkpoint.format.shapes import read_config
-from grasp_deploy.checkpoint.plan import PLAN_FILE, calibrated_beside, check_hashes, load_plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE, calibrated_beside, load_plan
 from grasp_deploy.checkpoint.read.loading import check_tokens, end_tokens, load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
+from grasp_deploy.checkpoint.write.export import check_hashes
 from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.data import Blocks, beginnings, evaluation_source
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
