@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 LONGEST_WAIT = timedelta(hours=1)  # of ranks for one that reads or writes files
-JOINING = timedelta(minutes=2)  # torchrun's store runs before its processes do
+JOINING = timedelta(minutes=5)  # torchrun starts processes together; slow disks hold up imports
 
 
 @contextmanager
@@ -84,20 +84,34 @@ def _join(config: CompressConfig, running: Mapping[str, Any]) -> Store:
                 f"--nproc-per-node {gpus}, or --device cpu"
             )
         torch.cuda.set_device(local)
+    _wait_for_all(store, rank, size)
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size)
-    _check_same(config.as_dict(), running, size)
+    _check_same(config.as_dict(), running)
     if rank:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  open to the end
     return store
 
 
-def _check_same(config: dict[str, Any], running: Mapping[str, Any], size: int) -> None:
-    """Raise InputError if another process was given another command."""
-    import torch.distributed as dist
+def _wait_for_all(store: Store, rank: int, size: int) -> None:
+    """Raise InputError for a process that never comes here: torchrun does not mind exit code 0."""
+    store.set(f"joining {rank}", "")
+    latest = time.monotonic() + JOINING.total_seconds()
+    for number in range(size):
+        while not store.check([f"joining {number}"]):
+            time.sleep(0.1)  # hears signals, unlike a wait of the store's
+            if time.monotonic() > latest:
+                raise InputError(
+                    f"process {number} did not join within {JOINING.seconds} s of process {rank}: "
+                    "look at what it printed, and give every machine the same command"
+                )
 
-    given: list[tuple[dict[str, Any], Mapping[str, Any]]] = [({}, {})] * size
-    dist.all_gather_object(given, (config, running))
+
+def _check_same(config: dict[str, Any], running: Mapping[str, Any]) -> None:
+    """Raise InputError if another process was given another command."""
+    from grasp_deploy.pruning.ranks import from_all
+
+    given = from_all((config, running))
     first, here = given[0]
     for number, (other, there) in enumerate(given):
         changed = changed_options(first, other)

@@ -6,6 +6,7 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor
 from grasp_deploy.checkpoint.deployment import check_context
 from grasp_deploy.checkpoint.format.shapes import limits_of
 from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.checkpoint.read.folder import weight_files
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
-from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
+from grasp_deploy.checkpoint.read.source import ModelSource, file_state, resolve_model, weight_hash
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
+from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
@@ -34,7 +37,7 @@ from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.ranks import by_lead, is_joined, world
+from grasp_deploy.pruning.ranks import by_lead, from_all, is_joined, rank, world
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 FEWEST_FOR_SCALES = 240  # sequences for each budget of a walk; of more, every other one
@@ -189,7 +192,7 @@ def prepare(config: CompressConfig) -> PreparedRun:
         budget,
         text,
         starts,
-        by_lead(lambda: file_hashes(source.directory)),
+        _hashes_on_ranks(source.directory),
         hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
         tokenizer.eos_token_id,
         time_budget(config, base.shape),
@@ -226,10 +229,29 @@ def reads_whole_weights(config: CompressConfig) -> bool:
     return scored_by not in ("obs", "equal", "random")
 
 
+def _hashes_on_ranks(directory: Path) -> dict[str, str]:
+    """`file_hashes` of the folder that this rank reads; a file that several see is hashed once."""
+    states = {path.name: file_state(path) for path in weight_files(directory)[0]}
+    seen = {state for earlier in from_all(states)[: rank()] for state in earlier.values()}
+    mine = {s: weight_hash(directory / name) for name, s in states.items() if s not in seen}
+    known = {state: digest for each in from_all(mine) for state, digest in each.items()}
+    return {name: known[state] for name, state in states.items()}
+
+
 def _check_ranks(run: PreparedRun) -> None:
-    """InputError for what several processes cannot share."""
+    """InputError for what several processes cannot share, or read otherwise than the first."""
     if not is_joined():
         return
+    carried = carried_over(run.source.directory)  # the tokenizer's files among them
+    files = {name: sha256(path) for name, path in carried.items()}
+    lead, *others = from_all({**run.identity, **run.weight_hashes, **files})
+    for number, other in enumerate(others, start=1):
+        changed = [name for name in lead | other if lead.get(name) != other.get(name)]
+        if changed:
+            raise InputError(
+                f"process {number} has not the same {changed[-1]} as process 0: give every machine "
+                "the same files and packages"
+            )
     config = run.config
     if reads_whole_weights(config):
         name = (

@@ -94,6 +94,14 @@ def by_lead(make: Callable[[], T]) -> T:
     return made
 
 
+def from_all(value: T) -> list[T]:
+    """What each rank has, by its number; for plain values."""
+    found = [value] * world()
+    if len(found) > 1:
+        dist.all_gather_object(found, value)
+    return found
+
+
 def dealt(batch: Tensor) -> tuple[Tensor, float]:
     """The rows of a batch that this rank takes, and their share of it.
 
@@ -111,12 +119,8 @@ def dealt_batches(sequences: Tensor, batch_size: int) -> list[Tensor]:
 
 def sizes_anywhere(batches: list[Tensor]) -> list[int]:
     """The distinct numbers of rows of the batches of all ranks."""
-    sizes = sorted({len(batch) for batch in batches})
-    if world() == 1:
-        return sizes
-    found: list[list[int]] = [[] for _ in range(world())]
-    dist.all_gather_object(found, sizes)
-    return sorted({size for each in found for size in each})
+    found = from_all({len(batch) for batch in batches})
+    return sorted(set().union(*found))
 
 
 @contextmanager

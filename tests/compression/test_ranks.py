@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
 from tests.cli.command import environment
 from tests.compression.rank_checks import RESULTS, results_of
 from tests.tiny import VARIANTS, save_tiny, tiny_model
@@ -171,6 +173,55 @@ def test_processes_with_other_commands_are_refused(tmp_path: Path, other: str, s
     assert code == 1 and len(errors) == 1
     assert f"process 1 was started with other options than process 0 ({said})" in errors[0]
     assert not any(tmp_path.glob("out*"))
+
+
+def run_in_folders(folder: Path, *words: str) -> tuple[int, list[str]]:
+    """Run two processes, each in the folder of its number; exit code and errors."""
+    command = f"cd {folder}/$RANK && exec {shlex.join([sys.executable, '-m', *words])}"
+    code, printed = ended(torchrun(2, "sh", "-c", command, started_by="--no-python"))
+    return code, [line for line in printed.splitlines() if line.startswith(("error", "stopped"))]
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_processes_with_other_files_under_the_same_name_are_refused(
+    tmp_path: Path, file: str
+) -> None:
+    for number in "01":
+        save_tiny("llama", tmp_path / number / "model", seed=int(number) * (file == WEIGHTS_FILE))
+    if file != WEIGHTS_FILE:
+        path = tmp_path / "1" / "model" / file
+        path.write_text(path.read_text().replace("{", "{ ", 1))
+    code, errors = run_in_folders(tmp_path, *compressed(Path("model"), tmp_path / "out"))
+    assert code == 1 and len(errors) == 1, errors
+    assert f"process 1 has not the same {file} as process 0" in errors[0]
+    assert not any(tmp_path.glob("out*"))
+
+
+def test_processes_with_copies_of_the_same_files_go_on(tmp_path: Path) -> None:
+    """As on machines without a shared disk: other places and times, the same bytes."""
+    save_tiny("llama", tmp_path / "0" / "model")
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    code, errors = run_in_folders(tmp_path, *compressed(Path("model"), tmp_path / "out"))
+    assert code == 0 and not errors
+
+
+IMPATIENT = """
+import os, sys
+from datetime import timedelta
+if os.environ["RANK"] == "1":
+    sys.exit(0)
+from grasp_deploy.cli import main, ranks
+ranks.JOINING = timedelta(seconds=2)
+main()
+"""
+
+
+def test_a_process_that_never_joins_is_told_of(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    words = compressed(tmp_path / "model", tmp_path / "out")[1:]
+    run = torchrun(2, sys.executable, "-c", IMPATIENT, *words, started_by="--no-python")
+    code, printed = ended(run)
+    assert code == 1 and "error: process 1 did not join within 2 s of process 0" in printed
 
 
 def test_processes_that_torchrun_did_not_start_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -126,6 +127,13 @@ def weight_hash(path: Path) -> str:
     """SHA-256 of a weight file; a file whose size and time stand still is hashed once a process."""
     state = path.stat()
     return _hash_of_state(path.resolve(), state.st_size, state.st_mtime_ns)
+
+
+def file_state(path: Path) -> tuple[str | int, ...]:
+    """Machine, place, size and time of a file: equal for processes that see the same one."""
+    boot, state = Path("/proc/sys/kernel/random/boot_id"), path.stat()
+    place = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+    return (socket.gethostname(), boot.read_text(encoding="ascii"), *place)
 
 
 @cache
