@@ -17,7 +17,7 @@ from grasp_deploy.checkpoint.write.sidecar_files import (
     pruned_config,
     remote_code,
 )
-from grasp_deploy.files.disk import kind_of, sha256
+from grasp_deploy.files.disk import kind_of, sha256, staged_at
 from grasp_deploy.files.json_files import as_json, read_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of
 from grasp_deploy.version import __version__
@@ -44,11 +44,18 @@ def check_files(directory: Path) -> str:
     there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
     if unknown := sorted(there - {*stated, MANIFEST_FILE}):
         raise Difference(f"{unknown[0]} is there and {MANIFEST_FILE} does not name it")
+    waiting = []
     for name, digest in stated.items():
-        if kind_of(directory / name) != "file":
-            raise Difference(f"{name:.60} is missing")
-        if sha256(directory / name) != digest:
-            raise Difference(f"{name} has another SHA-256 than {MANIFEST_FILE} states")
+        path, staged = directory / name, staged_at(directory / name)
+        missing = kind_of(path) != "file"
+        if not missing and sha256(path) == digest:
+            continue
+        if name not in WITNESSES or kind_of(staged) != "file" or sha256(staged) != digest:
+            state = "is missing" if missing else f"has another SHA-256 than {MANIFEST_FILE} states"
+            raise Difference(f"{name:.60} {state}")
+        waiting.append(name)
+    if waiting:
+        raise NotProven(f"the renewal of {listed(waiting)} was stopped: evaluate the card again")
     return f"{len(stated)} files have the SHA-256 that {MANIFEST_FILE} states"
 
 

@@ -25,7 +25,7 @@ from grasp_deploy.compression.timing import Measure, correct_limit, time_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import drop_staging, refuse_existing, staged_directory
+from grasp_deploy.files.outputs import refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.pruning.ranks import by_lead, is_lead, leave
 
@@ -79,9 +79,7 @@ def make_checkpoint(
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     with Workspace.open(output, config, run.identity, **options) as workspace:
         plan = by_lead(lambda: finished_plan(output, run)) if resume else None
-        if plan is not None:  # the run was killed behind its end
-            by_lead(lambda: drop_staging(output))
-        else:
+        if plan is None:  # else the run was killed behind its end
             with place_for(output, overwrite, run) as staging:
                 plan, fitted, part = learn(run, workspace)
                 if leave():

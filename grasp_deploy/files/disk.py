@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -25,6 +26,7 @@ WRITE_ERRORS = {
     errno.ENOTDIR: "a part of that path is a file: name another folder",
     errno.EEXIST: "a part of that path is a file: name another folder",
 }
+HERE, EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
 PIECE_BYTES = 2**20  # of a write; hundreds of MiB at once took Linux several times as long
 
 
@@ -69,7 +71,7 @@ def write_files(files: Mapping[Path, bytes | Sequence[bytes | memoryview]]) -> N
     be a stranger's: a link in it is replaced, never followed. Raises InputError, with nothing
     changed, if the disk refuses.
     """
-    staged = {path: path.with_name(f".{path.name}.incomplete") for path in files}
+    staged = {path: staged_at(path) for path in files}
     try:
         for path, content in files.items():
             with readable_disk_errors(path):
@@ -87,6 +89,21 @@ def write_files(files: Mapping[Path, bytes | Sequence[bytes | memoryview]]) -> N
             if kind_of(temporary):
                 temporary.unlink()
         raise
+
+
+def staged_at(path: Path) -> Path:
+    """The name beside its own that a file or folder has until it is complete."""
+    return path.with_name(f".{path.name}.incomplete")
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders change names in one step; False where one is missing or the disk cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2  # of Linux's C libraries
+    except AttributeError:
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return rename(HERE, names[0], HERE, names[1], EXCHANGE) == 0
 
 
 def write_pieces(file: BinaryIO, content: bytes | memoryview) -> None:

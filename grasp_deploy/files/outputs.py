@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import kind_of, readable_disk_errors, sync
+from grasp_deploy.files.disk import exchange, kind_of, readable_disk_errors, staged_at, sync
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.sizes import format_bytes
 
@@ -30,13 +30,13 @@ def staged_directory(
 
     Everything in it is flushed to the disk first. If the block fails, nothing is left behind; the
     next run clears what a killed one left. With `overwrite` the old folder goes after the new one
-    is complete. Open it before long work: what stands in the way is found when it opens. Raises
+    has its name. Open it before long work: what stands in the way is found when it opens. Raises
     InputError if the output exists, another process is writing it, something else has the name of
     the sibling or of the lock, or the disk has less room than `size_bytes`.
     """
     refuse_existing(output, overwrite=overwrite)
     check_room(output, size_bytes)
-    staging = _staging_of(output)
+    staging = staged_at(output)
     with readable_disk_errors(output), locked(lock_of(output), output):
         _clear(staging)
         try:
@@ -52,16 +52,17 @@ def staged_directory(
             raise
 
 
-def drop_staging(output: Path) -> None:
-    """Remove what a killed run left beside an output that is whole."""
-    staging, lock = _staging_of(output), locked(lock_of(output), output)
-    with readable_disk_errors(output), lock, suppress(InputError):  # what no run left stays
-        _clear(staging)
-        staging.rmdir()
-
-
-def _staging_of(output: Path) -> Path:
-    return output.with_name(f".{output.name}.incomplete")
+def _drop_left(output: Path) -> None:
+    """Remove what a killed run left beside an output; what it had moved away is put back first."""
+    left = [path for path in (_replaced(output), staged_at(output)) if kind_of(path) == "folder"]
+    if not left:
+        return
+    with locked(lock_of(output), output):  # else a run is at work there
+        _put_back(output)
+        for path in filter(Path.is_dir, left):
+            with suppress(InputError):  # what no run left stays
+                _clear(path)
+                path.rmdir()
 
 
 def _clear(staging: Path) -> None:
@@ -150,9 +151,7 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
     if output.name in ("", ".."):
         raise InputError(f"the output {output} has no name of its own: name a folder to make")
     with readable_disk_errors(output):
-        if _replaced(output).exists():  # a stopped run has moved it, or one at work
-            with locked(lock_of(output), output):
-                _put_back(output)
+        _drop_left(output)
         _refuse(output, overwrite)
 
 
@@ -171,6 +170,7 @@ def _refuse(output: Path, overwrite: bool) -> None:
             )
         stated = manifest_of(output)
         known = {*stated, MANIFEST_FILE} if stated else set()
+        known |= {path.name for path in output.glob(".*.incomplete")}  # left by a killed new card
         foreign = sorted(p.name for p in output.iterdir() if p.name not in known or p.is_dir())
     if foreign:
         raise InputError(
@@ -199,17 +199,19 @@ def refuse_inside_checkpoint(output: Path) -> None:
 
 
 def _replace(staging: Path, output: Path) -> None:
+    """Give a folder its name, at every moment that of a whole folder where the disk can do that."""
     old = _replaced(output)
-    shutil.rmtree(old, ignore_errors=True)
     try:
-        if output.exists():
-            output.rename(old)
-        staging.rename(output)
+        if not exchange(staging, output):
+            if output.exists():
+                output.rename(old)
+            staging.rename(output)
     except BaseException:
         _put_back(output)
         raise
     sync(output.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    for path in (staging, old):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _replaced(output: Path) -> Path:

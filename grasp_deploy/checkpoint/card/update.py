@@ -50,8 +50,8 @@ def intact_plan(directory: Path) -> Plan:
 def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     """Write `quality.json`, a model card with it, and the manifest of both into a checkpoint.
 
-    Every other file keeps the hash that the manifest stated. The manifest comes last, so that it
-    never names a file that does not exist; after a kill the same command finishes the update.
+    Every other file keeps the hash that the manifest stated. The manifest takes its name first:
+    after a kill `verify` finds what it states waiting beside, and the same command finishes this.
     Raises InputError, with the folder as it was, if the disk refuses or another process writes it.
     """
     directory = directory.resolve()
@@ -64,6 +64,6 @@ def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     with readable_disk_errors(directory), locked(lock_of(directory), directory):
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
         files = dict(sorted((manifest_of(directory) | hashes).items()))
-        texts[MANIFEST_FILE] = as_json({"sha256": files})
+        texts = {MANIFEST_FILE: as_json({"sha256": files}), **texts}
         write_files({directory / name: text.encode() for name, text in texts.items()})
         sync(directory)

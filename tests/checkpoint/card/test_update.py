@@ -17,7 +17,7 @@ from grasp_deploy.checkpoint.card.update import CARD_FILE, QUALITY_FILE, intact_
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import manifest_of, refuse_existing
+from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, refuse_existing
 from tests.cli.command import tree
 from tests.evaluate.quality.rows import corpus
 
@@ -38,9 +38,9 @@ def renew(folder: Path, quality: dict[str, Any]) -> None:
     renew_card(folder, intact_plan(folder), quality)
 
 
-def check_files(folder: Path) -> tuple[bool, str]:
+def check_files(folder: Path) -> tuple[str, str]:
     first = next(verify(folder, without_base=True))
-    return first.ok, first.detail
+    return first.outcome, first.detail
 
 
 def test_only_card_record_and_manifest_change(folder: Path) -> None:
@@ -54,7 +54,7 @@ def test_only_card_record_and_manifest_change(folder: Path) -> None:
     assert "**Usable as a drop-in**: on c4" in card
     assert card.startswith("---\nlicense: apache-2.0\nlanguage: en\n"), "as the base model's is"
     assert manifest_of(folder).keys() == after.keys() - {"manifest.json"}
-    assert check_files(folder)[0]
+    assert check_files(folder)[0] == "proven"
     renew(folder, record(0.9))
     assert "**Broken**" in (folder / CARD_FILE).read_text()
     renew(folder, record())
@@ -92,16 +92,16 @@ def test_a_kill_between_two_files_leaves_the_model_and_is_mended(folder: Path, n
     killed_before_replacement(folder, number)
     left = tree(folder)
     new = {name for name in left if not name.startswith(".") and left[name] != before.get(name)}
-    assert new == set((QUALITY_FILE, CARD_FILE)[:number])
-    assert all((folder / name).is_file() for name in manifest_of(folder)), "none it names is lost"
-    ok, detail = check_files(folder)
-    assert ok == (number == 0), "until the manifest is there, verify says what is not in it"
-    assert ok or QUALITY_FILE in detail
+    assert new == set((MANIFEST_FILE, QUALITY_FILE, CARD_FILE)[:number])
+    outcome, detail = check_files(folder)
+    assert outcome == ("not proven" if number else "proven"), "never wrong"
+    assert not number or CARD_FILE in detail
+    refuse_existing(folder, overwrite=True)  # what it left is in nobody's way
     model = load_checked(folder, torch.device("cpu"), "float32", "sdpa")
     assert type(model).__name__ == "GraspLlamaForCausalLM"
     renew(folder, record())
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
-    assert [check.ok for check in verify(folder)] == [True] * 6
+    assert all(check.ok for check in verify(folder))
 
 
 def test_an_interrupt_while_files_are_written_leaves_the_folder_as_it_was(
@@ -123,14 +123,14 @@ def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:
     stated = manifest_of(folder)["generation_config.json"]
     (folder / CARD_FILE).write_text("changed")  # will be replaced
     renew(folder, record())
-    assert check_files(folder)[0]
+    assert check_files(folder)[0] == "proven"
     plan = intact_plan(folder)
     (folder / "generation_config.json").write_text("{}")
     with pytest.raises(InputError, match=r"generation_config.json is not the file that manifest"):
         intact_plan(folder)
     renew_card(folder, plan, record())
     assert manifest_of(folder)["generation_config.json"] == stated
-    assert not check_files(folder)[0]
+    assert check_files(folder)[0] == "wrong"
 
 
 def test_a_folder_without_a_plan(demo_model: Path) -> None:
