@@ -7,12 +7,18 @@ python serving/clients/complete.py --prompt "A list is"
 import argparse
 import http.client
 import json
+import re
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 TIMEOUT_SECONDS = 120
+ERROR_BYTES = 2000
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Of answers that are no JSON, another document, or nested too deep.
+NOT_OPENAI = (ValueError, LookupError, TypeError, RecursionError)
 
 
 def request(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -34,6 +40,17 @@ def complete(base_url: str, model: str, prompt: str, max_tokens: int) -> str:
     return str(request(f"{base_url}/v1/completions", body)["choices"][0]["text"])
 
 
+def printable(text: str) -> str:
+    """The text without characters that would act on the terminal, which a server may send."""
+    return CONTROLS.sub("\ufffd", text)
+
+
+def tell(text: str) -> int:
+    """Print an error as one line; returns the exit code."""
+    print(printable(" ".join(text.split())), file=sys.stderr)
+    return 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Ask a running server for one completion.")
     parser.add_argument("--base-url", default="http://127.0.0.1:8000")
@@ -44,16 +61,16 @@ def main() -> int:
     base_url = options.base_url.rstrip("/")
     try:
         model = options.model or first_model(base_url)
-        print(options.prompt + complete(base_url, model, options.prompt, options.max_tokens))
+        text = complete(base_url, model, options.prompt, options.max_tokens)
     except urllib.error.HTTPError as error:
-        print(f"The server refused: {error.read().decode(errors='replace')}", file=sys.stderr)
-        return 1
+        with suppress(OSError, http.client.HTTPException):  # it may break off
+            return tell(f"The server refused: {error.read(ERROR_BYTES).decode(errors='replace')}")
+        return tell(f"The server refused: {error}")
     except urllib.error.URLError as error:
-        print(f"No server answers at {base_url}: {error.reason}", file=sys.stderr)
-        return 1
-    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
-        print(f"No OpenAI server answers at {base_url}: {error!r}", file=sys.stderr)
-        return 1
+        return tell(f"No server answers at {base_url}: {error.reason}")
+    except (OSError, http.client.HTTPException, *NOT_OPENAI) as error:
+        return tell(f"No OpenAI server answers at {base_url}: {error!r:.200}")
+    print(options.prompt + printable(text))
     return 0
 
 

@@ -24,7 +24,7 @@ fi
 
 curl --silent --show-error --fail-with-body "$base_url/v1/completions" \
     --header 'Content-Type: application/json' \
-    --data @- <<JSON
+    --data @- <<JSON | tr -d '\000-\010\013-\037\177' # what would act on the terminal
 {"model": $(quote "$model"), "prompt": $(quote "$prompt"), "max_tokens": 48, "temperature": 0}
 JSON
 echo

@@ -7,10 +7,15 @@ The SDK (`pip install openai`) is there wherever vLLM is.
 """
 
 import argparse
+import re
 import sys
 import time
 
 import openai
+
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Of answers that are no JSON, another document, or nested too deep.
+NOT_OPENAI = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
 
 def stream(client: openai.OpenAI, model: str, prompt: str, max_tokens: int) -> tuple[float, int]:
@@ -28,11 +33,22 @@ def stream(client: openai.OpenAI, model: str, prompt: str, max_tokens: int) -> t
     for chunk in chunks:
         if chunk.choices:
             first_seconds = first_seconds or time.monotonic() - start
-            print(chunk.choices[0].text, end="", flush=True)
+            print(printable(chunk.choices[0].text), end="", flush=True)
         if chunk.usage:  # the last chunk: counts and no text
             tokens = chunk.usage.completion_tokens
     print()
     return first_seconds, tokens
+
+
+def printable(text: str) -> str:
+    """The text without characters that would act on the terminal, which a server may send."""
+    return CONTROLS.sub("\ufffd", text)
+
+
+def tell(text: str) -> int:
+    """Print an error as one line; returns the exit code."""
+    print(printable(" ".join(text.split())), file=sys.stderr)
+    return 1
 
 
 def main() -> int:
@@ -48,14 +64,11 @@ def main() -> int:
         model = options.model or client.models.list().data[0].id
         seconds, tokens = stream(client, model, options.prompt, options.max_tokens)
     except openai.APIConnectionError as error:
-        print(f"No server answers at {options.base_url}: {error}", file=sys.stderr)
-        return 1
+        return tell(f"No server answers at {options.base_url}: {error}")
     except openai.APIStatusError as error:
-        print(f"The server refused: {error.message}", file=sys.stderr)
-        return 1
-    except (openai.OpenAIError, ValueError, LookupError, AttributeError) as error:
-        print(f"No OpenAI server answers at {options.base_url}: {error!r}", file=sys.stderr)
-        return 1
+        return tell(f"The server refused: {error.message:.2000}")
+    except (openai.OpenAIError, *NOT_OPENAI) as error:
+        return tell(f"No OpenAI server answers at {options.base_url}: {error!r:.200}")
     print(f"first token after {seconds:.3f} s, {tokens} tokens", file=sys.stderr)
     return 0
 

@@ -1,8 +1,11 @@
 """The example clients talk to a real server, and the image adds nothing but this package."""
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -57,25 +60,83 @@ def test_no_server_is_told_in_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.vllm
-@pytest.mark.parametrize("client", ["complete.py", "stream.py"])
-def test_what_is_no_openai_server_is_told_in_one_line(client: str) -> None:
-    """A server of other answers, or a word that is no address."""
+@contextmanager
+def answering(status: int, body: bytes, kind: str = "application/json") -> Iterator[str]:
+    """The URL of a server that gives one answer to everything."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(b'{"data": []}')
+            self.wfile.write(body)
+
+        do_POST = do_GET
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        for url in (f"http://127.0.0.1:{server.server_port}", "nonsense"):
-            done = run(sys.executable, str(CLIENTS / client), "--base-url", url)
-            assert done.returncode == 1
-            assert "Traceback" not in done.stderr and url in done.stderr
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+ESCAPE = b"\x1b]0;owned\x07\xc2\x9b2J"  # sets a title, clears the screen
+NESTED = b'{"data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize("client", ["complete.py", "stream.py"])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b'{"data": []}'),
+        (200, b'{"data": 3}'),
+        (200, NESTED),
+        (200, ESCAPE),
+        (400, b'{"message": "no\\nsuch ' + ESCAPE + b'"}'),
+        (400, ESCAPE + b"\nin two lines"),
+        (400, NESTED),
+    ],
+)
+def test_what_is_no_openai_server_is_told_in_one_line(
+    client: str, status: int, body: bytes
+) -> None:
+    if client == "stream.py":
+        pytest.importorskip("openai")
+    with answering(status, body) as url:
+        done = run(sys.executable, str(CLIENTS / client), "--base-url", url)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and done.stderr[:-1].isprintable(), done.stderr
+    assert len(done.stderr) < 3000
+
+
+@pytest.mark.parametrize("client", ["complete.py", "stream.py", "complete.sh"])
+def test_text_that_would_act_on_the_terminal(client: str) -> None:
+    text = {"choices": [{"text": "a\x1b[2Jb\n\u4f60\u3000\u597d"}]}
+    kind, body = "application/json", json.dumps(text, ensure_ascii=False).encode()
+    if client == "complete.sh":  # which prints the server's own bytes
+        body = body.replace(b"\\u001b", b"\x1b")
+    if client == "stream.py":
+        pytest.importorskip("openai")
+        kind, body = "text/event-stream", b"data: " + body + b"\n\ndata: [DONE]\n\n"
+    with answering(200, body, kind) as url:
+        if client == "complete.sh":
+            done = run(str(CLIENTS / client), url, "m", "")
+        else:
+            words = ("--base-url", url, "--model", "m", "--prompt", "")
+            done = run(sys.executable, str(CLIENTS / client), *words)
+    assert done.returncode == 0, done.stderr
+    assert "[2Jb" in done.stdout and "\x1b" not in done.stdout
+    assert "\u4f60\u3000\u597d" in done.stdout, "what other scripts need stays"
+
+
+@pytest.mark.parametrize("client", ["complete.py", "stream.py"])
+def test_a_word_that_is_no_address(client: str) -> None:
+    if client == "stream.py":
+        pytest.importorskip("openai")
+    done = run(sys.executable, str(CLIENTS / client), "--base-url", "nonsense")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and "nonsense" in done.stderr
 
 
 def test_the_image_is_one_pinned_vllm_release_with_this_package_and_nothing_else() -> None:
