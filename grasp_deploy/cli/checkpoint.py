@@ -72,7 +72,7 @@ def inspect_command(
     """Predict a model's footprint from its config.json, and the type of weights beside it."""
     from grasp_deploy.checkpoint.footprint import inspect_model
 
-    memory_bytes = parse_bytes(memory, "--memory") if memory else None
+    memory_bytes = parse_bytes(memory, "--memory") if memory is not None else None
     record = inspect_model(model, revision, tensor_parallel, pipeline_parallel, memory_bytes)
     if as_json:
         print_json(record)

@@ -12,7 +12,7 @@ import typer
 from grasp_deploy.cli.compress import compress_unless_done
 from grasp_deploy.cli.compressed import print_compressed, serve_command
 from grasp_deploy.cli.config_options import takes_config
-from grasp_deploy.cli.console import print_json, print_line, stderr, stdout
+from grasp_deploy.cli.console import CHECK_FAILED, print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import HiddenShardSize, Json, Overwrite
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
@@ -54,6 +54,8 @@ def fit_command(
         document = fit_in_time(config, output, shard_size, overwrite, as_json)
     if as_json:
         print_json(document)
+    if not config.in_time and not any(offer["fits"] for offer in document["offers"]):
+        raise typer.Exit(CHECK_FAILED)
 
 
 def fit_in_memory(

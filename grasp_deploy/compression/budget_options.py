@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from contextlib import redirect_stdout, suppress
+from contextlib import chdir, redirect_stdout, suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -216,9 +216,11 @@ def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
     """`(N,)` costs of the user's own `function(units, shape)`, imported from the working folder."""
     module_name, _, function_name = reference.partition(":")
     failure, folder = "cannot be imported:", str(Path.cwd())
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
     sys.path.insert(0, folder)
     try:
-        with redirect_stdout(sys.stderr):  # stdout is reserved for results
+        # Stdout is reserved for results. What the user's code sets is put back.
+        with chdir(folder), redirect_stdout(sys.stderr), torch.enable_grad():
             function = getattr(importlib.import_module(module_name), function_name)
             failure = "failed with"
             costs = torch.as_tensor(function(units, shape), dtype=torch.float64).detach()
@@ -226,14 +228,21 @@ def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever the user's code raises
+        try:
+            text = str(error)
+        except Exception:
+            text = "its text cannot be had"
         raise InputError(
-            f"--cost {reference} {failure} {type(error).__name__}: {error}; give "
+            f"--cost {reference} {failure} {type(error).__name__}: {text}; give "
             "package.module:function, importable from here, which is called as "
             "function(units, shape) and returns one number per unit"
         ) from None
     finally:
         with suppress(ValueError):  # the user's code may have removed it
             sys.path.remove(folder)
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
     if tuple(costs.shape) != (units.size,):
         raise InputError(
             f"--cost {reference} returned shape {tuple(costs.shape)}: one number for each of the "

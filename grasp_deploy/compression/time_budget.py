@@ -130,7 +130,7 @@ def time_budget(config: CompressConfig, shape: ModelShape) -> TimeBudget | None:
     """The table and price behind `--cost latency`; None for another cost."""
     if config.cost_model != "latency":
         return None
-    assert config.table and config.batch and config.context, "checked with the config"
+    assert config.table is not None and config.batch and config.context, "checked with the config"
     table = read_table(Path(config.table), shape, config.batch, config.context)
     price = table.price(config.batch, config.context, phase_of(config))
     if not price.has_price:

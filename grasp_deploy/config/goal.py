@@ -131,7 +131,7 @@ class GoalOptions:
     def cost_model(self) -> str:
         """The cost model, with the default that the kind of budget implies."""
         implied = "kv-bytes" if self.kv_per_token else "memory" if self.gpu_memory else "parameters"
-        return self.cost or ("latency" if self.in_time else implied)
+        return ("latency" if self.in_time else implied) if self.cost is None else self.cost
 
     @property
     def in_time(self) -> bool:

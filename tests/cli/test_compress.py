@@ -53,6 +53,8 @@ def test_the_config_that_a_run_writes_repeats_it(pruned: Path, work: Path) -> No
         (("--set", "attention=psychic"), ("psychic", "sdpa")),
         (("--cost", "costs:broken"), ("RuntimeError: first line second line", "units, shape")),
         (("--config", "types.json"), ("--seed 1.5 is not allowed", "give a whole number")),
+        (("--cost", ""), ("--cost", "choose parameters")),
+        (("--cost=latency", "--batch=8", "--context=8", "--table="), ("measure one with",)),
         (("--calibration", "absent.txt"), ("absent.txt does not exist", "wikitext2", "a file")),
         (("--calibration", "short.txt"), ("short.txt", "too short", "more text")),
         (("--calibration=self=0", "--set=own-temperature=2"), ("own-temperature=2", "no effect")),

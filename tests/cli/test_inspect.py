@@ -79,6 +79,7 @@ def test_stages_of_layers(tiny_folder: Path, pruned_once: Path) -> None:
 
 
 def test_what_it_refuses(tiny_folder: Path) -> None:
-    refused = grasp_deploy("inspect", tiny_folder, "--memory", "lots")
-    assert_refused(refused, "--memory 'lots'", "not a size", "9GiB")
+    for size in ("lots", ""):
+        refused = grasp_deploy("inspect", tiny_folder, "--memory", size)
+        assert_refused(refused, f"--memory '{size}'", "not a size", "9GiB")
     assert_refused(grasp_deploy("inspect", "./nowhere"), "no such folder: ./nowhere", "hub id")

@@ -178,6 +178,14 @@ def huge(units, shape): return [1e307] * units.size
 def far_apart(units, shape): return [1.0, 1e17] * (units.size // 2)
 def tiny(units, shape): return [1e-300] * units.size
 def moving(units, shape): import os; os.chdir("/"); return [1] * units.size
+def setting(units, shape):
+    torch.set_grad_enabled(False)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("cpu:0")
+    return [1] * units.size
+class Mute(Exception):
+    def __str__(self): raise RuntimeError
+def mute(units, shape): raise Mute
 def failing(units, shape): raise KeyError("depth")
 class Stop(BaseException): pass
 def stopping(units, shape): import os, sys; sys.path.remove(os.getcwd()); raise Stop("here")
@@ -197,7 +205,11 @@ def test_costs_of_ones_own(costs_module: None) -> None:
     assert costs("as_list").tolist() == [1.0] * 294
     folder = str(Path.cwd())
     costs("moving")
-    assert folder not in sys.path
+    assert folder not in sys.path and folder == str(Path.cwd())
+    device = torch.get_default_device()
+    costs("setting")
+    assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
+    assert torch.get_default_device() == device
 
 
 @pytest.mark.parametrize(
@@ -211,6 +223,7 @@ def test_costs_of_ones_own(costs_module: None) -> None:
         ("my_costs:tiny", "returned 1e-300 for unit 0: .* from 1e-18"),
         ("my_costs:failing", "failed with KeyError: 'depth'; give package.module:function"),
         ("my_costs:stopping", "failed with Stop: here; give package.module:function"),
+        ("my_costs:mute", "failed with Mute: "),
         ("my_costs:absent", "cannot be imported: AttributeError"),
         ("no_such_module:costs", "cannot be imported: ModuleNotFoundError"),
     ],
