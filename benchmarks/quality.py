@@ -86,7 +86,6 @@ STUDIES: dict[str, list[Variant]] = {
                 ("gates, distilled", {"objective": "distillation"}),
                 ("gates on keys and values", {"gate_site": "keys-values"}),
                 ("gates, averaged", {"select": "average", "learning_rate_schedule": "constant"}),
-                ("gates, swaps", {"swap_groups": 4}),
                 ("gates, batches of 4", {"batch_size": 4, "epochs": 4, "scale_epochs": 4}),
             )
         ),

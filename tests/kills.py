@@ -36,7 +36,7 @@ COMPRESS = (
     f"compress {{at}}/model {LEARNING} --calibration {{at}}/text.txt --calibration-{SEQUENCES}"
 )
 COMMANDS = {  # `grasp` is of all methods the one with every stage
-    "compress": f"{COMPRESS} --method grasp --set swap-groups=1 --keep 0.6",
+    "compress": f"{COMPRESS} --method grasp --keep 0.6",
     "family": f"{COMPRESS} --method grasp --keep 0.8,0.6",
     "bound": f"{COMPRESS} --max-loss 9 --set bound-step=0.3",
     "export": "export {at}/compress/out/plan.grasp --model {at}/model --shard-size 50KB",
@@ -49,7 +49,6 @@ STAGES = {
     "own text": ("compress", "own-text", 4),
     "rounds": ("compress", "rounds", 6),
     "gates": ("compress", "gates", 6),
-    "swaps": ("compress", "swaps", 4),
     "compensation": ("compress", "compensation", 8),
     "scales": ("compress", "scales", 8),
     "export of compress": ("compress", "export", 6),

@@ -111,7 +111,6 @@ class Options(Struct):
     allocation: str
     select: str
     compensation: bool
-    swap_groups: Count
     scale_epochs: Count
     base_model_id: HubId | None = None
 

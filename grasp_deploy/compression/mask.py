@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +14,6 @@ from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.resume import StageResult
 from grasp_deploy.pruning import training
 from grasp_deploy.pruning.projection import Ranking
-from grasp_deploy.pruning.swaps import groups_near_the_cut, try_swaps
 
 
 def ranking_of(frozen: FrozenModel, scores: Tensor) -> Ranking:
@@ -27,32 +25,12 @@ def ranking_of(frozen: FrozenModel, scores: Tensor) -> Ranking:
 
 
 def candidate_masks(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> list[Tensor]:
-    """Distinct `(N,)` masks: of the scores after swaps and before, and what rounds `reached`."""
+    """Distinct `(N,)` masks: of the scores, and what rounds `reached`."""
     if reached is not None and not frozen.run.config.learns:
         return [reached]
     ranking = ranking_of(frozen, scores)
     learnt = ranking.mask if frozen.before is None else ranking.mask & frozen.before.mask
-    masks = [learnt] if reached is None else [learnt, reached]
-    if frozen.run.config.swap_groups:
-        swapped, _ = frozen.once("swaps", partial(_swap_groups, frozen, ranking))
-        masks.insert(0, swapped["mask"])
-    distinct: list[Tensor] = []
-    for mask in masks:
-        if not any(torch.equal(mask, other) for other in distinct):
-            distinct.append(mask)
-    return distinct
-
-
-def _swap_groups(frozen: FrozenModel, ranking: Ranking) -> StageResult:
-    """The mask after the swaps of KV groups that lower the held-out loss, and those swaps."""
-    mask, accepted = ranking.mask, []
-    groups = groups_near_the_cut(ranking, frozen.run.config.swap_groups)
-    for step, swap in enumerate(try_swaps(ranking, groups, frozen.mask_loss), start=1):
-        mask = swap.mask
-        if swap.accepted:
-            accepted.append({"unit": swap.unit, "keeps": swap.keeps, "heldout_loss": swap.loss})
-        frozen.report("swaps", step, len(groups))
-    return {"mask": mask}, {"accepted": accepted}
+    return [learnt] if reached is None or torch.equal(learnt, reached) else [learnt, reached]
 
 
 def refit_best(frozen: FrozenModel, masks: list[Tensor]) -> Tensor:

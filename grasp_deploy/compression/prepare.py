@@ -216,11 +216,6 @@ def check_sequences(config: CompressConfig, own: int, most: int, heldout: int) -
                 f"{assigned(config, name)} is more than the {most} sequences to learn from: give "
                 f"at most {most}, or more --calibration-sequences"
             )
-    if config.swap_groups and not heldout:
-        raise InputError(
-            f"--set swap-groups={config.swap_groups} measures masks on held-out sequences, and one "
-            "sequence leaves none: give more text or a shorter --sequence-length, or drop it"
-        )
 
 
 def reads_whole_weights(config: CompressConfig) -> bool:

@@ -109,7 +109,6 @@ def provenance_of(
         "fitted": by_lead(
             lambda: {n: digest_of(read_tensor(p, n).to(dtype)) for n, p in sorted(fitted.items())}
         ),
-        "swaps": records.get("swaps", {}).get("accepted", []),
     }
 
 

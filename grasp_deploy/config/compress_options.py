@@ -143,11 +143,6 @@ class CompressOptions(GoalOptions):
         "quarter of the steps). Scales likewise.",
         "best",
     )
-    swap_groups: CountOrZero = study(
-        "KV groups nearest to the cut, so many kept and so many removed ones, that change sides "
-        "one by one where that lowers the held-out loss.",
-        0,
-    )
     seed: Seed = option("Seed of the order of sequences and of ties.", 0, "Running")
     device: str = option(DEVICE_HELP, "auto", "Running")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(DTYPE_HELP, "auto", "Running")

@@ -19,10 +19,7 @@ DEPLOYMENT = ("concurrent", "context", "kv_dtype", "gpu_memory_utilization", "ov
 COST_MODELS = ("parameters", "kv-bytes", "memory", "latency")
 TABLE_OPTIONS = ("table", "batch", "context")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
-GATE_OPTIONS = (
-    *("start", "epochs", "gate_sequences", "gate_site", "temperature"),
-    "swap_groups",
-)
+GATE_OPTIONS = ("start", "epochs", "gate_sequences", "gate_site", "temperature")
 
 
 def rule_problems(config: CompressOptions) -> list[str]:
@@ -107,11 +104,6 @@ def _walk_problems(config: CompressOptions) -> Iterator[str]:
     if config.walks and not config.cuts_in_rounds:
         first = assigned(config, "start" if config.learns else "method")
         yield f"budgets that fall step by step need pruning in rounds: drop {first}"
-    if config.walks and config.swap_groups:
-        yield (
-            f"{assigned(config, 'swap_groups')} may bring back what a larger budget has removed: "
-            "drop it, or give one --keep"
-        )
     if not config.is_bound and config.bound_step != type(config).bound_step:
         yield f"{assigned(config, 'bound_step')} has no effect without --max-loss: drop it"
 
@@ -177,7 +169,7 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
     if config.first_scores in ("equal", "random", "magnitude") and config.allocation != "owl":
         yield ("criterion_sequences",), f"{first} reads no text; choose another criterion"
     if config.learns and config.targets == "ffn":
-        yield ("gate_site", "swap_groups"), f"{targets} leaves KV groups alone; drop {targets}"
+        yield ("gate_site",), f"{targets} leaves KV groups alone; drop {targets}"
     if config.cost_model != "latency":
         yield (
             ("table", "batch"),

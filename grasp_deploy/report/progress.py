@@ -26,7 +26,6 @@ STAGES = {
     "rounds": "cutting in rounds",
     "criterion": "scoring units",
     "gates": "learning gates",
-    "swaps": "swapping KV groups",
     "compensation": "compensating",
     "scales": "calibrating scales",
     "healing": "healing",

@@ -110,7 +110,6 @@ def test_refusals(tiny_folder: Path, options: tuple[str, ...], words: tuple[str,
         ("--set=compensation-sequences=48", "--calibration=self=0"),
         ("--set=criterion-sequences=45", "--calibration-sequences=48"),  # two halves of 22
         ("--set=own-temperature=2", "--calibration=self=0"),
-        ("--set=swap-groups=1", "--calibration-sequences=1", "--calibration=self=0"),
     ],
 )
 def test_it_refuses_what_the_run_refuses(

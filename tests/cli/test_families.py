@@ -28,7 +28,6 @@ FAMILY = ("--keep", "0.5,0.8", "--set", "compensation=false")
         (("--keep", "0.5,80"), ("'80' is not a number above 0",)),
         (("--keep", "0.5,0.4", "--weights", "9MiB"), ("one budget", "--keep and --weights")),
         (("--keep", "0.5,0.4", "--method", "obs"), ("need pruning in rounds", "drop --method obs")),
-        (("--keep", "0.5,0.4", "--set", "swap-groups=1"), ("swap-groups=1 may bring back",)),
         (("--keep", "0.5,0.0001"), ("under the floor", "the smallest possible is --keep 0.")),
         (("--keep", "0.5,0.4", "--max-loss", "0.1"), ("a family has no bound",)),
         (("--keep", "0.5", "--set", "bound-step=0.1"), ("bound-step=0.1 has no effect without",)),

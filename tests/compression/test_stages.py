@@ -133,27 +133,9 @@ def test_where_gates_stand_and_what_is_kept_of_the_scores_decide_the_mask(
     assert len(masks) == len(ways)
 
 
-def test_swaps_at_the_cut_lower_the_heldout_loss(learnt: CompressConfig, tmp_path: Path) -> None:
-    plain, rows = compressed(learnt, tmp_path / "plain")
-    assert "swaps" not in {row["stage"] for row in rows} and plain.provenance["swaps"] == []
-    config = replace(learnt, swap_groups=3)
-    swapped, rows = compressed(config, tmp_path / "swapped")
-    assert torch.equal(swapped.scores, plain.scores)
-    accepted = swapped.provenance["swaps"]
-    assert accepted, "this seed has a swap that helps"
-    losses = [plan.provenance["losses"]["heldout_pruned"] for plan in (plain, swapped)]
-    assert losses[1] < losses[0]
-    assert losses[1] == pytest.approx(accepted[-1]["heldout_loss"], rel=1e-6)
-    budget = prepare(config).budget
-    assert budget.cost_of(swapped.mask) <= budget.limit
-    for swap in accepted:
-        assert budget.units.is_kv[swap["unit"]] and plain.mask[swap["unit"]] != swap["keeps"]
-    assert any(row["stage"] == "swaps" for row in rows)
-
-
 def test_stages_that_are_done_are_not_done_again(quick: CompressConfig, tmp_path: Path) -> None:
     enough = replace(quick, **COMPENSATED, compensation=True)
-    config = replace(enough, method="grasp", swap_groups=1, rounds=2)
+    config = replace(enough, method="grasp", rounds=2)
 
     def die(row: dict[str, Any]) -> None:
         if row["stage"] == "scales":
@@ -164,12 +146,7 @@ def test_stages_that_are_done_are_not_done_again(quick: CompressConfig, tmp_path
     rows: list[dict[str, Any]] = []
     plan = compress(config, tmp_path / "killed", resume=True, on_progress=rows.append).plan
     assert {row["stage"] for row in rows} == {"scales", "export"}
-    assert all(plan.provenance["seconds"][stage] > 0 for stage in ("start", "gates", "swaps"))
-
-
-def test_swaps_need_held_out_text(learnt: CompressConfig) -> None:
-    with pytest.raises(InputError, match="swap-groups=2 measures masks on held-out sequences"):
-        prepare(replace(learnt, swap_groups=2, sequences=1))
+    assert all(plan.provenance["seconds"][stage] > 0 for stage in ("start", "gates"))
 
 
 @pytest.mark.parametrize("allocation", ["layerwise", "owl"])

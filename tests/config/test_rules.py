@@ -77,8 +77,8 @@ EQUAL = {"method": "grasp", "start": "equal"}
         ),
         ({**EQUAL, "criterion_sequences": 4}, ("--set start=equal reads no text",)),
         (
-            {"method": "grasp", "targets": "ffn", "swap_groups": 2},
-            ("--set swap-groups=2 has no effect", "drop --set targets=ffn"),
+            {"method": "grasp", "targets": "ffn", "gate_site": "keys-values"},
+            ("--set gate-site=keys-values has no effect", "drop --set targets=ffn"),
         ),
         (
             {"compensation": False, "ridge": 0.1},
@@ -95,7 +95,7 @@ def test_broken_rules(options: dict[str, Any], words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "grasp", "gate_site": "keys-values", "swap_groups": 2},
+        {"method": "grasp", "gate_site": "keys-values"},
         {"method": "flap", "allocation": "owl"},
         {**EQUAL, "temperature": 1.0},
         {"cost": "memory", "cached_tokens": 0, "kv_cost_factor": 2.0},

@@ -51,7 +51,6 @@ RUNS: dict[str, dict[str, Any]] = {
         "gate_site": "keys-values",
         "select": "average",
         "gradient_checkpointing": True,
-        "swap_groups": 1,
     },
     "mistral": {"method": "flap", "allocation": "owl", "ffn_multiple": 8, "dtype": "bfloat16"},
     "qwen2": {
@@ -79,7 +78,7 @@ def tiny_units(model: nn.Module) -> UnitTable:
 
 @pytest.mark.parametrize("family", RUNS)
 def test_compress_and_verify(family: str, device: str, text: str, tmp_path: Path) -> None:
-    """Rounds, gates, swaps, refit, scales, fold, export and the proof of the export."""
+    """Rounds, gates, refit, scales, fold, export and the proof of the export."""
     sliding: dict[str, Any] = {"sliding_window": 8} if family == "mistral" else {}
     save_tiny(family, tmp_path / "dense", num_hidden_layers=2, **sliding)
     config = CompressConfig(

@@ -37,8 +37,6 @@ def how_units_were_chosen(plan: Plan) -> str:
     if method in LEARNT_METHODS:
         start = STARTS.get(config["start"], f"the ranking of `{config['start']}`")
         chosen = f"learnt gates on the frozen model (`{method}`, from {start})"
-        if plan.provenance.get("swaps"):
-            chosen += " and swaps of KV groups at their cut"
     elif method == "progressive":
         walked = family or "bound" in plan.provenance  # whose rounds follow its budgets
         rounds = "rounds" if walked else counted(config["rounds"], "round")

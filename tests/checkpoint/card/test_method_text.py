@@ -48,15 +48,13 @@ def plan_of(config: dict[str, Any] | None = None, **provenance: Any) -> Plan:
 )
 def test_the_method(config: dict[str, Any], said: str) -> None:
     text = how_units_were_chosen(plan_of(config))
-    assert said in text and "Compensation" not in text and "swaps" not in text
+    assert said in text and "Compensation" not in text
 
 
-def test_swaps_and_compensation_are_named_where_they_changed_something() -> None:
+def test_compensation_is_named_where_it_changed_something() -> None:
     assert "into the norms" not in how_units_were_chosen(plan_of())
     scaled = replace(plan_of(), norm_scales=torch.ones(1, 4))
     assert how_units_were_chosen(scaled).endswith("are folded into the norms.")
-    swaps = [{"unit": 3, "keeps": True, "heldout_loss": 2.0}]
-    assert "and swaps of KV groups" in how_units_were_chosen(plan_of(swaps=swaps))
     assert "Compensation: " in how_units_were_chosen(plan_of(fitted=["a"]))
     healed: dict[str, Any] = {"fitted": ["a"], "healing": [HEALING]}
     assert "Compensation" not in how_units_were_chosen(plan_of(**healed)), "healing alone fits too"
