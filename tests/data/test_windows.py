@@ -131,7 +131,7 @@ def test_tokens_equal_those_of_one_call(
 
 
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
-@pytest.mark.parametrize("documents", [ENGLISH * 20, ["\n".join(ENGLISH * 20)]])
+@pytest.mark.parametrize("documents", [ENGLISH * 20, *([end.join(ENGLISH * 20)] for end in "\n ")])
 def test_only_as_much_text_is_tokenised_as_is_needed(name: str, documents: list[str]) -> None:
     lengths = []
 
@@ -163,3 +163,14 @@ def test_what_windows_do_not_suit_is_read_at_once(is_fast: bool) -> None:
     with small_windows(20):
         ids = first_tokens(tokenizer, ENGLISH, None)  # type: ignore[arg-type]
     assert ids.tolist() == naive_ids(threes, ENGLISH)
+
+
+def test_tokens_that_are_alike_may_begin_elsewhere() -> None:
+    """Tokens of several words: where one begins depends on where the text does."""
+    longer = ["-a", "-a-a", "-a-a-a-a"]
+    merges = [("-", "a"), *((token, token) for token in longer[:-1])]
+    words = Tokenizer(models.BPE({t: place for place, t in enumerate(["-", "a", *longer])}, merges))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+    with small_windows(20):
+        ids = first_tokens(tokenizer, ["-a" * 400], None)
+    assert ids.tolist() == naive_ids(tokenizer, ["-a" * 400])
