@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers.models import BPE
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -186,7 +187,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be "
             f"read ({reason}): add the tokenizer files that belong to it, or fetch it again"
         )
-    return load()
+    tokenizer = load()
+    if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
+        tokenizer.backend_tokenizer.model.dropout = None  # no two calls would give the same tokens
+    return tokenizer
 
 
 def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
