@@ -12,6 +12,7 @@ A path that exists as written is taken whole, even if it holds `=` or `@`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +62,7 @@ class TextSource:
         corpora = find_corpus(self.what), find_corpus(other)
         if any(corpora):
             return corpora[0] == corpora[1]  # wikitext2 has a name on the hub as well
-        return Path(self.what).resolve() == Path(other).resolve()
+        return os.path.realpath(self.what) == os.path.realpath(other)  # of links in a circle too
 
 
 def calibration_sources(
