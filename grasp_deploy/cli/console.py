@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,11 @@ def silence_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when it is imported
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+    show = cache(partial(stderr.print, soft_wrap=True))  # what is read of a text, once
+    handler, logger = logging.Handler(), logging.getLogger("grasp_deploy.data")
+    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
 
 
 def log_to_stderr() -> None:

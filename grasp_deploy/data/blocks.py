@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,10 +17,12 @@ from grasp_deploy.data.files import local_documents
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.data.tokenizing import tokens
 from grasp_deploy.data.windows import first_tokens
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, printable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)  # the command line shows what it says
 
 
 @dataclass(frozen=True)
@@ -138,19 +141,26 @@ def read_documents(
 ) -> list[str]:
     """Read the documents of a corpus or a local file; with a tokenizer, chats by its template.
 
-    Splits are written as in `datasets`: `train`, `train[:900]`, `[10%:20%]`. Raises InputError for
-    a source that is missing, unreadable, not text, empty or out of reach, and for a split or column
-    that it lacks.
+    The log names the column, counts rows that hold nothing, and shows the first words. Splits are
+    written as in `datasets`: `train`, `train[:900]`, `[10%:20%]`. Raises InputError for a source
+    that is missing, unreadable, not text, empty or out of reach, and for a split or column that it
+    lacks.
     """
     what, split, column = source.what, source.split, source.column
     corpus = find_corpus(what)
     if corpus:
-        documents = remote_documents(corpus, what, split or "train", column, tokenizer)
+        column, rows = remote_documents(corpus, what, split or "train", column, tokenizer)
     else:
-        documents = local_documents(Path(what), split, column, tokenizer)
-    if not any(document.strip() for document in documents):
+        column, rows = local_documents(Path(what), split, column, tokenizer)
+    documents = [text for text in rows if text is not None]
+    words = next((text.split(None, 12)[:12] for text in documents if text.strip()), None)
+    if words is None:
         where = f"split {split!r} of {what}" if split else what
         raise InputError(f"{where} is empty: it holds no text; give another file or split")
+    told = f"text: {source.label}" + (f", column {column!r}" if column else "")
+    if empty := len(rows) - len(documents):
+        told += f", {empty} of {len(rows)} rows empty and skipped"
+    logger.info(printable(" ".join(f"{told}: {' '.join(words)[:60]} …".split())))
     return documents
 
 

@@ -42,7 +42,7 @@ def bounded(answer: Callable[[Any], Reply]) -> Iterator[Callable[[Any], Reply]]:
                 _serve(near, far, answer)
             far.close()  # so that the end of the child is the end of the pipe
         try:
-            near.send_bytes(json.dumps(question).encode())
+            near.send_bytes(json.dumps(question, default=str).encode())  # messages hold dates
             return dict(json.loads(near.recv_bytes()))
         except (EOFError, OSError):
             return {"refusal": _ending(child)}

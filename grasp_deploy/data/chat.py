@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.data.bounded import Reply, bounded
@@ -20,29 +22,36 @@ if TYPE_CHECKING:
 
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
 LONGEST_TEXT = 2**20  # characters, beside some for each of the conversation
+TODAY = datetime(2024, 7, 26)  # for templates that print the date: the same text on every day
 
-Write = Callable[[list[object], str], str]  # a conversation, and where it stands, as a text
+Write = Callable[[list[object], str], str | None]  # a conversation, and where it stands, as a text
 
 
 @contextmanager
 def chat_writer(tokenizer: PreTrainedTokenizerBase, *, asks: bool = False) -> Iterator[Write]:
     """A function that writes conversations; its child process starts with the first of them.
 
-    With `asks` the text ends where the model is to answer.
+    With `asks` the text ends where the model is to answer. Mere strings are the user's and the
+    assistant's by turns. Where nothing is said, there is no text.
 
     Raises InputError for a conversation that is none, and for a template that is missing, refuses,
     or does not end.
     """
 
-    def write(conversation: list[object], where: str) -> str:
+    def write(conversation: list[object], where: str) -> str | None:
+        if are_strings(conversation):
+            roles = cycle(("user", "assistant"))
+            conversation = [{"role": next(roles), "content": turn} for turn in conversation]
+        messages = [
+            _message(value, f"{where}, message {place}") for place, value in enumerate(conversation)
+        ]
+        if not any(message["content"] or message.get("tool_calls") for message in messages):
+            return None
         if tokenizer.chat_template is None:
             raise InputError(
                 f"{where} is a conversation, and the model's tokenizer has no chat template to "
                 "write it with; give plain text, or a model that was tuned to chat"
             )
-        messages = [
-            _message(value, f"{where}, message {place}") for place, value in enumerate(conversation)
-        ]
         reply = ask(messages)
         if "text" in reply:
             return str(reply["text"])
@@ -58,22 +67,34 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase, *, asks: bool = False) -> It
 def _written(
     tokenizer: PreTrainedTokenizerBase, asks: bool, messages: list[dict[str, Any]]
 ) -> Reply:
-    text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks))
+    given: dict[str, Any] = {"add_generation_prompt": asks, "strftime_now": TODAY.strftime}
+    text = str(tokenizer.apply_chat_template(messages, tokenize=False, **given))
     if len(text) > LONGEST_TEXT + 8 * len(json.dumps(messages)):
         raise InputError(f"it writes {len(text):,} characters")
     return {"text": text}
+
+
+def are_strings(values: list[Any]) -> bool:
+    """True if a list holds strings alone."""
+    return all(isinstance(value, str) for value in values)
 
 
 def _message(value: object, where: str) -> dict[str, Any]:
     """A message as templates take it; keys that only other messages fill are left out."""
     fields = value if isinstance(value, dict) else {}
     names = ("role", "content") if "role" in fields else ("from", "value")
-    role, content = map(fields.get, names)
-    if not (isinstance(role, str) and role and isinstance(content, str)):
+    role, content, calls = (fields.get(name) for name in (*names, "tool_calls"))
+    if isinstance(content, list):  # of parts, whose texts are lines to vLLM
+        texts: list[Any] = [part.get("text") if isinstance(part, dict) else 0 for part in content]
+        content = "\n".join(texts) if are_strings(texts) else content
+    if content is None and names[1] in fields and not calls:  # beside calls templates look for null
+        content = ""
+    has_content = isinstance(content, str) or (calls and content is None)
+    if not (isinstance(role, str) and role and has_content):
         raise InputError(
             f'{where} is {value!r:.60}, not like {{"role": "user", "content": "…"}} or {{"from": '
             '"human", "value": "…"}; mend that row or name another column'
         )
     known = ("role", "content", "from", "value")
-    more = {name: held for name, held in fields.items() if name not in known and held is not None}
+    more = {n: held for n, held in fields.items() if n not in known and held not in (None, [])}
     return {"role": SPEAKERS.get(role, role), "content": content, **more}

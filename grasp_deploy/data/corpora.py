@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.data.table import parse_split, texts_of
+from grasp_deploy.data.table import Rows, parse_split, texts_of
 from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def remote_documents(
     split: str,
     column: str | None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-) -> list[str]:
-    """The documents of a corpus; InputError if it, its split or its column is missing."""
+) -> Rows:
+    """Column and documents of a corpus; InputError if it, its split or its column is missing."""
     from datasets.exceptions import DatasetsError
 
     check_reachable(source, corpus.address, OFFLINE_WAY)
@@ -90,9 +90,10 @@ def remote_documents(
             f"{source} with split {split!r} cannot be loaded: {first_line(error)}; "
             f"check its name and split, or {OFFLINE_WAY}"
         ) from error
-    texts = texts_of({name: rows[name] for name in rows.column_names}, column, source, tokenizer)
+    columns = {name: rows[name] for name in rows.column_names}
+    column, texts = texts_of(columns, column, source, tokenizer)
     # The lines of Penn Treebank begin and end with a blank, which its loading script stripped.
-    return [text.strip() for text in texts] if source == "ptb" else texts
+    return column, [text and text.strip() for text in texts] if source == "ptb" else texts
 
 
 def _load(corpus: Corpus, split: str) -> Any:

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.data.table import COLUMN_OPTION, Columns, parse_split, slice_bound, texts_of
+from grasp_deploy.data.table import COLUMN_OPTION, Columns, Rows, parse_split, slice_bound, texts_of
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.disk import kind_of, read_text
 
@@ -34,8 +34,8 @@ def local_documents(
     split: str | None,
     column: str | None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-) -> list[str]:
-    """The documents of a file, sliced by `split`; the file counts as its own split `train`.
+) -> Rows:
+    """Column and documents of a file, sliced by `split`; the file counts as its own split `train`.
 
     A row of `.jsonl`, `.json`, `.csv` and `.parquet` is a document; any other file is one. Raises
     InputError for a file that is missing, empty or not of its format, another split's name, a slice
@@ -54,8 +54,8 @@ def local_documents(
             "train[START:STOP] to take some of its rows, or pass the file of that split"
         )
     if has_columns(path):
-        texts = texts_of(_columns(path, column), column, path, tokenizer)
-        return texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
+        column, texts = texts_of(_columns(path, column), column, path, tokenizer)
+        return column, texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
     if column:
         raise InputError(
             f"{path} is plain text and has no columns: leave {COLUMN_OPTION} out, or store the "
@@ -66,7 +66,7 @@ def local_documents(
             f"split {split!r} of {path} is impossible: plain text is one document, read whole; "
             "leave the slice out, or store the documents as .jsonl"
         )
-    return [read_plain_text(path)]
+    return None, [read_plain_text(path)]
 
 
 def read_plain_text(path: Path) -> str:

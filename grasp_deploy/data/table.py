@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from grasp_deploy.data.chat import chat_writer
+from grasp_deploy.data.chat import are_strings, chat_writer
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Columns = Mapping[str, Sequence[object]]
+Rows = tuple[str | None, list[str | None]]  # the column read; the texts, None for nothing
 
 SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 SURROGATE = re.compile("[\ud800-\udfff]")
-CHAT_COLUMNS = ("messages", "conversations")
+CHAT_COLUMNS = ("messages", "conversations", "conversation")  # whose strings are turns
+TEXT_COLUMNS = ("text", "content", *CHAT_COLUMNS, "turns")  # the first of them is read
 COLUMN_OPTION = "--calibration-column (to evaluate: --column)"
 
 
@@ -44,55 +46,55 @@ def texts_of(
     column: str | None,
     source: object,
     tokenizer: PreTrainedTokenizerBase | None = None,
-) -> list[str]:
-    """The strings of `column`, or of the one that is the text where none is named.
+) -> Rows:
+    """The texts of `column`, or of the one that is the text where none is named, and its name.
 
     With a tokenizer, lists of messages are written by its chat template, special tokens included.
-    Messages are `{"role", "content"}` or ShareGPT's `{"from", "value"}`. Raises InputError for a
-    column that is not there, a row that is neither, and a template that is missing or refuses.
+    Messages are `{"role", "content"}`, ShareGPT's `{"from", "value"}` or, in CHAT_COLUMNS, strings.
+    Other lists of strings are joined; without a tokenizer the first is taken, as a prompt. Raises
+    InputError for a column that is not there, any other row, and a template that refuses.
     """
     if column is None:
-        column = _default_column(columns, source)
+        names = TEXT_COLUMNS if tokenizer is not None else ("prompt", *TEXT_COLUMNS)
+        column = _default_column(columns, names, source)
     if column not in columns:
         raise InputError(
             f"{source} has no column {column!r}; its columns are: {', '.join(columns)}; "
             f"name one of them with {COLUMN_OPTION}"
         )
-    texts: list[str] = []
+    texts: list[str | None] = []
+    is_chat = column in CHAT_COLUMNS and tokenizer is not None and tokenizer.chat_template
     with ExitStack() as stack:
         write = stack.enter_context(chat_writer(tokenizer)) if tokenizer is not None else None
         for row, value in enumerate(columns[column]):
             where = f"row {row} (counted from 0) of column {column!r} of {source}"
-            if isinstance(value, list) and write is not None:
-                value = write(value, where)
-            if not isinstance(value, str):
+            if isinstance(value, list):
+                if write is None:
+                    value = next(iter(value), None)
+                elif is_chat or not are_strings(value):
+                    value = write(value, where)
+                else:
+                    value = "\n\n".join(value) or None
+            if not isinstance(value, str | None):
                 raise InputError(
                     f"{where} is {value!r:.40}, not a string; mend that row or name another column "
                     f"with {COLUMN_OPTION}"
                 )
             # JSON can spell halves of surrogate pairs, and no tokenizer takes them.
-            if SURROGATE.search(value):
+            if value and SURROGATE.search(value):
                 value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             texts.append(value)
-    return texts
+    return column, texts
 
 
-def _default_column(columns: Columns, source: object) -> str:
-    if "text" in columns:
-        return "text"
-    for name in CHAT_COLUMNS:
-        if any(_is_conversation(value) for value in columns.get(name, ())):
-            return name
-    strings = [
-        name for name, values in columns.items() if all(isinstance(value, str) for value in values)
-    ]
-    if len(strings) != 1:
-        raise InputError(
-            f"{source} has no column 'text' and {len(strings)} others of strings; its columns "
-            f"are: {', '.join(columns)}; name the one to read with {COLUMN_OPTION}"
-        )
-    return strings[0]
-
-
-def _is_conversation(value: object) -> bool:
-    return isinstance(value, list) and any(isinstance(message, dict) for message in value)
+def _default_column(columns: Columns, names: Sequence[str], source: object) -> str:
+    """The column that is named as texts are and holds something, or the only one."""
+    named = [name for name in names if any(columns.get(name, ()))]
+    if named or len(columns) == 1:
+        return [*named, *columns][0]
+    firsts = (next((v for v in each if v not in (None, "")), None) for each in columns.values())
+    samples = [f"{name} ({first!r:.40})" for name, first in zip(columns, firsts, strict=True)]
+    raise InputError(
+        f"{source} has no column that is named as a text ({', '.join(names)}); its columns "
+        f"are: {', '.join(samples)}; name the one to read with {COLUMN_OPTION}"
+    )

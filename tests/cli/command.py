@@ -126,10 +126,13 @@ def edit_json(path: Path, **changes: object) -> None:
 
 
 def assert_refused(ended: Ended, *words: str) -> None:
-    """Assert exit code 2, nothing on stdout, and one line on stderr that has all these words."""
+    """Assert exit code 2, nothing on stdout, and one line on stderr that has all these words.
+
+    Before it others may say what was read of texts.
+    """
     assert ended.code == 2, (ended.code, ended.stderr)
     assert ended.stdout == ""
-    lines = ended.stderr.splitlines()
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("text: ")]
     assert len(lines) == 1, ended.stderr
     assert lines[0].startswith("error: "), lines[0]
     assert "Traceback" not in lines[0]

@@ -49,17 +49,17 @@ def stream(tmp_path: Path) -> Corpus:
 
 
 def test_splits_are_those_of_datasets(lines: Corpus) -> None:
-    assert remote_documents(lines, "x", "train", None) == [" one <unk> ", " two ", " three "]
-    assert remote_documents(lines, "x", "train[1:]", "text") == [" two ", " three "]
-    assert remote_documents(lines, "x", "test", None) == [" four "]
+    assert remote_documents(lines, "x", "train", None)[1] == [" one <unk> ", " two ", " three "]
+    assert remote_documents(lines, "x", "train[1:]", "text")[1] == [" two ", " three "]
+    assert remote_documents(lines, "x", "test", None)[1] == [" four "]
     # As the loading script of Penn Treebank stripped them.
-    assert remote_documents(lines, "ptb", "train", None) == ["one <unk>", "two", "three"]
+    assert remote_documents(lines, "ptb", "train", None)[1] == ["one <unk>", "two", "three"]
 
 
 def test_a_stream_is_read_from_its_start(stream: Corpus) -> None:
     for split, first, last in (("train", 0, 5), ("train[2:8]", 2, 8), ("train[7:]", 7, 10)):
         expected = [f"document {number}" for number in range(first, last)]
-        assert remote_documents(stream, "c4", split, None) == expected
+        assert remote_documents(stream, "c4", split, None) == ("text", expected)
 
 
 def test_splits_and_columns_that_a_corpus_lacks(lines: Corpus, stream: Corpus) -> None:

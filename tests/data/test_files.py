@@ -43,10 +43,12 @@ def message(path: Path, split: str | None = None, column: str | None = None) -> 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
 def test_rows_are_documents(tmp_path: Path, suffix: str) -> None:
-    """Of the column `text`, the only one of strings, or the named one; the name is no pattern."""
+    """Of the column `text` or the named one, beside others; the name is no pattern."""
     assert read(write(tmp_path / f"corpus[1]*{suffix}", DOCUMENTS)) == DOCUMENTS
     path = write(tmp_path / f"corpus{suffix}", DOCUMENTS, column="body")
-    assert read(path) == read(path, column="body") == DOCUMENTS
+    assert read(path, column="body") == DOCUMENTS
+    words = "named as a text (prompt, text, content, "
+    assert words in message(path) and "id (0), body ('first\\nof two lines')" in message(path)
     words = "has no column 'text'; its columns are: id, body; name one of them with"
     assert words in message(path, column="text")
 
@@ -75,6 +77,7 @@ def test_splits(tmp_path: Path, split: str, kept: slice) -> None:
         ("a.jsonl", '"a"\n\n"b"', ["a", "b"]),  # lines of strings
         ("a.jsonl", '{"text": "2020-01-01"}', ["2020-01-01"]),  # text that looks like a date
         ("a.jsonl", '{"text": "a\\ud83d"}', ["a\ufffd"]),  # half of a surrogate pair
+        ("a.jsonl", '{"text": "a"}\n{"other": "c"}', ["a"]),  # a row without one
         # A column beside the text that changes its type.
         ("a.jsonl", '{"text": "a", "n": 1}\n{"text": "b", "n": "x"}', ["a", "b"]),
         ("a.json", '["a", "b"]', ["a", "b"]),
@@ -92,7 +95,7 @@ def test_csv_numbers_are_text_only_where_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("year,words\n1999,7\n2000,8\n")
     assert read(path, column="year") == ["1999", "2000"]
-    assert "0 others of strings" in message(path)
+    assert "columns are: year (1999), words (7); name the one to read with" in message(path)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
@@ -118,10 +121,11 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 no, not really", "valid parquet: Parquet magic bytes not found"),
         (
             *("a.jsonl", b'{"title": "a", "body": "b", "n": 1}\n'),
-            "has no column 'text' and 2 others of strings; its columns are: title, body, n; name",
+            "its columns are: title ('a'), body ('b'), n (1); name the one to read with --cal",
         ),
         ("a.jsonl", b'{"text": "a"}\n{"text": 7}', "row 1 (counted from 0) of column 'text' of "),
-        ("a.jsonl", b'{"text": "a"}\n{"other": "c"}', "is None, not a string; mend that row"),
+        ("a.jsonl", b'{"text": null, "other": null}', "its columns are: text (None), other (None)"),
+        ("a.jsonl", b'{"text": null}', "is empty: it holds no text; give another"),
     ],
 )
 def test_not_of_its_format(tmp_path: Path, name: str, content: bytes, words: str) -> None:

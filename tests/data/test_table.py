@@ -1,6 +1,8 @@
-"""Conversations: what the template writes is the document, from every kind of file and the hub."""
+"""Columns of texts, and of conversations, which the template writes, from every kind of file."""
 
+import datetime
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from grasp_deploy.data import TextSource, read_blocks, read_token_documents
 from grasp_deploy.data.blocks import read_documents
 from grasp_deploy.data.corpora import Corpus, remote_documents
+from grasp_deploy.data.table import texts_of
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_tokenizer
 
@@ -73,20 +76,99 @@ def test_what_is_tokenised_is_what_the_template_wrote(tmp_path: Path) -> None:
 def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)  # leaves out the look at the host
-    files = {"train": write(tmp_path / "a.parquet", SHAREGPT)}
+    files = {"train": write(tmp_path / "a.parquet", SHAREGPT, "conversations")}
     for streamed in (None, 5):
         corpus = Corpus("parquet", data_files=files, streamed_documents=streamed)
-        assert remote_documents(corpus, "hf:x", "train", None, TOKENIZER) == WRITTEN
+        found = remote_documents(corpus, "hf:x", "train", None, TOKENIZER)
+        assert found == ("conversations", WRITTEN)
 
 
-def test_text_comes_before_conversations_and_these_before_other_strings(tmp_path: Path) -> None:
-    source = write(tmp_path / "a.jsonl", CHATS, text="plain")
-    assert read_documents(TextSource(source), TOKENIZER) == ["plain", "plain"]
-    assert read_documents(TextSource(source, column="messages"), TOKENIZER) == WRITTEN
-    source = write(tmp_path / "b.jsonl", CHATS, source="a name")
-    assert read_documents(TextSource(source), TOKENIZER) == WRITTEN
-    source = write(tmp_path / "c.jsonl", [["no", "messages"]] * 2, body="plain")
-    assert read_documents(TextSource(source), TOKENIZER) == ["plain", "plain"]
+TURNS = ["Why?", "So.", "Oh?"]
+LAYOUTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "text and label": ({"label": "good", "text": "Hi."}, "text", "Hi."),
+    "page": ({"url": "x.org", "content": "Hi.", "title": "A"}, "content", "Hi."),
+    "text and chat": ({"messages": CHATS[0], "text": "Hi."}, "text", "Hi."),
+    "empty text and chat": ({"text": "", "messages": CHATS[0]}, "messages", WRITTEN[0]),
+    "lima": (
+        {"conversations": TURNS, "source": "stackexchange"},
+        *("conversations", "<user>Why?\n<assistant>So.\n<user>Oh?\n"),
+    ),
+    "mt-bench": ({"turns": TURNS, "category": "writing"}, "turns", "Why?\n\nSo.\n\nOh?"),
+    "lmsys": ({"model": "a-7b", "conversation": CHATS[0], "turn": 1}, "conversation", WRITTEN[0]),
+    "ultrachat": ({"prompt": "Hi.", "messages": CHATS[0]}, "messages", WRITTEN[0]),
+    "sharegpt": ({"id": "a1", "conversations": SHAREGPT[0]}, "conversations", WRITTEN[0]),
+    "alone": ({"story": "Hi."}, "story", "Hi."),
+}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_column_that_is_guessed_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, layout: str, suffix: str
+) -> None:
+    row, column, text = LAYOUTS[layout]
+    table, path = pandas.DataFrame([row, row]), tmp_path / f"a\nname{suffix}"
+    if suffix == ".csv":
+        if isinstance(row[column], list):
+            pytest.skip("a CSV holds no lists")
+        table.to_csv(path, index=False)
+    elif suffix == ".parquet":
+        table.to_parquet(path)
+    else:
+        table.to_json(path, orient="records", lines=suffix == ".jsonl")
+    with caplog.at_level(logging.INFO, "grasp_deploy.data"):
+        assert read_documents(TextSource(str(path)), TOKENIZER) == [text, text]
+    words = " ".join(text.split())[:60]
+    assert caplog.messages == [f"text: a name{suffix}, column {column!r}: {words} …"]
+
+
+def test_what_is_no_conversation_needs_no_template(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", [TURNS], "conversations")
+    assert read_documents(TextSource(source), tiny_tokenizer()) == ["Why?\n\nSo.\n\nOh?"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "prompt"),
+    [
+        ({"prompt": "Hi.", "text": "Hi. You."}, "Hi."),
+        ({"turns": TURNS, "category": "writing"}, "Why?"),
+        ({"conversations": TURNS, "source": "wikihow"}, "Why?"),
+    ],
+)
+def test_a_prompt_is_what_comes_first(tmp_path: Path, rows: dict[str, Any], prompt: str) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(rows))
+    assert read_documents(TextSource(str(tmp_path / "a.jsonl"))) == [prompt]
+
+
+CALL = [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]
+PARTS = [{"type": "text", "text": "Hi."}, {"type": "text", "text": "You."}]
+
+
+def test_calls_of_tools_and_parts_are_written_and_rows_of_nothing_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.content is none %}{{ m.tool_calls | tojson }}"
+        "{% else %}<{{ m.content }}{{ m.tool_calls }}>{% endif %}{% endfor %}"
+    )
+    question, said = {"role": "user", "content": PARTS}, {"role": "assistant", "content": "A."}
+    rows = [
+        [question, {"role": "assistant", "content": None, "tool_calls": CALL}],
+        [question, {"role": "assistant", "tool_calls": CALL}],
+        [{**question, "at": datetime.datetime(2026, 1, 1)}, {**said, "tool_calls": []}],
+        [{"role": "user", "content": None}, said],
+        *([], None, [{"role": "user", "content": None}], [{"from": "human", "value": ""}]),
+    ]
+    columns = {"messages": rows, "id": range(len(rows))}
+    written = texts_of(columns, None, "a.parquet", tokenizer)[1]
+    call = json.dumps(CALL)
+    assert written[:4] == [f"<Hi.\nYou.>{call}"] * 2 + ["<Hi.\nYou.><A.>", "<><A.>"]
+    assert written[4:] == [None] * 4
+    source = write(tmp_path / "a.jsonl", [None, *CHATS, []])
+    with caplog.at_level(logging.INFO, "grasp_deploy.data"):
+        assert read_documents(TextSource(source, "train[:3]"), TOKENIZER) == WRITTEN
+    assert "column 'messages', 1 of 3 rows empty and skipped: <user>Hi." in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -95,11 +177,12 @@ def test_text_comes_before_conversations_and_these_before_other_strings(tmp_path
         ([{"role": "user"}], "message 0 is {'role': 'user'}, not like .*; mend that row"),
         ([*CHATS[0], "and so on"], "message 2 is 'and so on', not like"),
         ([{"from": "human", "content": "a"}], "message 0 is "),
+        ([{"role": "user", "content": [{"type": "image"}, *PARTS]}], "message 0 is "),
         (
             [{"role": "tool", "content": "a"}],
             r"is refused by the chat template .*\(no tools here\); mend",
         ),
-        (None, "is None, not a string; mend that row"),
+        (7, "is 7, not a string; mend that row"),
     ],
 )
 def test_what_is_no_conversation(tmp_path: Path, row: Any, words: str) -> None:

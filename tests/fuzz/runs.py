@@ -27,7 +27,9 @@ from tests.fuzz.cases import damaged_world
 from tests.fuzz.world import make_world, run_command
 
 MEMORY_BYTES, FILE_BYTES = 6 * 2**30, 2**28
-PROGRESS = re.compile(r"\S.{0,60} \d+/\d+  in \d+ s.*|warning: .*|wrote .*|verifying.*|drawing")
+PROGRESS = re.compile(
+    r"\S.{0,60} \d+/\d+  in \d+ s.*|warning: .*|text: .*|wrote .*|verifying.*|drawing"
+)
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MORE_CODES = {"verify": (1, 3), "inspect": (1,)}  # wrong, not proven; does not divide
 KEPT = ("half.partial",)  # what a run that failed may leave: it can be resumed
