@@ -82,7 +82,7 @@ def rows_of(
     for calibrator in calibrators:
         with new_workspace(job, work) as workspace:
             other = jobs[calibrator]
-            calibration = replace(job, text=other.text, beginnings=other.beginnings)
+            calibration = replace(job, text=other.text)
             calibrated = FrozenModel(calibration, workspace, on_progress, model)
             scales, norms = learn_scales(calibrated, mask)
             provenance = {
@@ -104,7 +104,7 @@ def variant_name(chooser: str, calibrator: str) -> str:
 
 def new_workspace(job: PreparedRun, work: Path) -> AbstractContextManager[Workspace]:
     """An empty workspace of a run."""
-    return Workspace.open(work / "run", job.config, job.inputs, resume=False, overwrite=True)
+    return Workspace.open(work / "run", job, resume=False, overwrite=True)
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -93,9 +93,7 @@ def _halves(shares: list[float]) -> list[str]:
 
 def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) -> list[Tensor]:
     """`(N,)` masks of the scores alone, without noise, at the start and after even spans."""
-    with Workspace.open(
-        work / "run", job.config, job.inputs, resume=False, overwrite=True
-    ) as workspace:
+    with Workspace.open(work / "run", job, resume=False, overwrite=True) as workspace:
         frozen = FrozenModel(job, workspace, on_progress)
         state = LearningState(initial_scores(frozen)[0], job.gate_schedule.learning_rate)
         masks = [ranking_of(frozen, state.values.detach()).mask.cpu()]

@@ -78,7 +78,6 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
         device=device,
         budget=budget_for(config, shape, device),
         text=Blocks(tokens, TextSource("random tokens"), options.sequences),
-        beginnings=[],
         weight_hashes={},
         text_hash="",
     )
@@ -128,9 +127,7 @@ def stage_rows(
     ):
         job = random_job(options, **changes)
         folder = work / name.replace(", ", "-")
-        with Workspace.open(
-            folder, job.config, job.inputs, resume=False, overwrite=False
-        ) as workspace:
+        with Workspace.open(folder, job, resume=False, overwrite=False) as workspace:
             frozen = FrozenModel(job, workspace, on_progress, model)
             result, seconds, peak = measured(job.device, partial(stage, frozen))
         if name == "criterion":

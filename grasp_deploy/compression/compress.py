@@ -74,10 +74,10 @@ def make_checkpoint(
     output = Path(output)
     by_lead(lambda: refuse_unfinished_family(output))
     by_lead(lambda: refuse_existing(output, overwrite=overwrite or resume))
-    run = prepare(config)
+    run = prepare(config, output if resume else None)
     check_measurable(run)
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
-    with Workspace.open(output, config, run.identity, **options) as workspace:
+    with Workspace.open(output, run, **options) as workspace:
         plan = by_lead(lambda: finished_plan(output, run)) if resume else None
         if plan is None:  # else the run was killed behind its end
             with place_for(output, overwrite, run) as staging:

@@ -55,10 +55,10 @@ def with_own_text(
             step = done * length + more * tokens
             on_progress({"stage": STAGE, "step": step, "steps": len(places) * length})
 
-        order = torch.randperm(len(run.beginnings), generator=generator).tolist()
+        order = torch.randperm(len(run.text.beginnings), generator=generator).tolist()
         written = write_rows(
             model,
-            cycle(run.beginnings[place].tolist() for place in order),
+            cycle(run.text.beginnings[place] for place in order),
             count,
             length,
             ends=end_tokens(model, run.end_token),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,11 @@ from grasp_deploy.checkpoint.read.source import ModelSource, file_state, resolve
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import assigned
-from grasp_deploy.data import (
-    Blocks,
-    beginnings,
-    calibration_sources,
-    places_of,
-    read_calibration,
-)
+from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.record import versions
@@ -55,7 +50,6 @@ class PreparedRun:
     device: torch.device
     budget: Budget
     text: Blocks
-    beginnings: list[Tensor]  # (t,) ids that the model's own texts begin with, if it writes any
     weight_hashes: dict[str, str]  # SHA-256 by file name
     text_hash: str  # SHA-256 of what is given of the text: all but the model's own
     end_token: int | None = None  # with which its tokenizer ends texts
@@ -163,8 +157,11 @@ class PreparedRun:
         return replace(self.scale_schedule, blocks=blocks, epochs=config.epochs)
 
 
-def prepare(config: CompressConfig) -> PreparedRun:
-    """Check everything before weights load; InputError for an unusable model, budget or text."""
+def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
+    """Check everything before weights load; InputError for an unusable model, budget or text.
+
+    The text is the one that an unfinished run of the output `resumed` has read, if one lies there.
+    """
     device = resolve_device(config.device)
     sources = calibration_sources(
         config.calibration, config.calibration_split, config.calibration_column
@@ -177,13 +174,13 @@ def prepare(config: CompressConfig) -> PreparedRun:
     budget = budget_for(config, base.shape, device)
     tokenizer = load_tokenizer(source.directory)
     shape = config.sequence_length, config.sequences
-    text = by_lead(lambda: read_calibration(tokenizer, sources, *shape))
+    saved = by_lead(lambda: resumed and Workspace.saved_text(resumed, config))
+    read = partial(read_calibration, tokenizer, sources, *shape)
+    text = by_lead(lambda: Blocks.unpacked(*saved) if saved else read())
     check_tokens(text.token_ids, base.config)
-    own = [source for source in sources if source.is_own]
-    starts = [ids for each in own for ids in beginnings(tokenizer, each, config.sequence_length)]
-    for ids in starts:
-        check_tokens(ids[None, : config.sequence_length], base.config)  # a row's end cuts it
-    given = [text.token_ids.flatten(), *starts]
+    for ids in text.beginnings:
+        check_tokens(torch.tensor([ids[: config.sequence_length]]), base.config)  # a row cuts it
+    given = [text.token_ids.flatten(), *map(torch.tensor, text.beginnings)]
     run = PreparedRun(
         config,
         source,
@@ -191,19 +188,18 @@ def prepare(config: CompressConfig) -> PreparedRun:
         device,
         budget,
         text,
-        starts,
         _hashes_on_ranks(source.directory),
         hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
         tokenizer.eos_token_id,
         time_budget(config, base.shape),
     )
-    check_sequences(config, len(own), len(run.blocks.train), len(run.blocks.heldout))
+    check_sequences(config, len(text.beginnings), len(run.blocks.train))
     _check_ranks(run)
     return run
 
 
-def check_sequences(config: CompressConfig, own: int, most: int, heldout: int) -> None:
-    """InputError for options that need more own text, more to learn from, or more held out."""
+def check_sequences(config: CompressConfig, own: int, most: int) -> None:
+    """InputError for options that need more own text, or more to learn from."""
     if not own and config.own_temperature != CompressConfig.own_temperature:
         raise InputError(
             f"{assigned(config, 'own_temperature')} has no effect without the model's own text: "

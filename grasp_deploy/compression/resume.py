@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -23,8 +23,12 @@ from grasp_deploy.files.outputs import PLAN_FILE, locked
 from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
 from grasp_deploy.pruning.ranks import from_lead, is_lead, rows_at_lead
 
+if TYPE_CHECKING:
+    from grasp_deploy.compression.prepare import PreparedRun
+
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
+TEXT = "text"  # the first stage, saved before the run counts as begun
 HASHED = ("weights", "calibration tokens", "costs", "model config")
 START_OVER = "start over with --overwrite and without --resume"
 
@@ -55,23 +59,24 @@ class Workspace:
         return (directory / CONFIG_FILE).exists() and not _options_since(directory, config)
 
     @classmethod
+    def saved_text(cls, output: Path, config: CompressConfig) -> StageResult | None:
+        """The text that an unfinished run of exactly this config has read, if one lies there."""
+        begun = cls(_directory(output), config.to_json())
+        is_there = cls.begun_with(output, config) and begun.path(TEXT).exists()
+        return begun._read(TEXT) if is_there else None
+
+    @classmethod
     @contextmanager
     def open(
-        cls,
-        output: Path,
-        config: CompressConfig,
-        inputs: dict[str, Any],
-        *,
-        resume: bool,
-        overwrite: bool,
+        cls, output: Path, run: PreparedRun, *, resume: bool, overwrite: bool
     ) -> Iterator[Workspace]:
         """Hold the workspace of an output: a new one, or with `resume` the one already begun.
 
-        It goes when the block ends well, or with an InputError before any stage was saved. `inputs`
-        identify the run, hashes among them. Raises InputError if an unfinished run is in the way,
-        another process holds the workspace, or, with `resume`, config or inputs have changed.
+        It goes when the block ends well, or with an InputError before any stage was saved. Raises
+        InputError if an unfinished run is in the way, another process holds the workspace, or, with
+        `resume`, config or inputs have changed.
         """
-        directory = _directory(output)
+        directory, config, inputs = _directory(output), run.config, run.identity
         if not is_lead():
             yield cls(directory, "")
             return
@@ -83,12 +88,13 @@ class Workspace:
                 with readable_disk_errors(directory):
                     if not resumes:
                         _clear(directory)
+                        cls(directory, config.to_json()).save(TEXT, *run.text.packed())
                     write_text(directory / INPUTS_FILE, json.dumps(inputs))
                     write_text(directory / CONFIG_FILE, config.to_json())  # last: now it is begun
                 yield cls(directory, json.dumps(inputs) + config.to_json())
                 _remove(directory)
             except InputError:
-                if not any(directory.glob("*.safetensors")):
+                if {path.stem for path in directory.glob("*.safetensors")} <= {TEXT}:
                     _remove(directory)
                 raise
 
@@ -203,7 +209,7 @@ def _remove(directory: Path) -> None:
 
 
 def _holds_others(directory: Path, begun: bool) -> bool:
-    ours = [LOCK_FILE, INPUTS_FILE, "*.incomplete"]
+    ours = [LOCK_FILE, INPUTS_FILE, f"{TEXT}.safetensors", "*.incomplete"]
     if begun:
         ours += [CONFIG_FILE, "*.safetensors"]
     return any(

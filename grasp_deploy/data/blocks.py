@@ -49,6 +49,7 @@ class Blocks:
     source: TextSource
     documents: int
     parts: tuple[Part, ...] = ()  # of several sources; none for a single source
+    beginnings: Sequence[list[int]] = ()  # token ids that the model's own texts begin with, if any
 
     @property
     def running_texts(self) -> list[Tensor]:
@@ -66,6 +67,18 @@ class Blocks:
             "token_ids_sha256": hashlib.sha256(self.token_ids.numpy().tobytes()).hexdigest(),
             **({"parts": [asdict(part) for part in self.parts]} if self.parts else {}),
         }
+
+    def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain values, of which `unpacked` makes the same again."""
+        record = asdict(self)
+        return {"token_ids": record.pop("token_ids")}, record
+
+    @classmethod
+    def unpacked(cls, tensors: dict[str, Tensor], record: dict[str, Any]) -> Blocks:
+        """The sequences that an unfinished run has packed."""
+        logger.info("text: the one that the unfinished run began with")
+        source, parts = TextSource(**record["source"]), [Part(**part) for part in record["parts"]]
+        return cls(tensors["token_ids"], **{**record, "source": source, "parts": tuple(parts)})
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from grasp_deploy.data.blocks import Blocks, Part, read_blocks
 from grasp_deploy.data.files import has_columns
+from grasp_deploy.data.own import beginnings
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.errors import InputError
 
@@ -49,7 +50,10 @@ def read_calibration(
         what=", ".join(f"{source.what}={source.weight:g}" for source in sources),
         split=splits.pop() if len(splits) == 1 else None,
     )
-    return Blocks(mixed, whole, sum(part.documents for part in parts), tuple(parts))
+    own = [source for source in sources if source.is_own]
+    starts = [ids for source in own for ids in beginnings(tokenizer, source, sequence_length)]
+    documents = sum(part.documents for part in parts)
+    return Blocks(mixed, whole, documents, tuple(parts), starts)
 
 
 def own_places(parts: Sequence[Part]) -> Tensor:

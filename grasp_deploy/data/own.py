@@ -6,9 +6,6 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from grasp_deploy.data.blocks import read_documents
 from grasp_deploy.data.chat import chat_writer
 from grasp_deploy.data.corpora import find_corpus
@@ -23,8 +20,8 @@ if TYPE_CHECKING:
 
 def beginnings(
     tokenizer: PreTrainedTokenizerBase, source: TextSource, sequence_length: int | None = None
-) -> list[Tensor]:
-    """Token ids `(t,)` that the model's own texts begin with, for a source `self[:PROMPTS]`.
+) -> list[list[int]]:
+    """Token ids that the model's own texts begin with, for a source `self[:PROMPTS]`.
 
     A tokenizer with a chat template writes prompts by it: those of the file or data set, or a list
     of our own. Any other begins with each prompt as it is, or with the first token of every text.
@@ -40,8 +37,9 @@ def beginnings(
     if asks:
         with chat_writer(tokenizer, asks=True) as write:
             prompts = [
-                write([{"role": "user", "content": prompt}], f"prompt {number} (counted from 0)")
-                for number, prompt in enumerate(prompts)
+                write([{"role": "user", "content": each}], f"prompt {number} (counted from 0)")
+                or ""
+                for number, each in enumerate(prompts)
             ]
     written = [tokens(tokenizer, prompt, add_special_tokens=not asks) for prompt in prompts]
     if source.prompts and sequence_length is not None:
@@ -52,7 +50,7 @@ def beginnings(
                 f"{sequence_length} tokens, and leaves the model too little to write: give shorter "
                 "prompts or a longer --sequence-length"
             )
-    return [torch.tensor(ids) for ids in written if ids] or [_first_token(tokenizer)]
+    return [ids for ids in written if ids] or [[_first_token(tokenizer)]]
 
 
 def _prompts_of(source: TextSource) -> list[str]:
@@ -63,11 +61,11 @@ def _prompts_of(source: TextSource) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _first_token(tokenizer: PreTrainedTokenizerBase) -> Tensor:
+def _first_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that texts begin with: of some families the one that also ends them."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
-            return torch.tensor([token])
+            return int(token)
     raise InputError(
         "the model cannot write its own text to calibrate on, since its tokenizer names no token "
         "that a text begins with: give text alone (--calibration FILE --calibration self=0) or "

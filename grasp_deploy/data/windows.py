@@ -44,7 +44,7 @@ def first_tokens(
         first, ahead = _token_at(window, start) if start else (0, 0)
         last, after = _token_at(window, end) if end < len(text) else (len(found), 0)
         agree = ahead == before and ids[-AGREEING:] == found[:first][-AGREEING:]
-        if first is None or last is None or not agree:
+        if None in (first, last) or not agree:
             return array("q", tokens(tokenizer, JOIN.join(documents)))
         if needed is not None and len(ids) >= needed:
             break
@@ -64,8 +64,9 @@ def _windows(documents: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """Windows of the joined text, and the places in each where its own part starts and ends."""
     text, start, rest = "", 0, _passages(documents)
     while True:
-        first, last = start + WINDOW, max(0, len(text) - OVERLAP)
-        cut = LINE.search(text, first, min(first + WINDOW, last)) or WORD.search(text, first, last)
+        last = max(0, len(text) - OVERLAP)
+        cut = LINE.search(text, start + WINDOW, min(start + 2 * WINDOW, last))
+        cut = cut or WORD.search(text, start + WINDOW, last)
         left = max(0, start - OVERLAP)
         if cut:
             yield text[left : cut.end() + OVERLAP], start - left, cut.end() - left

@@ -29,7 +29,7 @@ def test_a_qwen3_is_trained_and_loads(
     shape = model_shape(read_config(folder / "config.json"))
     assert (shape.family.model_type, len(shape.layers)) == ("qwen3", 8)
     tokenizer = load_tokenizer(folder)
-    assert beginnings(tokenizer, TextSource("self"))[0].tolist() == [tokenizer.bos_token_id]
+    assert beginnings(tokenizer, TextSource("self"))[0] == [tokenizer.bos_token_id]
     weights = load_file(folder / "model.safetensors").values()
     assert {weight.dtype for weight in weights} == {torch.bfloat16}
     assert "exists" in refused("train_small_model", capsys, *options)

@@ -310,9 +310,7 @@ def test_norms_carry_their_scales(
 def test_what_is_distilled_is_the_dense_model(quick: CompressConfig, tmp_path: Path) -> None:
     """Whatever columns are refitted at present; those stay in place behind it."""
     run = prepare(replace(quick, **COMPENSATED, compensation=True))
-    with Workspace.open(
-        tmp_path / "out", run.config, run.identity, resume=False, overwrite=False
-    ) as workspace:
+    with Workspace.open(tmp_path / "out", run, resume=False, overwrite=False) as workspace:
         frozen = FrozenModel(run, workspace, lambda row: None)
         ids = run.blocks.heldout[:1]
         dense = frozen.dense_logits(ids)

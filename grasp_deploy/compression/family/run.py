@@ -57,14 +57,14 @@ def compress_family(
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     names = [member_name(keep) for keep in config.family]
     old = by_lead(lambda: check_family_place(output, names, **options))
-    run = prepare(config)
+    run = prepare(config, output if resume else None)
     members = {
         name: run_of(run, member, turn)
         for turn, (name, member) in enumerate(zip(names, member_configs(config), strict=True))
     }
     by_lead(lambda: check_room(output, sum(each.predicted_bytes for each in members.values())))
     try:
-        with Workspace.open(output, config, run.identity, **options) as workspace:
+        with Workspace.open(output, run, **options) as workspace:
             finished = {
                 name: by_lead(partial(_finished, output / name, member, resume, overwrite))
                 for name, member in members.items()

@@ -131,7 +131,7 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
         memory = parse_bytes(device_memory, "--device-memory")
     on_gpu = device.type == "cuda" or device_memory is not None
     case, pruned = case_of(config, shape, on_gpu)
-    check_sequences(config, case.own_sequences, case.train, case.heldout)
+    check_sequences(config, case.own_sequences, case.train)
     rates = None
     if on_gpu == (device.type == "cuda"):
         rates = measured_rates(case.torch_dtype, device)

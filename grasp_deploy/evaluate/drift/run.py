@@ -112,7 +112,7 @@ def _prompts(
         settings.prompts, column=settings.column, option="--prompts", evaluates=False
     )
     asked = replace(source, what=f"{OWN}:{source.what}")  # read as those of own text
-    prompts = [ids.tolist() for ids in beginnings(tokenizer, asked)]
+    prompts = beginnings(tokenizer, asked)
     longest = max(map(len, prompts))
     for model in models:
         positions = positions_at(model.path)
