@@ -23,7 +23,8 @@ from safetensors.torch import load_file
 
 from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.checkpoint.read.validate import read_stored_model
-from tests.fuzz.cases import damaged_world
+from grasp_deploy.engine.serve import free_port
+from tests.fuzz.cases import CASES, damaged_world
 from tests.fuzz.world import make_world, run_command
 
 MEMORY_BYTES, FILE_BYTES = 6 * 2**30, 2**28
@@ -66,7 +67,6 @@ def in_fork(work: Callable[[], object], folder: Path, seconds: float) -> int | N
 
 def _work(work: Callable[[], Any], folder: Path) -> NoReturn:
     """Run in the fork, with output in files beside the folder, and never return."""
-    code = 1
     os.setsid()
     os.chdir(folder)
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -75,6 +75,11 @@ def _work(work: Callable[[], Any], folder: Path) -> NoReturn:
     for limit, size in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_FSIZE, FILE_BYTES)):
         resource.setrlimit(limit, (size, size))
     os.execve = _started  # type: ignore[assignment]
+    _end_with(work)
+
+
+def _end_with(work: Callable[[], Any]) -> NoReturn:
+    code = 1
     try:
         code = work() or 0
     except BaseException:
@@ -107,7 +112,7 @@ def fuzz_once(name: str, number: int, world: Path, limit_seconds: float) -> Ende
         shutil.copytree(world, place, symlinks=True)
         arguments = damaged_world(name, place, draw)
         before, began = contents(place), time.monotonic()
-        code = in_fork(lambda: _checked_run(arguments), place, limit_seconds)
+        code = in_fork(lambda: _checked_run(arguments, CASES[name].check), place, limit_seconds)
         seconds = time.monotonic() - began
         stdout, stderr = (
             Path(folder, stream).read_text(encoding="utf-8", errors="surrogateescape")
@@ -118,11 +123,32 @@ def fuzz_once(name: str, number: int, world: Path, limit_seconds: float) -> Ende
         return Ended(arguments, -1 if code is None else code, seconds, stdout, stderr, fault)
 
 
-def _checked_run(arguments: list[str]) -> int:
+def _on_ranks(arguments: list[str]) -> int:
+    """The command in two processes as torchrun's, the second in `other`; the first exit code."""
+    started = {"TORCHELASTIC_RUN_ID": "fuzz", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    port, ranks = str(free_port()), []
+    for rank, folder in enumerate((".", "other")):
+        ranks.append(os.fork())
+        if ranks[rank] == 0:
+            os.environ |= {**started, "MASTER_PORT": port, "RANK": str(rank)}
+            os.chdir(folder)
+            _end_with(lambda: run_command(arguments))
+    first, status = os.wait()
+    if status:  # as torchrun does
+        os.kill(sum(ranks) - first, signal.SIGKILL)
+    last = os.wait()[1]
+    return os.waitstatus_to_exitcode(status or last)
+
+
+def _checked_run(arguments: list[str], check: Callable[[], None]) -> int:
     """The command, and, if it says that it wrote a checkpoint, a look at that; in the fork."""
-    code, out = run_command(arguments), Path("out")
-    if code == 0 and (out / "plan.grasp").exists():
+    run = _on_ranks if Path("other").exists() else run_command
+    code, out = run(arguments), Path("out")
+    if code == 0:
         try:
+            check()
+            if not (out / "plan.grasp").exists():
+                return 0
             load_plan(out / "plan.grasp")
             files = set(read_stored_model(out).files.values())
             weights = [tensor for file in files for tensor in load_file(file).values()]

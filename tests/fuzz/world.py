@@ -9,13 +9,14 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from pyarrow import Table, parquet
 
 from grasp_deploy.cli.app import main
 from tests.bench.records import kv_record, memory_record, model, serve_record, throughput_record
 from tests.evaluate.tasks.task_records import task_record
 from tests.evaluate.tasks.tiny_tasks import write_items
-from tests.tiny import save_tiny
+from tests.tiny import STEMS, save_tiny
 
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
@@ -35,6 +36,7 @@ COMMANDS = {
     name: command.split()
     for name, command in {
         "compress": "compress model -o out --keep 0.6 --calibration {text}",
+        "text": "compress model -o out --keep 0.6 --calibration text.txt",
         "grasp": "compress model -o out --keep 0.6 --calibration {text} --method grasp",
         "resume": "compress model -o half --keep 0.6 --calibration text.txt --resume",
         "replace": "compress model -o pruned --keep 0.7 --calibration text.txt --overwrite",
@@ -86,6 +88,8 @@ def make_world(folder: Path) -> None:
     (folder / "model/model.safetensors").unlink()
     dense.save_pretrained(folder / "model", max_shard_size="10KB")  # with an index
     (folder / "model/chat_template.jinja").write_text(TEMPLATE)
+    for family in STEMS:  # whose tokenizers may get tokens of their own
+        save_tiny(family, folder / "families" / family, dtype=torch.bfloat16, vocab_size=300)
     _write_texts(folder)
     models = [model("dense", num_hidden_layers=3), model("pruned", 0.5, num_hidden_layers=3)]
     for make in (throughput_record, memory_record, kv_record, serve_record):
