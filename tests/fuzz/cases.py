@@ -28,7 +28,7 @@ TEMPLATES = (
     *("{% include 'x' %}", LOOPS, "{{ ''.__class__.__mro__ }}", "{% for", "", RED, "{{ 1/0 }}"),
     *("{{ messages | tojson * 99999 }}", "{{ '%9999999999d' % 1 }}", "{{ messages|batch(0) }}"),
 )
-RANKED = ("model/*.safetensors", "model/config.json", "text.txt")
+RANKED = ("model/*1-of-*", "model/config.json")  # the lead reads the text for all
 ODD_WORDS = (*WORDS["values"], RED, "9" * 400, "")
 
 

@@ -24,7 +24,7 @@ STATED: dict[str, Any] = {  # keys, and values of one of them
 }
 LISTS, LABELS = ("conversations", "turns", "messages", "chat"), ("source", "id", "label", "title")
 TURNS = ("", "role user content", "from human value")  # strings, or messages
-CHANGES = {".json": (b"1e-06", b"1e-02"), ".txt": (b"qu", b"Qu"), ".safetensors": (b"\n", b"\v")}
+CHANGES = {".json": (b"1e-06", b"1e-02"), ".safetensors": (b"\n", b"\v")}
 
 
 def state(path: Path, draw: Random) -> None:
@@ -66,7 +66,7 @@ def text_is_read() -> None:
 
 def part_ranks(path: Path, draw: Random) -> None:
     """Give a second rank files of its own in `other`, with one of them changed, or none."""
-    world = path.parent if path.suffix == ".txt" else path.parents[1]
+    world = path.parents[1]
     shutil.copytree(world / "model", world / "other/model")
     shutil.copy(world / "text.txt", world / "other")
     if draw.random() < 0.8:
