@@ -71,10 +71,13 @@ def _join(config: CompressConfig, running: Mapping[str, Any]) -> Store:
         )
     try:
         store, rank, size = next(rendezvous("env://", timeout=JOINING))
+        store.set(f"joined/{rank}", "")  # one that has ended with exit code 0 never does this
+        store.wait([f"joined/{number}" for number in range(size)], JOINING)
     except (ValueError, dist.DistError) as error:
         raise InputError(
-            f"the other processes cannot be joined ({first_line(error)}): start the command with "
-            "torchrun, or unset TORCHELASTIC_RUN_ID to run it in one process"
+            f"the other processes cannot be joined ({first_line(error)}): look if one has ended, "
+            "start the same command with torchrun everywhere, or unset TORCHELASTIC_RUN_ID to run "
+            "it in one process"
         ) from error
     if on_gpu:
         local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -84,27 +87,12 @@ def _join(config: CompressConfig, running: Mapping[str, Any]) -> Store:
                 f"--nproc-per-node {gpus}, or --device cpu"
             )
         torch.cuda.set_device(local)
-    _wait_for_all(store, rank, size)
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size)
     _check_same(config.as_dict(), running)
     if rank:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  open to the end
     return store
-
-
-def _wait_for_all(store: Store, rank: int, size: int) -> None:
-    """Raise InputError for a process that never comes here: torchrun does not mind exit code 0."""
-    store.set(f"joining {rank}", "")
-    latest = time.monotonic() + JOINING.total_seconds()
-    for number in range(size):
-        while not store.check([f"joining {number}"]):
-            time.sleep(0.1)  # hears signals, unlike a wait of the store's
-            if time.monotonic() > latest:
-                raise InputError(
-                    f"process {number} did not join within {JOINING.seconds} s of process {rank}: "
-                    "look at what it printed, and give every machine the same command"
-                )
 
 
 def _check_same(config: dict[str, Any], running: Mapping[str, Any]) -> None:

@@ -169,8 +169,8 @@ def _refuse(output: Path, overwrite: bool) -> None:
                 f"the output {output} exists: name another folder, or replace it with --overwrite"
             )
         stated = manifest_of(output)
-        known = {*stated, MANIFEST_FILE} if stated else set()
-        known |= {path.name for path in output.glob(".*.incomplete")}  # left by a killed new card
+        left = {path.name for path in output.glob(".*.incomplete")}  # by a killed new card
+        known = {*stated, MANIFEST_FILE, *left} if stated else set()
         foreign = sorted(p.name for p in output.iterdir() if p.name not in known or p.is_dir())
     if foreign:
         raise InputError(

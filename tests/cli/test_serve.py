@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.checkpoint.read.source import file_hashes
+from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.cli.compress import default_output, is_done
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
@@ -94,9 +94,9 @@ def test_up_makes_verifies_and_serves(
 
     def counted(*arguments: Any, **options: Any) -> Any:
         prepared.append(arguments)
-        return file_hashes(*arguments, **options)
+        return resolve_model(*arguments, **options)
 
-    monkeypatch.setattr("grasp_deploy.compression.prepare.file_hashes", counted)
+    monkeypatch.setattr("grasp_deploy.compression.prepare.resolve_model", counted)
     command: tuple[str | Path, ...] = ("up", tiny_folder, "-o", "out", *TEXT, *SHORT)
     assert grasp_deploy(*command).code == 0
     assert "already the result" in grasp_deploy(*command).stderr

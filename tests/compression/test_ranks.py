@@ -221,7 +221,7 @@ def test_a_process_that_never_joins_is_told_of(tmp_path: Path) -> None:
     words = compressed(tmp_path / "model", tmp_path / "out")[1:]
     run = torchrun(2, sys.executable, "-c", IMPATIENT, *words, started_by="--no-python")
     code, printed = ended(run)
-    assert code == 1 and "error: process 1 did not join within 2 s of process 0" in printed
+    assert code == 1 and "look if one has ended" in printed
 
 
 def test_processes_that_torchrun_did_not_start_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import uuid
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -131,9 +132,8 @@ def weight_hash(path: Path) -> str:
 
 def file_state(path: Path) -> tuple[str | int, ...]:
     """Machine, place, size and time of a file: equal for processes that see the same one."""
-    boot, state = Path("/proc/sys/kernel/random/boot_id"), path.stat()
-    place = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
-    return (socket.gethostname(), boot.read_text(encoding="ascii"), *place)
+    state, machine = path.stat(), (socket.gethostname(), uuid.getnode())
+    return (*machine, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 @cache
