@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, LlamaModel, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from grasp_deploy.pruning.layout import device_of
+
+# The name of the cache in a forward pass, going in and coming out.
+CACHE = "cache" if "cache" in signature(LlamaModel.forward).parameters else "past_key_values"
 
 
 class PreallocatedLayer(DynamicLayer):

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from grasp_deploy.checkpoint.cache import CACHE
 from grasp_deploy.checkpoint.limits import Platform, check_vllm_runs
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_checked, with_weights
@@ -247,8 +248,8 @@ def greedy_tokens(model: nn.Module, prompts: Tensor, new_tokens: int) -> Tokens:
     ids = prompts.to(next(model.parameters()).device)
     cache, chosen = None, []
     for _ in range(new_tokens):
-        output = _outputs(model, ids, past_key_values=cache, use_cache=True)
-        cache, ids = output.past_key_values, output.logits[:, -1:].argmax(-1)
+        output = _outputs(model, ids, use_cache=True, **{CACHE: cache})
+        cache, ids = output[CACHE], output.logits[:, -1:].argmax(-1)
         chosen.append(ids)
     return torch.cat(chosen, dim=1).tolist()
 

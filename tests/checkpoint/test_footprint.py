@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from grasp_deploy.checkpoint.cache import CACHE
 from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.read.validate import read_stored_model
@@ -36,7 +37,7 @@ def test_kv_bytes_are_those_of_a_filled_cache(tmp_path: Path) -> None:
     dense = tiny_model("qwen3")
     pruned = slice_by_hand(dense, random_kept(dense.config))
     pruned.save_pretrained(tmp_path)
-    cache = pruned(torch.arange(7)[None]).past_key_values
+    cache = pruned(torch.arange(7)[None])[CACHE]
     held = sum(t.numel() * t.itemsize for layer in cache.layers for t in (layer.keys, layer.values))
     shape = model_shape(read_config(tmp_path))
     assert footprint(shape).kv_bytes_per_token * 7 == held

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from grasp_deploy.checkpoint.cache import CACHE
 from grasp_deploy.checkpoint.read.loading import load_checked, random_model
 from grasp_deploy.engine.child import answer_requests
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
@@ -119,7 +120,7 @@ def weight_bytes(model: PreTrainedModel) -> int:
 
 def kv_bytes(output: Any) -> int:
     """Bytes of the tensors that the KV cache holds on to."""
-    layers = output.past_key_values.layers
+    layers = output[CACHE].layers
     tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from grasp_deploy.bench.throughput.timing import LoadedModel, Prompts, Timing, throughput_answers
-from grasp_deploy.checkpoint.cache import empty_cache
+from grasp_deploy.checkpoint.cache import CACHE, empty_cache
 from grasp_deploy.checkpoint.read.loading import load as load_weights
 from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
 from grasp_deploy.engine.child import answer_requests
@@ -82,7 +82,7 @@ def _prefill_and_decode(model: PreTrainedModel, prompts: Prompts, new_tokens: in
 
 def _next_tokens(model: PreTrainedModel, tokens: Tensor, cache: Cache) -> Tensor:
     """The likeliest continuation of each sequence, `(B, 1)`; the cache grows by `tokens`."""
-    output = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    output = model(input_ids=tokens, use_cache=True, logits_to_keep=1, **{CACHE: cache})
     likeliest: Tensor = output.logits.argmax(dim=-1)
     return likeliest
 

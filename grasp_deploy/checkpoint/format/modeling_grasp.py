@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.llama import modeling_llama as llama
@@ -81,19 +80,20 @@ class NarrowLayersMixin:
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.LongTensor | None = None,
-        past_key_values: Cache | None = None,
+        *,
         inputs_embeds: torch.FloatTensor | None = None,
-        use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Run the stock forward; vLLM cannot save a graph compiled of that one, it is decorated."""
+        """Run the stock forward; vLLM cannot save a graph compiled of that one, it is decorated.
+
+        vLLM asks for the names of the tensors. That of the cache is not here: it is
+        `past_key_values` up to transformers 5.23, and `cache` after that.
+        """
         return super(NarrowLayersMixin, self).forward(  # type: ignore[misc]
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
             **kwargs,
         )
 

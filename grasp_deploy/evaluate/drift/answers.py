@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.cache import empty_cache
+from grasp_deploy.checkpoint.cache import CACHE, empty_cache
 from grasp_deploy.files.progress import OnCount
 
 PROMPTS_AT_ONCE = 16
@@ -65,7 +65,7 @@ def _answer(
     cache = empty_cache(model, len(prompts), max(map(len, prompts)) + most_tokens)
     while True:
         output = model(
-            input_ids=ids.to(model.device), past_key_values=cache, use_cache=True, logits_to_keep=1
+            input_ids=ids.to(model.device), use_cache=True, logits_to_keep=1, **{CACHE: cache}
         )
         likeliest = output.logits[:, -1].argmax(-1).tolist()
         open_rows = False

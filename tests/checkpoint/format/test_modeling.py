@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaModel, PreTrainedModel
 from transformers.utils import logging
 
 from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
@@ -154,6 +154,22 @@ def test_attention_implementation_set_later_reaches_every_layer() -> None:
     assert [weights.shape[1] for weights in outputs.attentions] == [4, 2, 2]
     assert len(outputs.hidden_states) == 4
     assert (outputs.logits - before).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_the_cache_reaches_the_stock_forward_under_the_name_that_it_has(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[dict[str, object]] = []
+    monkeypatch.setattr(LlamaModel, "forward", lambda self, **given: received.append(given))
+    backbone: Any = pruned_variant("llama").model
+    backbone(IDS, use_cache=True, **{name: "held"})
+    (given,) = received
+    assert given.pop("input_ids") is IDS
+    set_ones = {key: value for key, value in given.items() if value is not None}
+    assert set_ones == {"use_cache": True, name: "held"}
+    # transformers warns of the other name, wherever it is given at all.
+    assert not given.keys() & ({"past_key_values", "cache"} - {name})
 
 
 def test_gradients_flow_with_checkpointing() -> None:
