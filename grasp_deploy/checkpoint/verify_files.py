@@ -12,10 +12,13 @@ from grasp_deploy.checkpoint.read.folder import INDEX_FILE, listed
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import index_of
 from grasp_deploy.checkpoint.write.sidecar_files import (
+    TOKENIZER_CONFIG,
     carried_over,
     configs,
     pruned_config,
     remote_code,
+    tokenizer_config,
+    traits_of,
 )
 from grasp_deploy.files.disk import kind_of, sha256, staged_at
 from grasp_deploy.files.json_files import as_json, read_json
@@ -83,13 +86,16 @@ def check_sidecar_files(pruned: StoredModel, plan: Plan, base: StoredModel | Non
     if base is not None:
         config = pruned_config(base.config, pruned_shape(plan, base.shape))
     copies = carried_over(directory if base is None else base.directory)
-    checked = [_check_index(pruned), *configs(plan, config), *copies, *CODE]
+    checked = {_check_index(pruned), *configs(plan, config), *copies, *CODE}
     unlike = [f"{name} is not this release's code, byte for byte" for name in _unlike(pruned, CODE)]
     for name, expected in configs(plan, config).items():
-        unlike += _check_config(directory / name, expected)
+        unlike += _check_config(name, _parsed(directory / name), expected)
     unlike += _check_copies(pruned, copies)
+    if base is not None:
+        unlike += _check_tokenizer(directory, base.directory)
     weights = {path.name for path in pruned.files.values()}
-    foreign = sorted(manifest_of(directory).keys() - {*checked, *weights, PLAN_FILE, *WITNESSES})
+    known = {*checked, *weights, TOKENIZER_CONFIG, PLAN_FILE, *WITNESSES}
+    foreign = sorted(manifest_of(directory).keys() - known)
     _raise_doubts(plan, unlike, foreign, listed(copies) if base is None else "")
     told = [name for name in WITNESSES if (directory / name).is_file()]
     detail = f"{len(checked)} files beside the weights are what an export of the plan writes"
@@ -128,9 +134,9 @@ def _check_index(pruned: StoredModel) -> str:
     return INDEX_FILE
 
 
-def _check_config(path: Path, expected: dict[str, Any]) -> list[str]:
+def _check_config(file: str, found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
     """Compare a config with the one that an export writes; what only one of them has, in words."""
-    found, whose = _parsed(path), f"{path.name} is not what an export of the plan writes: its"
+    whose = f"{file} is not what an export of the plan writes: its"
     for name in sorted(found.keys() & expected.keys()):
         if as_json(found[name]) != as_json(expected[name]):
             raise Difference(f"{whose} {name}")
@@ -140,12 +146,23 @@ def _check_config(path: Path, expected: dict[str, Any]) -> list[str]:
 
 def _check_copies(pruned: StoredModel, wanted: dict[str, Path]) -> list[str]:
     """Compare the files that come from the base model; those that are missing, in words."""
-    if surplus := sorted(carried_over(pruned.directory).keys() - wanted.keys()):
+    wanted = {name: path for name, path in wanted.items() if name != TOKENIZER_CONFIG}
+    if surplus := sorted(carried_over(pruned.directory).keys() - {*wanted, TOKENIZER_CONFIG}):
         raise Difference(f"{surplus[0]} is there and the base model has no such file")
     unlike = _unlike(pruned, wanted)
     if changed := [name for name in unlike if (pruned.directory / name).is_file()]:
         raise Difference(f"{changed[0]} is not the base model's, byte for byte")
     return [f"{name} is missing, and would be the base model's" for name in unlike]
+
+
+def _check_tokenizer(directory: Path, base: Path) -> list[str]:
+    """Compare a tokenizer with the base model's by what it does, and its config, in words."""
+    found, wanted = traits_of(directory), traits_of(base)
+    if other := [trait for trait in wanted if found.get(trait) != wanted[trait]]:
+        raise Difference(f"the tokenizer has other {other[0]} than the base model's: export again")
+    expected = tokenizer_config(base, wanted)
+    expected.pop("auto_map", None)
+    return _check_config(TOKENIZER_CONFIG, tokenizer_config(directory, found), expected)
 
 
 def _unlike(pruned: StoredModel, wanted: dict[str, Path]) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.data.bounded import Reply, bounded
 from grasp_deploy.errors import InputError, first_line
@@ -22,19 +24,34 @@ SAMPLE = 2 * (
 MOST_PER_CHARACTER = 16  # tokens; four bytes, or what Unicode's normal forms make of one
 
 
-def unusable(load: Callable[[], PreTrainedTokenizerBase]) -> str | None:
-    """The reason why a tokenizer cannot be loaded and used, found in a child; None if it can."""
+def traits(load: Callable[[], PreTrainedTokenizerBase]) -> Reply:
+    """What its users see of a tokenizer, tried in a child: equal traits are the same tokenizer.
 
-    def tried(sample: str) -> Reply:
-        tokenizer = load()
-        ids = tokenizer(sample, add_special_tokens=False, verbose=False)["input_ids"]
-        for length, what in ((len(ids), "tokens"), (len(tokenizer.decode(ids)), "characters")):
-            if length > MOST_PER_CHARACTER * len(sample):
-                raise InputError(f"it makes {length:,} {what} of {len(sample)} characters")
-        return {"refusal": None}
+    One that cannot be loaded and used has a "refusal", the reason.
+    """
+    loaded = cache(load)
+
+    def tried(what: str) -> Reply:
+        tokenizer: Any = loaded()
+        if what == "chat":
+            asked = [{"role": "user", "content": SAMPLE}]
+            return {"text": tokenizer.apply_chat_template(asked, tokenize=False)}
+        added = " a ".join(sorted(tokenizer.get_added_vocab()))
+        ids = [tokenizer(text, verbose=False)["input_ids"] for text in (SAMPLE, added)]
+        made = {"tokens": len(ids[0]), "characters": len(tokenizer.decode(ids[0]))}
+        for unit, length in made.items():
+            if length > MOST_PER_CHARACTER * len(SAMPLE):
+                raise InputError(f"it makes {length:,} {unit} of {len(SAMPLE)} characters")
+        rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else ""
+        return {
+            "class": type(tokenizer).__name__,
+            "tokens": ids,
+            "rules": sha256(rules.encode()).hexdigest(),
+            "templates": tokenizer.chat_template,
+        }
 
     with bounded(tried) as ask:
-        return ask(SAMPLE)["refusal"]
+        return {**ask("text"), "chat": ask("chat")}
 
 
 def tokens(

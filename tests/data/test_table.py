@@ -101,16 +101,21 @@ LAYOUTS: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "suffix"),
+    [
+        (layout, suffix)
+        for layout, (row, column, _) in LAYOUTS.items()
+        for suffix in (".jsonl", ".json", ".csv", ".parquet")
+        if suffix != ".csv" or isinstance(row[column], str)  # a CSV holds no lists
+    ],
+)
 def test_the_column_that_is_guessed_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, layout: str, suffix: str
 ) -> None:
     row, column, text = LAYOUTS[layout]
     table, path = pandas.DataFrame([row, row]), tmp_path / f"a\nname{suffix}"
     if suffix == ".csv":
-        if isinstance(row[column], list):
-            pytest.skip("a CSV holds no lists")
         table.to_csv(path, index=False)
     elif suffix == ".parquet":
         table.to_parquet(path)

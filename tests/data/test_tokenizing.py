@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from grasp_deploy.data import bounded
-from grasp_deploy.data.tokenizing import SAMPLE, readable_failures, tokens, unusable
+from grasp_deploy.data.tokenizing import SAMPLE, readable_failures, tokens, traits
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_tokenizer
 
@@ -68,7 +68,7 @@ def test_tokenizers_that_are_refused(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(bounded, "PATIENCE_SECONDS", 0.5 if "within" in words else 60.0)
-    assert words in str(unusable(loading(**parts)))
+    assert words in traits(loading(**parts))["refusal"]
     assert capfd.readouterr().err == ""
 
 
@@ -80,16 +80,16 @@ def test_one_that_takes_all_memory_or_ends_the_process(monkeypatch: pytest.Monke
     monkeypatch.setattr(bounded, "MEMORY_BYTES", 2**25)
     monkeypatch.setattr(bounded, "PATIENCE_SECONDS", 60.0)
     for load in (loading(normalizer=doubled(40)), ended):
-        assert unusable(load) == "it ended the process that it ran in"
+        assert traits(load)["refusal"] == "it ended the process that it ran in"
 
 
 def test_a_good_one_is_passed() -> None:
-    assert unusable(loading()) is None and 400 <= len(SAMPLE) <= 800
+    assert "refusal" not in traits(loading()) and 400 <= len(SAMPLE) <= 800
 
 
 def test_a_panic_on_one_text_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     load = loading(pre_tokenizer=cut(r"(z+z?)+\d$"))
-    assert unusable(load) is None
+    assert "refusal" not in traits(load)
     with pytest.raises(InputError, match=r"cannot read this text \(PanicException: Onig.*: put"):
         tokens(load(), "z" * 60)
     assert tokens(load(), "zz") == tokens(tiny_tokenizer(), "zz")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from grasp_deploy.checkpoint.format.shapes import (
 )
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, refuse_quantised
-from grasp_deploy.data.tokenizing import unusable
+from grasp_deploy.data.tokenizing import traits
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.sizes import format_bytes
 
@@ -42,6 +41,8 @@ ALSO_DECLARED = {
     *("torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"),
     *("original_max_position_embeddings", "per_layer_config", "quantization_config"),
 }
+# Never code nor Mistral's own format: `engine.flags.FORMAT` tells vLLM the same.
+TOKENIZERS = {"local_files_only": True, "trust_remote_code": False, "mistral_format": False}
 STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
 
 
@@ -179,15 +180,23 @@ def random_model(
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a folder once `read_folder` has passed it; InputError if none works."""
     read_folder(directory)  # transformers reads config.json for a tokenizer as well
-    load: Callable[[], Tokenizer] = partial(
-        AutoTokenizer.from_pretrained, directory, local_files_only=True, trust_remote_code=False
-    )
-    if reason := unusable(load):  # one that takes all time or memory takes it at loading already
+    tokenizer_traits(directory)  # one that takes all time or memory takes it at loading already
+    return _tokenizer_of(directory)
+
+
+def tokenizer_traits(directory: Path) -> dict[str, Any]:
+    """What the users of a folder's tokenizer see, as `traits` says; InputError if none works."""
+    found = traits(partial(_tokenizer_of, directory))
+    if reason := found.get("refusal"):
         raise InputError(
             f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be "
             f"read ({reason}): add the tokenizer files that belong to it, or fetch it again"
         )
-    tokenizer = load()
+    return found
+
+
+def _tokenizer_of(directory: Path) -> Tokenizer:
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(directory, **TOKENIZERS)
     if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
         tokenizer.backend_tokenizer.model.dropout = None  # no two calls would give the same tokens
     return tokenizer

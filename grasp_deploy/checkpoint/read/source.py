@@ -28,6 +28,7 @@ CARRIED_OVER = (  # what a checkpoint has as it is in its base model
     "NOTICE*",
     "USE_POLICY*",
 )
+NAMED_TEMPLATES = "additional_chat_templates/*.jinja"
 # Never pickled weights, which can run code, and never Python files.
 WANTED = (
     "*.safetensors",
@@ -37,8 +38,10 @@ WANTED = (
     PLAN_FILE,
     "README.md",  # its licence and language go into the card of what is cut from it
     *CARRIED_OVER,
+    NAMED_TEMPLATES,
 )
-UNWANTED = ("*/*", "*.py", "*.bin", "consolidated*")  # subfolders; Mistral's second copy
+# Subfolders, whose files end otherwise than in .jinja; Mistral's second copy.
+UNWANTED = ("*/*[!a]", "*.py", "*.bin", "consolidated*")
 REFUSALS = {  # by the name of huggingface_hub's error; the first that fits counts
     "HFValidationError": "that is neither a folder here nor a hub id: name one of them",
     "GatedRepoError": (

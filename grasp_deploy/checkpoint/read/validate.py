@@ -203,9 +203,13 @@ def _quantised(model: StoredModel, tensors: dict[str, StoredTensor]) -> StoredMo
     return replace(model, shape=shape, files=files)
 
 
+def holds_tokenizer(directory: Path) -> bool:
+    return any((directory / name).is_file() for name in TOKENIZER_FILES)
+
+
 def check_tokenizer(directory: Path) -> None:
     """InputError if the folder holds no tokenizer."""
-    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+    if not holds_tokenizer(directory):
         raise InputError(
             f"{directory} holds no tokenizer ({', '.join(TOKENIZER_FILES)}): "
             "copy the tokenizer files of the base model into it"

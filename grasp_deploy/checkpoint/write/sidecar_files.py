@@ -9,24 +9,64 @@ from typing import Any
 import grasp_deploy.checkpoint.format as package
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.checkpoint.read.source import CARRIED_OVER
-from grasp_deploy.files.json_files import write_json
+from grasp_deploy.checkpoint.read.loading import tokenizer_traits
+from grasp_deploy.checkpoint.read.source import CARRIED_OVER, NAMED_TEMPLATES
+from grasp_deploy.checkpoint.read.validate import holds_tokenizer
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import read_json, write_json
 
 REMOTE_CODE_FILES = ("configuration_grasp.py", "modeling_grasp.py")
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:
-    """Write tokenizer, configs and remote code of a checkpoint into `directory`."""
+    """Write tokenizer, configs and remote code of a checkpoint into `directory`.
+
+    Raises InputError if the tokenizer there would not be the base model's.
+    """
     for name, path in {**carried_over(base), **remote_code()}.items():
         shutil.copyfile(path, directory / name)
     for name, record in configs(plan, config).items():
         write_json(directory / name, record)
+    if wanted := traits_of(base):
+        record = tokenizer_config(base, wanted)
+        record.pop("auto_map", None)  # the code that it names stays behind
+        write_json(directory / TOKENIZER_CONFIG, record)
+        if traits_of(directory) != wanted:
+            raise InputError(
+                f"the tokenizer of {base} would be another one in a pruned folder: save it again, "
+                f'with AutoTokenizer.from_pretrained("{base}").save_pretrained("{base}")'
+            )
+
+
+def traits_of(directory: Path) -> dict[str, Any]:
+    """What the users of a folder's tokenizer see; empty without one."""
+    return tokenizer_traits(directory) if holds_tokenizer(directory) else {}
+
+
+def tokenizer_config(directory: Path, traits: dict[str, Any]) -> dict[str, Any]:
+    """A folder's tokenizer_config.json with the class, and named templates, that its readers see.
+
+    transformers corrects the class that it names by the type of the model, and has none of our
+    types in its tables. Named templates lie in a folder of their own.
+    """
+    path = directory / TOKENIZER_CONFIG
+    record = read_json(path, "fetch the model again") if path.exists() else {}
+    if isinstance(named := traits.get("templates"), dict):
+        record["chat_template"] = [{"name": n, "template": text} for n, text in named.items()]
+    return {**record, "tokenizer_class": traits.get("class")}
 
 
 def carried_over(directory: Path) -> dict[str, Path]:
-    """The files that a checkpoint takes over unchanged from its base model, by name."""
+    """The files that a checkpoint takes over from its base model, by name.
+
+    Unchanged, but for the tokenizer's config, which holds all templates where some have names.
+    """
     paths = (path for pattern in CARRIED_OVER for path in sorted(directory.glob(pattern)))
-    return {path.name: path for path in paths if path.is_file()}
+    kept = {path.name: path for path in paths if path.is_file()}
+    if any(directory.glob(NAMED_TEMPLATES)):
+        kept.pop("chat_template.jinja", None)
+    return kept
 
 
 def remote_code() -> dict[str, Path]:
@@ -44,9 +84,10 @@ def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
     """config.json of the checkpoint: the dense one with its class renamed and its layers' sizes."""
     family = pruned.family
     stem = f"Grasp{family.stem}"
-    kept = {
-        key: value for key, value in config.items() if key not in ("torch_dtype", "_name_or_path")
-    }
+    left_out = {"torch_dtype", "_name_or_path"}
+    if family.model_type == "mistral" and str(config.get("transformers_version", "5")) < "5":
+        left_out.add("transformers_version")  # by which `fix_mistral_regex` is for a Mistral alone
+    kept = {key: value for key, value in config.items() if key not in left_out}
     dense_layer = model_shape(config).layers[0]
     return {
         **kept,

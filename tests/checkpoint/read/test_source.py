@@ -35,16 +35,19 @@ FILES = {
     "tekken.json": b"{}",
     "tokenizer_config.json": b"{}",
     "chat_template.jinja": b"c",
+    "additional_chat_templates/tool_use.jinja": b"c",
     "LICENSE": b"l",
     "README.md": b"r",
     "pytorch_model.bin": b"pickle",
     "training_args.bin": b"pickle",
     "consolidated.safetensors": b"twice",
     "original/consolidated.00.pth": b"pickle",
+    "onnx/model.safetensors": b"twice",
+    "tokenizer/tokenizer.json": b"another",
     "modeling_evil.py": b"code",
     "tokenizer_evil.py": b"code",
 }
-FETCHED = set(list(FILES)[:12])
+FETCHED = set(list(FILES)[:13])
 CODE = """
 import json, sys
 from grasp_deploy.checkpoint.read.source import resolve_model

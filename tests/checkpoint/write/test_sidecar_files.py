@@ -1,0 +1,236 @@
+"""A pruned folder's tokenizer is its base model's, whoever loads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.read.validate import read_stored_model
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.checkpoint.verify_files import Difference, check_sidecar_files
+from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.data.tokenizing import SAMPLE
+from tests.checkpoint.test_equivalence import random_plan
+from tests.cli.command import needs_vllm
+from tests.tiny import STEMS, tiny_model
+
+# Each program that loads the folders below its first argument, and prints what they make of a text.
+PRINT_TOKENS = """
+text = "<|im_start|> Once upon a time in 2024 <|im_end|>" + Path(sys.argv[2]).read_text()
+made = {}
+for folder in Path(sys.argv[1]).glob("*/*"):
+    tokenizer = load(folder)
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
+    made[f"{folder.parent.name}/{folder.name}"] = [
+        type(tokenizer).__name__, tokenizer(text)["input_ids"], tokenizer(chat)["input_ids"]
+    ]
+print(json.dumps(made))
+"""
+TRANSFORMERS = """
+import json, sys
+from functools import partial
+from pathlib import Path
+from transformers import AutoTokenizer
+load = partial(AutoTokenizer.from_pretrained, trust_remote_code={trust})
+"""
+LOADERS = {
+    "transformers and the package": "import grasp_deploy" + TRANSFORMERS.format(trust=None),
+    "transformers": TRANSFORMERS.format(trust=False),
+    "transformers, trusting": TRANSFORMERS.format(trust=True),
+    "vLLM": """
+import json, sys
+from pathlib import Path
+from vllm.plugins import load_general_plugins
+from vllm.tokenizers import get_tokenizer
+load_general_plugins()
+load = lambda folder: get_tokenizer(str(folder), tokenizer_mode="hf")
+""",
+}
+CLASSES = ("Qwen2Tokenizer", "LlamaTokenizerFast", "GPT2Tokenizer", "PreTrainedTokenizerFast", None)
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
+
+
+def byte_level_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer with rules of its own, which none of transformers' classes would guess."""
+    bpe = Tokenizer(models.BPE())
+    pattern = Regex(r"\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+")
+    split = pre_tokenizers.Split(pattern, "isolated")
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([split, letters])
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator([SAMPLE, "Once upon a time there was a cat in 2024."] * 9, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token=SPECIALS[0], chat_template=TEMPLATE
+    )
+
+
+def save_pieces(folder: Path) -> None:
+    """Write a tokenizer as sentencepiece alone."""
+    pieces, text = io.BytesIO(), SAMPLE.splitlines() * 9
+    pytest.importorskip("sentencepiece").SentencePieceTrainer.train(
+        sentence_iterator=iter(text),
+        model_writer=pieces,
+        vocab_size=500,
+        model_type="bpe",
+        byte_fallback=True,
+        user_defined_symbols=SPECIALS,
+        minloglevel=2,
+    )
+    (folder / "tokenizer.model").write_bytes(pieces.getvalue())
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / "tokenizer_config.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def name_class(folder: Path, name: str | None) -> None:
+    edit(folder, lambda record: record.pop("tokenizer_class", None))
+    if name is not None:
+        edit(folder, lambda record: record.update(tokenizer_class=name))
+
+
+def prune(base: Path, output: Path) -> Path:
+    export(random_plan(base), base, output)
+    return output
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dense models and their pruned ones: `dense/FAMILY-CLASS` and `pruned/FAMILY-CLASS`."""
+    root, tokenizer = tmp_path_factory.mktemp("tokenizers"), byte_level_tokenizer()
+    for family in STEMS:
+        model = tiny_model(family, vocab_size=600, num_hidden_layers=1)
+        for name in (*CLASSES, "pieces"):
+            base = root / "dense" / f"{family}-{name}"
+            model.save_pretrained(base)
+            if name == "pieces":
+                save_pieces(base)
+            else:
+                tokenizer.save_pretrained(base)
+            name_class(base, "LlamaTokenizer" if name == "pieces" else name)
+            prune(base, root / "pruned" / base.name)
+    return root
+
+
+def made_by(loader: str, folders: Path) -> dict[str, Any]:
+    """The class of each folder's tokenizer, and its tokens of a text and of a conversation."""
+    (folders / "sample.txt").write_text(SAMPLE)
+    alone = loader in ("transformers", "transformers, trusting")
+    hidden = "import sys; sys.modules['grasp_deploy'] = None\n" if alone else ""
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-c", hidden + LOADERS[loader] + PRINT_TOKENS),
+            *(folders, folders / "sample.txt"),
+        ],
+        stdin=subprocess.DEVNULL,  # nobody is asked for trust
+        stdout=subprocess.PIPE,
+        env={**os.environ, "HF_HOME": str(folders / "hf"), "VLLM_CONFIGURE_LOGGING": "0"},
+        check=True,
+    )
+    return dict(json.loads(ended.stdout.splitlines()[-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loader",
+    [
+        pytest.param(loader, marks=[pytest.mark.vllm, needs_vllm] if loader == "vLLM" else [])
+        for loader in LOADERS
+    ],
+)
+def test_a_pruned_folder_makes_the_tokens_of_its_base(loader: str, folders: Path) -> None:
+    made = made_by(loader, folders)
+    dense = {name: found for name, found in made.items() if name.startswith("dense/")}
+    assert len(dense) == len(STEMS) * 6 and len(made) == 2 * len(dense)
+    for name, found in dense.items():
+        assert made[name.replace("dense/", "pruned/")] == found, name
+    # The classes matter, or the comparison would prove nothing.
+    assert len({tuple(ids) for _, ids, _ in dense.values()}) >= 4
+
+
+@pytest.mark.slow
+def test_nothing_but_the_class_changes(folders: Path) -> None:
+    for name, read in (("llama-GPT2Tokenizer", "GPT2Tokenizer"), ("qwen3-None", "Qwen2Tokenizer")):
+        dense, pruned = (
+            json.loads((folders / kind / name / "tokenizer_config.json").read_text())
+            for kind in ("dense", "pruned")
+        )
+        assert {**dense, "tokenizer_class": read} == pruned
+
+
+@pytest.mark.slow
+def test_verify_finds_another_tokenizer_whatever_the_manifest_says(folders: Path) -> None:
+    name = "qwen2-LlamaTokenizerFast"
+    base, pruned = (folders / kind / name for kind in ("dense", "pruned"))
+    assert all(check.ok for check in verify(pruned, str(base)))
+    right = (pruned / "tokenizer_config.json").read_text()
+    plan, stored = load_plan(pruned / PLAN_FILE), read_stored_model(base)
+    try:
+        name_class(pruned, "LlamaTokenizerFast")  # as earlier releases wrote it
+        with pytest.raises(Difference, match="tokenizer has other class than the base model's"):
+            check_sidecar_files(read_stored_model(pruned), plan, stored)
+    finally:
+        (pruned / "tokenizer_config.json").write_text(right)
+
+
+def test_named_templates_and_no_code_travel(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    tiny_model("llama", vocab_size=600).save_pretrained(base)
+    byte_level_tokenizer().save_pretrained(base)
+    edit(base, lambda record: record.update(auto_map={"AutoTokenizer": ["theirs.Own", None]}))
+    (base / "additional_chat_templates").mkdir()
+    (base / "additional_chat_templates/tool_use.jinja").write_text("{{ tools }}")
+    pruned = prune(base, tmp_path / "out")
+    assert all(check.ok for check in verify(pruned, str(base)))
+    expected, found = (AutoTokenizer.from_pretrained(folder) for folder in (base, pruned))
+    assert (
+        found.chat_template
+        == expected.chat_template
+        == {
+            "default": TEMPLATE,
+            "tool_use": "{{ tools }}",
+        }
+    )
+    assert found.get_chat_template(tools=[{}]) == "{{ tools }}"
+    assert "auto_map" not in (pruned / "tokenizer_config.json").read_text()
+
+
+def test_the_pattern_of_an_older_mistral_is_mended_in_both_or_in_neither(tmp_path: Path) -> None:
+    base, vocabulary = tmp_path / "base", 100_001  # transformers looks at large ones alone
+    tiny_model("mistral", vocab_size=vocabulary, num_hidden_layers=1).save_pretrained(base)
+    content = json.loads(byte_level_tokenizer().backend_tokenizer.to_str())
+    known = content["model"]["vocab"]
+    known |= {f"unused {number}": number for number in range(len(known), vocabulary)}
+    backend = Tokenizer.from_str(json.dumps(content))
+    PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(base)
+    edit(base, lambda record: record.update(fix_mistral_regex=True))
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"transformers_version": "4.57.1"}))
+    pruned = prune(base, tmp_path / "out")
+    texts = [
+        AutoTokenizer.from_pretrained(folder).backend_tokenizer.pre_tokenizer.pre_tokenize_str(
+            "camelCase 2024"
+        )
+        for folder in (base, pruned)
+    ]
+    assert texts[0] == texts[1] and len(texts[0]) == 7  # camel, Case, a space, and digits
