@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
 LONGEST_TEXT = 2**20  # characters, beside some for each of the conversation
-TODAY = datetime(2024, 7, 26)  # for templates that print the date: the same text on every day
 
 Write = Callable[[list[object], str], str | None]  # a conversation, and where it stands, as a text
 
@@ -67,8 +65,7 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase, *, asks: bool = False) -> It
 def _written(
     tokenizer: PreTrainedTokenizerBase, asks: bool, messages: list[dict[str, Any]]
 ) -> Reply:
-    given: dict[str, Any] = {"add_generation_prompt": asks, "strftime_now": TODAY.strftime}
-    text = str(tokenizer.apply_chat_template(messages, tokenize=False, **given))
+    text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks))
     if len(text) > LONGEST_TEXT + 8 * len(json.dumps(messages)):
         raise InputError(f"it writes {len(text):,} characters")
     return {"text": text}

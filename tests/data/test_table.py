@@ -154,7 +154,7 @@ def test_calls_of_tools_and_parts_are_written_and_rows_of_nothing_skipped(
 ) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = (
-        "{% for m in messages %}{% if m.content is none %}{{ m.tool_calls | tojson }}"
+        "{% for m in messages %}{% if m.tool_calls and not m.content %}{{ m.tool_calls | tojson }}"
         "{% else %}<{{ m.content }}{{ m.tool_calls }}>{% endif %}{% endfor %}"
     )
     question, said = {"role": "user", "content": PARTS}, {"role": "assistant", "content": "A."}
