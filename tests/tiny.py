@@ -44,6 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen2": {"family": "qwen2"},
     "qwen2-tied": {"family": "qwen2", "tie_word_embeddings": True},
     "qwen2-mha": {"family": "qwen2", "num_key_value_heads": 4},
+    "qwen2-head-dim": {"family": "qwen2", "hidden_size": 64, "head_dim": 32},
     "qwen2-sliding": {
         "family": "qwen2",
         "use_sliding_window": True,

@@ -95,11 +95,16 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
 
 def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
     """InputError if vLLM has no kernel for such heads, or makes another model of a dense one."""
-    if not shape.pruned and (shape.mixed_attention or (shape.o_bias and shape.family.qk_norm)):
-        what = "windows in some layers only" if shape.mixed_attention else "a bias in o_proj"
+    width = shape.hidden_size // shape.layers[0].num_attention_heads
+    dropped = {
+        "windows in some layers only": shape.mixed_attention,
+        "a bias in o_proj": shape.o_bias and shape.family.qk_norm,
+        "a head_dim of its own": shape.family.stem == "Qwen2" and shape.head_dim != width,
+    }
+    for what in (name for name, found in dropped.items() if found and not shape.pruned):
         raise InputError(
-            f"the model has {what}, which vLLM drops without a word for a dense "
-            f"{shape.family.stem}: run it with transformers, or serve a pruned copy"
+            f"the model has {what}, which vLLM drops for a dense {shape.family.stem}: run it "
+            "with transformers, or serve a pruned copy"
         )
     if platform == "cpu" and shape.head_dim not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))

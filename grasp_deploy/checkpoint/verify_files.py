@@ -9,7 +9,8 @@ from typing import Any
 from grasp_deploy.checkpoint.format.shapes import LayerShape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.folder import INDEX_FILE, listed
-from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
+from grasp_deploy.checkpoint.read.loading import tokenizer_traits
+from grasp_deploy.checkpoint.read.validate import StoredModel, holds_tokenizer, read_stored_model
 from grasp_deploy.checkpoint.write.shards import index_of
 from grasp_deploy.checkpoint.write.sidecar_files import (
     TOKENIZER_CONFIG,
@@ -18,7 +19,6 @@ from grasp_deploy.checkpoint.write.sidecar_files import (
     pruned_config,
     remote_code,
     tokenizer_config,
-    traits_of,
 )
 from grasp_deploy.files.disk import kind_of, sha256, staged_at
 from grasp_deploy.files.json_files import as_json, read_json
@@ -90,9 +90,10 @@ def check_sidecar_files(pruned: StoredModel, plan: Plan, base: StoredModel | Non
     unlike = [f"{name} is not this release's code, byte for byte" for name in _unlike(pruned, CODE)]
     for name, expected in configs(plan, config).items():
         unlike += _check_config(name, _parsed(directory / name), expected)
-    unlike += _check_copies(pruned, copies)
-    if base is not None:
+    if base is not None and holds_tokenizer(base.directory):
+        copies.pop(TOKENIZER_CONFIG, None)
         unlike += _check_tokenizer(directory, base.directory)
+    unlike += _check_copies(pruned, copies)
     weights = {path.name for path in pruned.files.values()}
     known = {*checked, *weights, TOKENIZER_CONFIG, PLAN_FILE, *WITNESSES}
     foreign = sorted(manifest_of(directory).keys() - known)
@@ -146,7 +147,6 @@ def _check_config(file: str, found: dict[str, Any], expected: dict[str, Any]) ->
 
 def _check_copies(pruned: StoredModel, wanted: dict[str, Path]) -> list[str]:
     """Compare the files that come from the base model; those that are missing, in words."""
-    wanted = {name: path for name, path in wanted.items() if name != TOKENIZER_CONFIG}
     if surplus := sorted(carried_over(pruned.directory).keys() - {*wanted, TOKENIZER_CONFIG}):
         raise Difference(f"{surplus[0]} is there and the base model has no such file")
     unlike = _unlike(pruned, wanted)
@@ -157,7 +157,7 @@ def _check_copies(pruned: StoredModel, wanted: dict[str, Path]) -> list[str]:
 
 def _check_tokenizer(directory: Path, base: Path) -> list[str]:
     """Compare a tokenizer with the base model's by what it does, and its config, in words."""
-    found, wanted = traits_of(directory), traits_of(base)
+    found, wanted = tokenizer_traits(directory), tokenizer_traits(base)
     if other := [trait for trait in wanted if found.get(trait) != wanted[trait]]:
         raise Difference(f"the tokenizer has other {other[0]} than the base model's: export again")
     expected = tokenizer_config(base, wanted)

@@ -25,10 +25,7 @@ MOST_PER_CHARACTER = 16  # tokens; four bytes, or what Unicode's normal forms ma
 
 
 def traits(load: Callable[[], PreTrainedTokenizerBase]) -> Reply:
-    """What its users see of a tokenizer, tried in a child: equal traits are the same tokenizer.
-
-    One that cannot be loaded and used has a "refusal", the reason.
-    """
+    """What users see of a tokenizer, tried in a child: its "refusal" if it cannot be used."""
     loaded = cache(load)
 
     def tried(what: str) -> Reply:

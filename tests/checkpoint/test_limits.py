@@ -166,7 +166,12 @@ def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("qwen2-sliding", "windows in some layers"), ("qwen3-biases", "a bias in")]
+    ("name", "words"),
+    [
+        ("qwen2-sliding", "windows in some layers"),
+        ("qwen3-biases", "a bias in"),
+        ("qwen2-head-dim", "a head_dim of its own"),
+    ],
 )
 def test_dense_models_that_vllm_would_change_are_refused(name: str, words: str) -> None:
     shape = model_shape({**tiny_config(**VARIANTS[name]).to_dict(), "head_dim": 32})

@@ -23,7 +23,10 @@ pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 COMPILED = "compiled"  # of two layers: each is a graph of its own to compile
-NAMES = ("llama-biases", "mistral-sliding", "qwen2", "qwen2-sliding", "qwen3-biases", "qwen3-tied")
+NAMES = [
+    *("llama-biases", "mistral-sliding", "qwen2", "qwen2-head-dim", "qwen2-sliding"),
+    *("qwen3-biases", "qwen3-tied"),
+]
 SERVED: dict[str, dict[str, Any]] = {
     COMPILED: {"family": "llama", "num_hidden_layers": 2},
     **{name: VARIANTS[name] for name in NAMES},

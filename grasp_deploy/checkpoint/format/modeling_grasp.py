@@ -86,8 +86,7 @@ class NarrowLayersMixin:
     ) -> BaseModelOutputWithPast:
         """Run the stock forward; vLLM cannot save a graph compiled of that one, it is decorated.
 
-        vLLM asks for the names of the tensors. That of the cache is not here: it is
-        `past_key_values` up to transformers 5.23, and `cache` after that.
+        vLLM looks for these names. The cache has none here: transformers 5.24 renames it.
         """
         return super(NarrowLayersMixin, self).forward(  # type: ignore[misc]
             input_ids=input_ids,

@@ -200,7 +200,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     family, pruned = family_of(config)
     sizes = typed(config, Sizes, "config.json", REMEDY)
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
-    kv_heads = sizes.num_key_value_heads or family.default_key_value_heads or heads
+    kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
     dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
     if sizes.per_layer_config and not pruned:
         raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")

@@ -36,9 +36,9 @@ from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
-# Keys that transformers reads beside the fields of a config's class, as older files have them.
+# Keys that transformers reads beside the fields of a config's class, unless they are null.
 ALSO_DECLARED = {
-    *("torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"),
+    *("torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor", "head_dim"),
     *("original_max_position_embeddings", "per_layer_config", "quantization_config"),
 }
 # Never code nor Mistral's own format: `engine.flags.FORMAT` tells vLLM the same.
@@ -124,7 +124,8 @@ def class_config(stated: dict[str, Any]) -> PreTrainedConfig:
     that stands in for a method.
     """
     declared = {field.name for field in fields(CONFIG_MAPPING[stated["model_type"]])}
-    kept = {key: value for key, value in stated.items() if key in declared | ALSO_DECLARED}
+    declared |= {key for key in ALSO_DECLARED if stated.get(key) is not None}
+    kept = {key: value for key, value in stated.items() if key in declared}
     return AutoConfig.for_model(stated["model_type"], **kept)
 
 

@@ -122,9 +122,11 @@ def _refuse_missing_and_surplus(
 ) -> None:
     expected = shape.tensor_shapes()
     if missing := [name for name in expected if name not in tensors]:
+        remedy = "fetch the model again"
+        if EMBEDDINGS.removeprefix("model.") in tensors:
+            remedy = "it holds a backbone without its head; save the whole AutoModelForCausalLM"
         raise InputError(
-            f"{directory} lacks {listed(missing)}, which its config.json asks for: "
-            "fetch the model again"
+            f"{directory} lacks {listed(missing)}, which its config.json asks for: {remedy}"
         )
     surplus = [name for name in tensors if name not in expected and not _ignored(name, shape)]
     if surplus:

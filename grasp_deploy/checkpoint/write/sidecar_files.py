@@ -20,28 +20,21 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:
-    """Write tokenizer, configs and remote code of a checkpoint into `directory`.
-
-    Raises InputError if the tokenizer there would not be the base model's.
-    """
+    """Write tokenizer, configs and remote code; InputError if that makes another tokenizer."""
     for name, path in {**carried_over(base), **remote_code()}.items():
         shutil.copyfile(path, directory / name)
     for name, record in configs(plan, config).items():
         write_json(directory / name, record)
-    if wanted := traits_of(base):
+    if holds_tokenizer(base):
+        wanted = tokenizer_traits(base)
         record = tokenizer_config(base, wanted)
         record.pop("auto_map", None)  # the code that it names stays behind
         write_json(directory / TOKENIZER_CONFIG, record)
-        if traits_of(directory) != wanted:
+        if tokenizer_traits(directory) != wanted:
             raise InputError(
                 f"the tokenizer of {base} would be another one in a pruned folder: save it again, "
                 f'with AutoTokenizer.from_pretrained("{base}").save_pretrained("{base}")'
             )
-
-
-def traits_of(directory: Path) -> dict[str, Any]:
-    """What the users of a folder's tokenizer see; empty without one."""
-    return tokenizer_traits(directory) if holds_tokenizer(directory) else {}
 
 
 def tokenizer_config(directory: Path, traits: dict[str, Any]) -> dict[str, Any]:
@@ -58,13 +51,10 @@ def tokenizer_config(directory: Path, traits: dict[str, Any]) -> dict[str, Any]:
 
 
 def carried_over(directory: Path) -> dict[str, Path]:
-    """The files that a checkpoint takes over from its base model, by name.
-
-    Unchanged, but for the tokenizer's config, which holds all templates where some have names.
-    """
+    """The files that a checkpoint takes over from its base model, by name."""
     paths = (path for pattern in CARRIED_OVER for path in sorted(directory.glob(pattern)))
     kept = {path.name: path for path in paths if path.is_file()}
-    if any(directory.glob(NAMED_TEMPLATES)):
+    if any(directory.glob(NAMED_TEMPLATES)):  # which the tokenizer's config will hold, with it
         kept.pop("chat_template.jinja", None)
     return kept
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_stored_model
 from grasp_deploy.errors import InputError
 from tests.cli.command import edit_json
@@ -68,6 +69,13 @@ def cut_third_shard(folder: Path) -> None:
     third_shard(folder).write_bytes(third_shard(folder).read_bytes()[:-4])
 
 
+def keep_the_backbone(folder: Path) -> None:
+    """As `LlamaModel.save_pretrained` names the tensors."""
+    held = load_file(folder / WEIGHTS)
+    held.pop("lm_head.weight")
+    save_file({n.removeprefix("model."): t for n, t in held.items()}, folder / WEIGHTS)
+
+
 def widen_a_layer(folder: Path) -> None:
     layers = json.loads((folder / "config.json").read_text())["per_layer_config"]
     layers["2"]["intermediate_size"] += 1
@@ -108,6 +116,7 @@ Q_BIAS = "model.layers.0.self_attn.q_proj.bias"
         ("dense", only_pickles, "only as pickle (pytorch_model-00001-of-00002.bin), which can run"),
         ("dense", lambda f: (f / WEIGHTS).unlink(), "DIR holds no weights (model.safetensors or"),
         ("dense", tensors(**MISSING), "0.mlp.down_proj.weight and 3 more, which its config.json"),
+        ("dense", keep_the_backbone, "it holds a backbone without its head; save the whole"),
         ("dense", tensors(**{Q_BIAS: torch.zeros(128)}), f"DIR holds {Q_BIAS}, which its config"),
         ("dense", config(intermediate_size=95), "(96, 64) in DIR/model.safetensors and (95, 64)"),
         ("dense", tensors(**{GATE: torch.zeros(96, 64, dtype=torch.int8)}), "is I8: take a model"),
@@ -147,6 +156,17 @@ def test_buffers_and_a_second_copy_of_tied_embeddings_are_left_out(tmp_path: Pat
     tensors(**buffers, **{"lm_head.weight": head})(tmp_path)
     stored = read_stored_model(tmp_path)
     assert list(stored.files) == list(stored.shape.tensor_shapes())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_where_kv_heads_are_null_there_are_as_many_as_query_heads(
+    family: str, tmp_path: Path
+) -> None:
+    model = save_tiny(family, tmp_path, num_key_value_heads=4)
+    edit_json(tmp_path / "config.json", num_key_value_heads=None)
+    ids = torch.arange(9)[None]
+    with torch.no_grad():
+        assert torch.equal(load(tmp_path)(ids).logits, model(ids).logits)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(saved: Path) -> None:
