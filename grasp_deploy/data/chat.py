@@ -50,6 +50,8 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase, *, asks: bool = False) -> It
                 f"{where} is a conversation, and the model's tokenizer has no chat template to "
                 "write it with; give plain text, or a model that was tuned to chat"
             )
+        if "tool_calls" not in str(tokenizer.chat_template):  # then null is no text to it
+            messages = [{**message, "content": message["content"] or ""} for message in messages]
         reply = ask(messages)
         if "text" in reply:
             return str(reply["text"])
@@ -86,8 +88,7 @@ def _message(value: object, where: str) -> dict[str, Any]:
         content = "\n".join(texts) if are_strings(texts) else content
     if content is None and names[1] in fields and not calls:  # beside calls templates look for null
         content = ""
-    has_content = isinstance(content, str) or (calls and content is None)
-    if not (isinstance(role, str) and role and has_content):
+    if not (isinstance(role, str) and role and (isinstance(content, str) or calls)):
         raise InputError(
             f'{where} is {value!r:.60}, not like {{"role": "user", "content": "…"}} or {{"from": '
             '"human", "value": "…"}; mend that row or name another column'

@@ -37,9 +37,8 @@ def beginnings(
     if asks:
         with chat_writer(tokenizer, asks=True) as write:
             prompts = [
-                write([{"role": "user", "content": each}], f"prompt {number} (counted from 0)")
-                or ""
-                for number, each in enumerate(prompts)
+                write([{"role": "user", "content": ask}], f"prompt {number} (counted from 0)") or ""
+                for number, ask in enumerate(prompts)
             ]
     written = [tokens(tokenizer, prompt, add_special_tokens=not asks) for prompt in prompts]
     if source.prompts and sequence_length is not None:

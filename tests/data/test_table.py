@@ -170,6 +170,8 @@ def test_calls_of_tools_and_parts_are_written_and_rows_of_nothing_skipped(
     call = json.dumps(CALL)
     assert written[:4] == [f"<Hi.\nYou.>{call}"] * 2 + ["<Hi.\nYou.><A.>", "<><A.>"]
     assert written[4:] == [None] * 4
+    columns = {"messages": [[said, {"role": "assistant", "content": None, "tool_calls": CALL}]]}
+    assert texts_of(columns, None, "", TOKENIZER)[1] == ["<assistant>A.\n<assistant>\n"]
     source = write(tmp_path / "a.jsonl", [None, *CHATS, []])
     with caplog.at_level(logging.INFO, "grasp_deploy.data"):
         assert read_documents(TextSource(source, "train[:3]"), TOKENIZER) == WRITTEN

@@ -51,6 +51,20 @@ def _text(path: Path, draw: Random) -> None:
     path.write_bytes(change_bytes(path.read_bytes(), draw))
 
 
+def _columns(path: Path, draw: Random) -> None:
+    """Another name for the column of texts, beside a label, and another shape of some texts."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    name = draw.choice(("content", "conversations", "turns", "prompt", "story", RED))
+    chosen = draw.choices(range(8), k=2)
+    for row in rows:
+        text = row.popitem()[1] if "messages" in row else row.pop("text")
+        parts = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+        shapes: list[Any] = [text, [text], [text, text], [], None, parts]
+        shapes += [[[text]], {"text": text}]
+        row |= {"label": "good", name: shapes[draw.choice(chosen)]}
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
 CASES = {
     "config": Case(("model/config.json",), change_file, DENSE),
     "pruned config": Case(("pruned/config.json",), change_file, PRUNED),
@@ -62,6 +76,7 @@ CASES = {
     "record": Case(RECORDS, change_file, ("report", "page", "report", "card-record", "report")),
     "state": Case(("half.partial/*",), change_file, ("resume",)),
     "text": Case(("text.txt", "rows.*", "chats.jsonl"), _text, READS_TEXT),
+    "columns": Case(("rows.jsonl", "chats.jsonl"), _columns, READS_TEXT),
     "tokenizer": Case(("*/tokenizer*",), change_file, (*READS_TEXT, "verify")),
     "template": Case(("*/chat_template.jinja",), _template, ("compress", "perplexity", "card")),
     "beside": Case(("pruned/[!mpc]*", "pruned/*.py"), change_file, PRUNED),
