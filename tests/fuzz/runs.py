@@ -20,10 +20,10 @@ from typing import Any, NoReturn
 
 import torch
 from safetensors.torch import load_file
+from torch._C._distributed_c10d import TCPStore
 
 from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.checkpoint.read.validate import read_stored_model
-from grasp_deploy.engine.serve import free_port
 from tests.fuzz.cases import CASES, damaged_world
 from tests.fuzz.world import make_world, run_command
 
@@ -125,12 +125,14 @@ def fuzz_once(name: str, number: int, world: Path, limit_seconds: float) -> Ende
 
 def _on_ranks(arguments: list[str]) -> int:
     """The command in two processes as torchrun's, the second in `other`; the first exit code."""
-    started = {"TORCHELASTIC_RUN_ID": "fuzz", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    port, ranks = str(free_port()), []
+    store, ranks = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), []
+    started = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    elastic = {"RUN_ID": "fuzz", "USE_AGENT_STORE": "True", "RESTART_COUNT": "0"}
+    started |= {f"TORCHELASTIC_{name}": value for name, value in elastic.items()}
     for rank, folder in enumerate((".", "other")):
         ranks.append(os.fork())
         if ranks[rank] == 0:
-            os.environ |= {**started, "MASTER_PORT": port, "RANK": str(rank)}
+            os.environ |= {**started, "RANK": str(rank)}
             os.chdir(folder)
             _end_with(lambda: run_command(arguments))
     first, status = os.wait()
