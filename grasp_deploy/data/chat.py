@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
 LONGEST_TEXT = 2**20  # characters, beside some for each of the conversation
+# Put before a template: one that prints the date prints the same on every day.
+DATE = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}"
 
 Write = Callable[[list[object], str], str | None]  # a conversation, and where it stands, as a text
 
@@ -67,7 +69,9 @@ def chat_writer(tokenizer: PreTrainedTokenizerBase, *, asks: bool = False) -> It
 def _written(
     tokenizer: PreTrainedTokenizerBase, asks: bool, messages: list[dict[str, Any]]
 ) -> Reply:
-    text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks))
+    given: dict[str, Any] = {"chat_template": DATE + tokenizer.get_chat_template()}
+    given |= {"add_generation_prompt": asks, "tokenize": False}
+    text = str(tokenizer.apply_chat_template(messages, **given))
     if len(text) > LONGEST_TEXT + 8 * len(json.dumps(messages)):
         raise InputError(f"it writes {len(text):,} characters")
     return {"text": text}

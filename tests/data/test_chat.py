@@ -45,6 +45,16 @@ def test_templates_that_are_refused(
     assert_no_child()
 
 
+def test_a_template_that_prints_the_date_writes_the_same_on_every_day() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (  # as Llama 3 has it
+        "{% if strftime_now is defined %}{% set date = strftime_now('%d %b %Y') %}{% endif %}"
+        "{{ date }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    )
+    with chat_writer(tokenizer) as write:
+        assert write(CONVERSATION, "") == "26 Jul 2024<hello>"
+
+
 def test_one_child_writes_all_and_ends() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
