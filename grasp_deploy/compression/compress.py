@@ -158,7 +158,7 @@ def plan_of(
     masks = candidate_masks(frozen, scores, reached)
     mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
     scales, norms = learn_scales(frozen, mask)  # section 3.4
-    witness = frozen.run.blocks.witness
+    witness = frozen.run.witness
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
     losses["witness"] = frozen.heldout_loss(mask * scales, norms, witness)
     fitted = fold_scales(frozen, mask, scales)

@@ -115,6 +115,17 @@ class PreparedRun:
         return source
 
     @property
+    def witness(self) -> Tensor:
+        """`(n, T)` ids that the plan states a loss on: what the model wrote, where it did.
+
+        They stand in the plan as they are, which a user's own text had better not.
+        """
+        parts = self.text.parts
+        is_own = [bool(parts) and parts[source].is_own for source in self.heldout_sources]
+        own = self.blocks.heldout[torch.tensor(is_own, dtype=torch.bool)]
+        return (replace(self.blocks, heldout=own) if len(own) else self.blocks).witness
+
+    @property
     def criterion_sequences(self) -> Tensor:
         """`(n, T)` ids that criteria read."""
         return self.blocks.train[: self.config.criterion_sequences]
