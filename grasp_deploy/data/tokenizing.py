@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +25,9 @@ MOST_PER_CHARACTER = 16  # tokens; four bytes, or what Unicode's normal forms ma
 
 def traits(load: Callable[[], PreTrainedTokenizerBase]) -> Reply:
     """What users see of a tokenizer, tried in a child: its "refusal" if it cannot be used."""
-    loaded = cache(load)
 
-    def tried(what: str) -> Reply:
-        tokenizer: Any = loaded()
-        if what == "chat":
-            asked = [{"role": "user", "content": SAMPLE}]
-            return {"text": tokenizer.apply_chat_template(asked, tokenize=False)}
+    def tried(_question: None) -> Reply:
+        tokenizer: Any = load()
         added = " a ".join(sorted(tokenizer.get_added_vocab()))
         ids = [tokenizer(text, verbose=False)["input_ids"] for text in (SAMPLE, added)]
         made = {"tokens": len(ids[0]), "characters": len(tokenizer.decode(ids[0]))}
@@ -44,11 +39,12 @@ def traits(load: Callable[[], PreTrainedTokenizerBase]) -> Reply:
             "class": type(tokenizer).__name__,
             "tokens": ids,
             "rules": sha256(rules.encode()).hexdigest(),
-            "templates": tokenizer.chat_template,
+            "templates": tokenizer.chat_template,  # and all that they can ask a tokenizer for:
+            "specials": tokenizer.special_tokens_map,
         }
 
     with bounded(tried) as ask:
-        return {**ask("text"), "chat": ask("chat")}
+        return ask(None)
 
 
 def tokens(
