@@ -20,7 +20,6 @@ from grasp_deploy.checkpoint.limits import (
     tensor_parallel_sizes,
 )
 from grasp_deploy.checkpoint.read.source import resolve_config
-from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.errors import InputError
 from grasp_deploy.stats.wording import listed
 
@@ -108,6 +107,8 @@ def inspect_model(
     memory_bytes: int | None = None,
 ) -> dict[str, Any]:
     """The predicted footprint of a model, and of the dense model that it came from."""
+    from grasp_deploy.checkpoint.read.validate import config_and_shape  # help needs no safetensors
+
     config, shape = config_and_shape(resolve_config(name, revision))
     record = footprint(shape, memory_bytes).as_dict()
     if shape.pruned:
