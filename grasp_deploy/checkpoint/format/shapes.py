@@ -248,7 +248,8 @@ def _dtype(sizes: Sizes) -> str:
     name = (sizes.dtype or sizes.torch_dtype or "float32").removeprefix("torch.")
     if name not in DTYPES:
         raise InputError(
-            f"the weights are {name}, which cannot be pruned: take a model in {', '.join(DTYPES)}"
+            f"config.json states {name:.60}, which cannot be pruned: take a model in "
+            f"{', '.join(DTYPES)}, or correct its dtype if the tensors have another"
         )
     return name
 

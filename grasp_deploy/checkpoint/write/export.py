@@ -163,6 +163,7 @@ def write_checkpoint(
     """
     assert sorted(fitted) == sorted(plan.fitted), "the plan names other fitted tensors"
     pruned = pruned_shape(plan, base.shape)
+    write_sidecar_files(staging, base.directory, plan, pruned_config(base.config, pruned))
     thread = ThreadPoolExecutor(1)
     weights, *_ = weight_files(base.directory)
     base_hashes = {path.name: thread.submit(weight_hash, path) for path in weights}
@@ -172,7 +173,6 @@ def write_checkpoint(
         check_hashes(plan, {name: taken.result() for name, taken in base_hashes.items()})
     finally:
         thread.shutdown(cancel_futures=True)
-    write_sidecar_files(staging, base.directory, plan, pruned_config(base.config, pruned))
     plan.save(staging / PLAN_FILE)
     for name, text in (beside or {}).items():
         (staging / name).write_text(text, encoding="utf-8")
