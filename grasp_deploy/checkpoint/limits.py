@@ -18,7 +18,6 @@ LARGEST_TENSOR_PARALLEL_SIZE = 64
 PARTITION = "VLLM_PP_LAYER_PARTITION"
 # Variables that make vLLM read another model than the folder that was checked, unless they are off.
 REDIRECTIONS = {"VLLM_MODEL_REDIRECT_PATH": ("",), "VLLM_USE_MODELSCOPE": ("", "0", "false")}
-PLUGINS = "VLLM_PLUGINS"  # the names of those that it loads
 
 
 def installed_platform() -> Platform:
@@ -26,8 +25,6 @@ def installed_platform() -> Platform:
     for name, off in REDIRECTIONS.items():
         if os.environ.get(name, "").lower() not in off:
             raise InputError(f"{name} makes vLLM read another model than is checked here: unset it")
-    if "grasp_deploy" not in os.environ.get(PLUGINS, "grasp_deploy").split(","):
-        raise InputError(f"{PLUGINS} leaves out grasp_deploy, which serves pruned models: unset it")
     with suppress(PackageNotFoundError):
         return "cpu" if "cpu" in version("vllm") else "cuda"
     with suppress(PackageNotFoundError):

@@ -22,7 +22,8 @@ from tests.benchmarks.commands import EVERY_RECORD, refused, run
 
 pytestmark = pytest.mark.slow  # each runs a study
 
-NO_STUDIES = {"__init__", "python_docs", "report", "train_demo_model", "train_small_model"}
+NO_STUDIES = {"__init__", "python_docs", "real_models", "report"}
+NO_STUDIES |= {"train_demo_model", "train_small_model"}
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 
 

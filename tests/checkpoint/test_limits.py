@@ -10,7 +10,6 @@ from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, model_
 from grasp_deploy.checkpoint.limits import (
     CPU_HEAD_SIZES,
     PARTITION,
-    PLUGINS,
     REDIRECTIONS,
     check_tensor_parallel,
     check_vllm_runs,
@@ -44,7 +43,7 @@ HARMLESS = {
     "VLLM_LORA_RESOLVER_HF_REPO_LIST",
     # Other code for the same files.
     *("VLLM_USE_FASTOKENS", "VLLM_USE_RUST_FRONTEND", "VLLM_RUST_FRONTEND_PATH"),
-    "VLLM_USE_V2_MODEL_RUNNER",
+    *("VLLM_USE_V2_MODEL_RUNNER", "VLLM_PLUGINS"),  # without ours it trusts the folder's, or fails
     # Images, sound, other formats, other connectors, and its own tests.
     *("VLLM_ASSETS_CACHE_MODEL_CLEAN", "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB"),
     *("VLLM_MEDIA_LOADING_THREAD_COUNT", "VLLM_MEDIA_URL_ALLOW_REDIRECTS"),
@@ -59,7 +58,7 @@ def test_every_variable_of_vllms_that_may_name_another_model_is_known() -> None:
     import vllm.envs
 
     suspicious = set(filter(SUSPICIOUS.search, vllm.envs.environment_variables))
-    assert suspicious - HARMLESS == {*REDIRECTIONS, PLUGINS, PARTITION}
+    assert suspicious - HARMLESS == {*REDIRECTIONS, PARTITION}
 
 
 @needs_vllm
@@ -69,8 +68,6 @@ def test_every_variable_of_vllms_that_may_name_another_model_is_known() -> None:
         ("VLLM_MODEL_REDIRECT_PATH", "map.json", True),
         ("VLLM_USE_MODELSCOPE", "True", True),
         ("VLLM_USE_MODELSCOPE", "0", False),
-        (PLUGINS, "", True),
-        (PLUGINS, "other,grasp_deploy", False),
     ],
 )
 def test_variables_that_lead_vllm_to_another_model(

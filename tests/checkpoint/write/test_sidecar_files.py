@@ -144,7 +144,7 @@ def made_by(loader: str, folders: Path) -> dict[str, Any]:
         ],
         stdin=subprocess.DEVNULL,  # nobody is asked for trust
         stdout=subprocess.PIPE,
-        env={**os.environ, "HF_HOME": str(folders / "hf"), "VLLM_CONFIGURE_LOGGING": "0"},
+        env={**os.environ, "HF_HOME": f"{folders}-hf", "VLLM_CONFIGURE_LOGGING": "0"},
         check=True,
     )
     return dict(json.loads(ended.stdout.splitlines()[-1]))
