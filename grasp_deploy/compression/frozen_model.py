@@ -59,10 +59,7 @@ class FrozenModel:
         on_progress: OnProgress,
         model: PreTrainedModel | None = None,
     ) -> None:
-        """Load the run's weights onto its device, unless `model` has them, and freeze them.
-
-        The model writes the text of its own that the run lacks.
-        """
+        """Load and freeze the weights, unless `model` has them; it writes the text that lacks."""
         config = run.config
         model = load_for(run) if model is None else model
         _refuse_infinite_weights(model, run)
@@ -139,8 +136,7 @@ class FrozenModel:
     ) -> float | None:
         """Loss on held-out or other sequences, as `gated`, in nats per token; None without any.
 
-        Without gates, and before any refit, it is the dense model's. Raises LossError if it is not
-        finite.
+        Without gates, and before any refit, the dense model's. LossError if it is not finite.
         """
         heldout = self.run.blocks.heldout if sequences is None else sequences
         if not len(heldout):
