@@ -1,19 +1,24 @@
-"""A KV cache whose room is taken at the start, so that no step copies what is cached."""
+"""Steps of one token: a KV cache whose room is taken at the start, and attention over it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, DynamicCache, LlamaModel, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from grasp_deploy.pruning.layout import device_of
 
 # The name of the cache in a forward pass, going in and coming out.
 CACHE = "cache" if "cache" in signature(LlamaModel.forward).parameters else "past_key_values"
+STEP = "grasp_deploy_step"  # the name of an attention implementation
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -52,3 +57,38 @@ def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
     decoder: Any = model.model
     device, attentions = device_of(model), [layer.self_attn for layer in decoder.layers]
     return Cache([PreallocatedLayer(each, batch, tokens, device) for each in attentions])
+
+
+@contextmanager
+def one_token_steps(model: PreTrainedModel) -> Iterator[None]:
+    """Attend from one token a sequence within the `with` block, without copies of the KV heads."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(STEP)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _attend(
+    _module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: Tensor | None,
+    scaling: float,
+    **_options: Any,
+) -> tuple[Tensor, None]:
+    """`(B, 1, H, D)` outputs for `(B, H, 1, D)` queries; a KV head's queries are rows of a product.
+
+    The token sees all `(B, K, T, D)` keys and values, since those are cached that it may see.
+    """
+    batch, heads, _, width = query.shape
+    rows = query.reshape(batch, key.shape[1], -1, width)
+    chances = torch.softmax((rows @ key.mT).float() * scaling, dim=-1)
+    outputs = chances.to(value.dtype) @ value
+    return outputs.reshape(batch, 1, heads, width), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(STEP, _attend)
+ALL_MASK_ATTENTION_FUNCTIONS.register(STEP, sdpa_mask)

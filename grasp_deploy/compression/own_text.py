@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.cache import CACHE, empty_cache
+from grasp_deploy.checkpoint.cache import CACHE, empty_cache, one_token_steps
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.compression.prepare import PreparedRun
@@ -109,7 +109,8 @@ def write_rows(
                 forced.extend(next(beginnings))
         rows.append(drawn)
         ids = drawn[mine].to(device)
-        output = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
+        with one_token_steps(model):
+            output = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
         chances = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
         bounds = chances.cumsum(dim=-1)
         # A row's number comes from the CPU: a seed draws alike on every device.
