@@ -1,7 +1,8 @@
-"""Least squares of a linear layer from sums over tokens, streamed in float64.
+"""Least squares of a linear layer from sums over tokens.
 
-Float64 from the start: a few inputs are thousands of times larger than the rest. Float32 products
-of those would drown the contribution of the ridge.
+The products of a batch are float32, which CPUs multiply twice as fast as float64, and consumer
+GPUs 64 times as fast. They are added up in float64. So the error of a sum does not grow with the
+text: it stays far below the ridge, also for inputs a thousand times as large as the others.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class Gram:
         self.tokens = 0
 
     def add(self, inputs: Tensor) -> Tensor:
-        """Add `(..., inputs)` inputs of any dtype; returns them as `(tokens, inputs)` float64."""
-        rows = inputs.flatten(end_dim=-2).double()
-        self.sums.addmm_(rows.T, rows)
+        """Add `(..., inputs)` inputs of any dtype; returns them as `(tokens, inputs)` float32."""
+        rows = inputs.flatten(end_dim=-2).float()
+        self.sums += rows.T @ rows
         self.tokens += len(rows)
         return rows
 
@@ -47,9 +48,9 @@ class NormalEquations:
 
     def add(self, targets: Tensor, inputs: Tensor) -> None:
         """Add `(..., outputs)` targets and the `(..., inputs)` inputs that should give them."""
-        t, y = targets.flatten(end_dim=-2).double(), self.gram.add(inputs)
-        self.cross.addmm_(t.T, y)
-        self.target_energy += t.square().sum()
+        t, y = targets.flatten(end_dim=-2).float(), self.gram.add(inputs)
+        self.cross += t.T @ y
+        self.target_energy += t.square().sum(dtype=torch.float64)
 
     def add_up(self) -> None:
         """Sum over all ranks; of the cross products keep those of the outputs of this rank."""
