@@ -48,7 +48,7 @@ from benchmarks.study.tables import quality_tables
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.mask import candidate_masks, learn_scales, refit_best
+from grasp_deploy.compression.mask import final_mask, learn_scales, refit
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import budget_record
 from grasp_deploy.compression.resume import Workspace
@@ -78,7 +78,8 @@ def rows_of(
         chosen = FrozenModel(job, workspace, on_progress, model)
         initial, reached = initial_scores(chosen)
         scores = learn_gates(chosen, initial)
-        mask = refit_best(chosen, candidate_masks(chosen, scores, reached))
+        mask = final_mask(chosen, scores, reached)
+        refit(chosen, mask)
     for calibrator in calibrators:
         with new_workspace(job, work) as workspace:
             other = jobs[calibrator]

@@ -11,7 +11,7 @@ from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
 from grasp_deploy.compression.excess import check_measurable, is_beyond, with_excess
 from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
-from grasp_deploy.compression.mask import candidate_masks, fold_scales, learn_scales, refit_best
+from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales, refit
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import (
     Compressed,
@@ -155,8 +155,8 @@ def plan_of(
     scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
     if measure is not None:
         reached = correct_limit(frozen, initial, scores, reached, measure)
-    masks = candidate_masks(frozen, scores, reached)
-    mask = refit_best(frozen, masks)  # least squares; held-out text chooses the mask
+    mask = final_mask(frozen, scores, reached)
+    refit(frozen, mask)  # least squares
     scales, norms = learn_scales(frozen, mask)  # section 3.4
     witness = frozen.run.witness
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,53 +24,39 @@ def ranking_of(frozen: FrozenModel, scores: Tensor) -> Ranking:
     return Ranking.of_scores(scores, run.budget, run.config.temperature, run.ranks_per_cost)
 
 
-def candidate_masks(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> list[Tensor]:
-    """Distinct `(N,)` masks: of the scores, and what rounds `reached`."""
+def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> Tensor:
+    """The `(N,)` mask of learnt scores, or else what rounds `reached`.
+
+    Learnt scores start from those of the rounds, and held-out text has compared the masks of both.
+    """
     if reached is not None and not frozen.run.config.learns:
-        return [reached]
-    ranking = ranking_of(frozen, scores)
-    learnt = ranking.mask if frozen.before is None else ranking.mask & frozen.before.mask
-    return [learnt] if reached is None or torch.equal(learnt, reached) else [learnt, reached]
+        return reached
+    mask = ranking_of(frozen, scores).mask
+    return mask if frozen.before is None else mask & frozen.before.mask
 
 
-def refit_best(frozen: FrozenModel, masks: list[Tensor]) -> Tensor:
-    """The `(N,)` mask with the lowest held-out loss, its output columns put into the model.
+def refit(frozen: FrozenModel, mask: Tensor) -> None:
+    """Put the output columns of a `(N,)` mask into the model, refitted if that lowers its loss.
 
-    Little text cannot tell many columns apart. Where refitting raises the held-out loss of a mask,
-    its columns stay the dense model's. Without held-out sequences the first mask is refitted.
+    Little text cannot tell many columns apart. Where refitting raises the held-out loss, columns
+    stay the dense model's.
     """
-    if not len(frozen.run.blocks.heldout):
-        masks = masks[:1]
-    if not frozen.run.config.compensation:
-        return masks[0] if len(masks) == 1 else min(masks, key=frozen.mask_loss)
-
-    def best() -> StageResult:
-        return min(_refitted(frozen, masks), key=lambda candidate: candidate[0])[1]
-
-    return frozen.once("compensation", best)[0]["mask"]
+    if frozen.run.config.compensation:
+        frozen.once("compensation", partial(_refitted, frozen, mask))
 
 
-def _refitted(frozen: FrozenModel, masks: list[Tensor]) -> Iterator[tuple[float, StageResult]]:
-    """Held-out losses and results, two for each mask: refitted columns first, then the dense ones.
-
-    The dense ones must win strictly.
-    """
-    layers = len(frozen.outputs.linears)
-    sequences = frozen.run.compensation_sequences
-
-    def candidate(mask: Tensor, fits: list[dict[str, object]]) -> tuple[float, StageResult]:
-        columns = frozen.outputs.extract(mask)
-        return frozen.mask_loss(mask), ({"mask": mask, **columns}, {"fits": fits})
-
-    for number, mask in enumerate(masks):
-        fits = []
-        for fit in frozen.refit(mask, sequences):
-            fits.append(asdict(fit))
-            frozen.report("compensation", number * layers + len(fits), len(masks) * layers)
-        yield candidate(mask, fits)
-        if len(frozen.run.blocks.heldout):
-            frozen.outputs.reset()
-            yield candidate(mask, [])
+def _refitted(frozen: FrozenModel, mask: Tensor) -> StageResult:
+    layers, fits = len(frozen.outputs.linears), []
+    for fit in frozen.refit(mask, frozen.run.compensation_sequences):
+        fits.append(asdict(fit))
+        frozen.report("compensation", len(fits), layers)
+    columns = frozen.outputs.extract(mask)
+    if len(frozen.run.blocks.heldout):
+        loss = frozen.mask_loss(mask)
+        frozen.outputs.reset()
+        if frozen.mask_loss(mask) < loss:
+            columns, fits = frozen.outputs.extract(mask), []
+    return {"mask": mask, **columns}, {"fits": fits}
 
 
 def learn_scales(frozen: FrozenModel, mask: Tensor) -> tuple[Tensor, Tensor | None]:
