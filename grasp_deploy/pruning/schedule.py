@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-HELDOUT_CHECKS = 8  # masks measured on the held-out text, evenly over a stage of as many steps
+HELDOUT_CHECKS = 4  # masks measured on the held-out text, evenly over a stage of as many steps
 WITNESS_TOKENS = 2048  # that a plan gives away: enough to tell noise, read in seconds
 AVERAGED_SHARE = 1 / 4  # of a stage's steps, the last ones, where their values are averaged
 
