@@ -32,7 +32,7 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from benchmarks.study.bench import Bench, load_float32
+from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import add_study_options, corpora_of, settings_of
 from benchmarks.study.record import Perplexities
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
@@ -139,7 +139,7 @@ def family_rows(
         alone_seconds = processor_seconds(
             lambda one=single, to=output: compress(one, to, on_progress=on_progress)  # type: ignore[misc]
         )
-        found, alone = (bench.perplexities(load_float32(one)) for one in (path, output))
+        found, alone = (bench.perplexities(loaded(one)) for one in (path, output))
         members.append(Member(keep, found, alone, alone_seconds, within))
     return seconds, members
 
@@ -152,7 +152,7 @@ def bounded(bench: Bench, config: CompressConfig, output: Path, on_progress: OnP
         made = compress_within(config, output, on_progress=on_progress)
     except InputError as error:
         return Bounded(nats, refused=str(error))
-    bound, found = made.plan.provenance["bound"], bench.perplexities(load_float32(output))
+    bound, found = made.plan.provenance["bound"], bench.perplexities(loaded(output))
     others = {text: math.log(found[text] / dense) for text, dense in bench.dense.items()}
     return Bounded(nats, bound["keep"], bound["excess"], bound["excess_error"], others)
 

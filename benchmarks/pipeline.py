@@ -34,12 +34,13 @@ from benchmarks.common.output import (
     write,
 )
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
 from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource
 from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.mask import candidate_masks, learn_scales, refit_best
+from grasp_deploy.compression.mask import final_mask, learn_scales, refit
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.scores import initial_scores, learn_gates
@@ -50,8 +51,9 @@ from grasp_deploy.files.record import new_record
 
 GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 sequences
 SCALE_BLOCKS = 512
-CRITERION_BLOCKS = CompressConfig.criterion_sequences
-COMPENSATION_BLOCKS = CompressConfig.compensation_sequences
+DEFAULTS = CompressConfig("model", keep=0.5)
+CRITERION_BLOCKS = DEFAULTS.sequences_of("criterion")
+COMPENSATION_BLOCKS = DEFAULTS.sequences_of("compensation")
 
 
 def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
@@ -76,6 +78,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
         source=ModelSource(str(options.config), options.config.parent, None),
         base=StoredModel(options.config.parent, {}, shape, {}),
         device=device,
+        dtype=wanted_dtype(shape.dtype, device, config.dtype),
         budget=budget_for(config, shape, device),
         text=Blocks(tokens, TextSource("random tokens"), options.sequences),
         weight_hashes={},
@@ -101,7 +104,7 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
 def mask_chosen(frozen: FrozenModel) -> torch.Tensor:
     """`(N,)` mask of the scores that the run asks for."""
     initial, reached = initial_scores(frozen)
-    return candidate_masks(frozen, learn_gates(frozen, initial), reached)[0]
+    return final_mask(frozen, learn_gates(frozen, initial), reached)
 
 
 def stage_rows(
@@ -119,7 +122,7 @@ def stage_rows(
         (
             "compensation",
             rounds,
-            lambda frozen: refit_best(frozen, [masks["criterion"]]),
+            lambda frozen: refit(frozen, masks["criterion"]),
             COMPENSATION_BLOCKS,
         ),
         ("scales", rounds, lambda frozen: learn_scales(frozen, masks["criterion"]), SCALE_BLOCKS),

@@ -41,7 +41,7 @@ from benchmarks.common.output import (
     write,
 )
 from benchmarks.study.arithmetic import Problem, problems, result_of
-from benchmarks.study.bench import Bench, Variant, load_float32
+from benchmarks.study.bench import Bench, Variant, loaded
 from benchmarks.study.options import (
     add_study_options,
     corpora_of,
@@ -103,7 +103,7 @@ def tuning_batches(
 def tune(base: Path, folder: Path, sources: Sequence[TextSource], steps: int) -> None:
     """Tune a model on the task and write it as a folder, which appears whole."""
     torch.manual_seed(TUNING_SEED)
-    tokenizer, model = load_tokenizer(base), load_float32(base)
+    tokenizer, model = load_tokenizer(base), loaded(base)
     recipe = Recipe(math.inf, BATCH_ROWS, LEARNING_RATE, epochs=1, autocast=False)
     batches = tuning_batches(tokenizer, documents_of(sources), steps)
     with staged_directory(folder) as staging:
@@ -122,7 +122,7 @@ class ReasoningBench(Bench):
         self.encoded = [encoded(self.tokenizer, problem) for problem in self.problems]
         self.most_tokens = 2 * max(len(answer) for _, answer in self.encoded)
         super().__init__(options, corpora)
-        self.dense_answers = self.answers(load_float32(options.model))
+        self.dense_answers = self.answers(loaded(options.model))
 
     def perplexities(self, model: PreTrainedModel) -> dict[str, float]:
         """Perplexity by corpus, and on held-out traces: of their answers alone."""

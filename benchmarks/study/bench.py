@@ -22,6 +22,7 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.budget_options import unit_costs
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import OWN, CompressConfig
+from grasp_deploy.config.compress_options import STAGE_PARTS
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.settings import TaskSettings
@@ -32,7 +33,6 @@ from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
 
 SHARED_WITH_HEALING = ("calibration_split", "sequences", "sequence_length", "seed")
-READ = ("criterion_sequences", "compensation_sequences", "gate_sequences")
 BRIEF_HEALING = {"sequences": 64, "steps": 20, "rank": 4}
 
 
@@ -63,11 +63,10 @@ class Variant:
         elif self.own == "all":
             settings |= {"calibration": [OWN], "calibration_split": None}
         if self.text > 1:
+            if self.stages == "scales":
+                before = CompressConfig(**{**settings, "keep": keep})
+                settings |= {f"{s}_sequences": before.sequences_of(s) for s in STAGE_PARTS}
             settings |= {"sequences": self.text * settings["sequences"]}
-            if self.stages == "all":
-                most = settings["sequences"] * 7 // 8  # the rest is held out
-                wanted = {name: self.text * getattr(CompressConfig, name) for name in READ}
-                settings |= {name: min(count, most) for name, count in wanted.items()}
         return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
 
     def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +95,7 @@ class Bench:
             corpus.label: read_blocks(tokenizer, corpus, length, count) for corpus in corpora
         }
         self.directory: Path = options.model
-        self.dense = self.perplexities(load_float32(self.directory))
+        self.dense = self.perplexities(loaded(self.directory))
         self.shape = model_shape(read_config(options.model / "config.json"))
         self.dense_layers: list[Layer] = [
             (layer.intermediate_size, layer.num_key_value_heads) for layer in self.shape.layers
@@ -133,7 +132,7 @@ class Bench:
                 row.seconds["healing"] = seconds
                 heldout_loss |= losses
             row.heldout_loss = heldout_loss
-            self.set_losses(row, load_float32(made))
+            self.set_losses(row, loaded(made))
             if self.tasks:
                 row.tasks, row.task_average = accuracies(made, self.tasks, on_progress)
         if config.scale_epochs > 0 and not config.compensation:  # the rest is dense weights
@@ -142,7 +141,7 @@ class Bench:
 
     def mask_losses(self, plan: Plan) -> Losses:
         """Losses of a plan's mask on the uncut model, which gives the cut model's logits."""
-        model = load_float32(self.directory)
+        model = loaded(self.directory)
         units = UnitTable.of_layers(plan.dense_layers)
         with gated(model, units) as gates:
             gates.assign(plan.mask.float().to(model.device))
@@ -216,10 +215,9 @@ def _mean(scores: torch.Tensor) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def load_float32(folder: Path) -> PreTrainedModel:
-    """A model in float32, on a GPU if there is one."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return load(folder, device=device, dtype="float32")
+def loaded(folder: Path) -> PreTrainedModel:
+    """A model in the dtype that its device prefers, on a GPU if there is one."""
+    return load(folder, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def healed(

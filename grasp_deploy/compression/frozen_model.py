@@ -239,7 +239,8 @@ class FrozenModel:
 
 def load_for(run: PreparedRun) -> PreTrainedModel:
     """The run's model on its device; on a GPU too small for it weights wait on the CPU."""
-    config, place = run.config, (run.source.directory, run.device, run.config.dtype)
+    config, dtype = run.config, str(run.dtype).removeprefix("torch.")
+    place = run.source.directory, run.device, dtype
     divides = not reads_whole_weights(config) and config.objective == "text"
     if run.device.type == "cuda" and divides:
         memory = memory_of(run.device)

@@ -15,7 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from grasp_deploy.checkpoint.read.loading import class_config, not_loadable, wanted_dtype
+from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
+from grasp_deploy.checkpoint.read.loading import class_config, not_loadable
 from grasp_deploy.checkpoint.read.validate import EMBEDDINGS, HEAD, StoredModel, read_folder
 from grasp_deploy.errors import is_out_of_memory
 from grasp_deploy.pruning.layout import decoder_layers, norm_names
@@ -32,7 +33,7 @@ def load_divided(
     """
     stored = read_folder(directory)
     try:
-        model = _empty_model(stored, wanted_dtype(stored, device, dtype), attention)
+        model = _empty_model(stored, wanted_dtype(stored.shape.dtype, device, dtype), attention)
     except Exception as error:  # whatever transformers makes of an odd config.json
         if is_out_of_memory(error):
             raise

@@ -29,8 +29,9 @@ from grasp_deploy.checkpoint.format.shapes import (
     model_shape,
     read_config,
 )
+from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
 from grasp_deploy.checkpoint.read.source import resolve_model
-from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, refuse_quantised
+from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
 from grasp_deploy.data.tokenizing import traits
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.sizes import format_bytes
@@ -51,9 +52,8 @@ def load(
 ) -> PreTrainedModel:
     """Load a checkpoint or a dense model of a supported family, ready to evaluate.
 
-    `model` is a folder or a hub id; `dtype` "auto" is float32 on the CPU and the weights' own
-    elsewhere. Raises InputError if files are missing or damaged, or the device or the attention
-    implementation is not there.
+    `model` is a folder or a hub id; `dtype` "auto" is as in `wanted_dtype`. Raises InputError if
+    files are missing or damaged, or the device or the attention implementation is not there.
     """
     if dtype not in ("auto", *DTYPES):
         raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
@@ -67,7 +67,7 @@ def load_checked(
     """Load a folder once `read_folder` has passed it; in eval mode, straight onto the device."""
     stored = read_folder(directory)
     transformers_logging.disable_progress_bar()  # noise: many models are loaded
-    wanted = wanted_dtype(stored, device, dtype)
+    wanted = wanted_dtype(stored.shape.dtype, device, dtype)
     logger.info("loading %s onto %s in %s", directory, device, wanted)
     try:
         with device:
@@ -87,14 +87,6 @@ def load_checked(
         raise not_loadable(directory, error, other) from error
     model.config.return_dict = True  # outputs are read by name, whatever the file asks for
     return model.eval()
-
-
-def wanted_dtype(stored: StoredModel, device: torch.device, dtype: str) -> torch.dtype:
-    """The dtype to compute in; "auto" is float32 on the CPU and the weights' own elsewhere."""
-    if dtype == "auto":
-        dtype = "float32" if device.type == "cpu" else stored.shape.dtype
-    wanted: torch.dtype = getattr(torch, dtype)
-    return wanted
 
 
 def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
