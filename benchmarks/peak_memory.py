@@ -91,7 +91,7 @@ def score_first_layer(model: nn.Module, budget: Budget, blocks: CalibrationBlock
 
     It ends where the second panel of channels would begin: each panel needs less than the first.
     """
-    text = _TwoLosses(blocks.train[: DEFAULTS.criterion_sequences], DEFAULTS.batch_size)
+    text = _TwoLosses(blocks.train[: DEFAULTS.sequences_of("criterion")], DEFAULTS.batch_size)
     first_panels, whole = iter((obs._panel,)), obs._panel
 
     def panel(inverse: Tensor, moments: Tensor, stays: Tensor, pivots: int) -> Any:
@@ -112,7 +112,7 @@ def refit_first_layer(model: nn.Module, budget: Budget, blocks: CalibrationBlock
         model,
         budget.units,
         kept,
-        blocks.train[: DEFAULTS.compensation_sequences],
+        blocks.train[: DEFAULTS.sequences_of("compensation")],
         batch_size=DEFAULTS.batch_size,
         ridge=DEFAULTS.ridge,
     )

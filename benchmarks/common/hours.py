@@ -28,7 +28,6 @@ ASSUMED = (
     f"({PEAK / 1e12:.0f} TFLOPS in 16 bits, {PEAK_FLOAT64 / 1e12:.1f} in float64)"
 )
 HELDOUT_SHARE = 1 / 16
-CANDIDATES = 2  # masks that are refitted: of the gates and of the rounds
 
 
 def forward_seconds(config: Path, sequence_length: int) -> float:
@@ -46,9 +45,9 @@ def compression_seconds(
     """Predicted seconds by stage, from those of one token's forward pass."""
     length, learnt = config.sequence_length, config.sequences * (1 - HELDOUT_SHARE)
     heldout = config.sequences * HELDOUT_SHARE * length
-    scored = min(config.criterion_sequences, learnt) * length
-    refitted = min(config.compensation_sequences, learnt) * length
-    gated = min(config.gate_sequences, learnt) * length
+    scored = min(config.sequences_of("criterion"), learnt) * length
+    refitted = min(config.sequences_of("compensation"), learnt) * length
+    gated = min(config.sequences_of("gate"), learnt) * length
     units = sum(layer.intermediate_size + layer.num_key_value_heads for layer in shape.layers)
     # A criterion runs forward, backward and once more layer by layer; a refit thrice, for the
     # dense hidden states, the pruned inputs and the pruned hidden states.
@@ -59,13 +58,13 @@ def compression_seconds(
     return {
         "rounds": config.rounds * a_round,
         "gates": 2 * config.epochs * gated * forward + checks,
-        "refits": CANDIDATES * refit,
+        "refits": refit,
         "scales": 2 * config.scale_epochs * learnt * length * forward + checks,
     }
 
 
 def _float64_seconds(shape: ModelShape, tokens: float, *, scores: bool = False) -> float:
-    """Seconds of the float64 algebra of all layers: of scores, or of least squares."""
+    """Seconds of the algebra of all layers, as if all were float64: of scores, or of a refit."""
     operations = 0.0
     for layer in shape.layers:
         for inputs in (layer.intermediate_size, layer.num_attention_heads * shape.head_dim):

@@ -55,7 +55,7 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
     units, time = unit_table(shape), time_budget(config, shape)
     costs = unit_costs(config, shape, units)
     total = float(costs.sum())
-    ffn_multiple, kv_multiple = config.effective_multiples
+    ffn_multiple, kv_multiple = config.multiples(max(units.ffn_channels))
     if time is not None and config.targets != "kv":
         ffn_multiple = _in_tiles(config, shape, time, ffn_multiple)
     try:

@@ -15,6 +15,7 @@ from torch import Tensor
 from grasp_deploy.checkpoint.deployment import check_context
 from grasp_deploy.checkpoint.format.shapes import limits_of
 from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
 from grasp_deploy.checkpoint.read.folder import weight_files
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import ModelSource, file_state, resolve_model, weight_hash
@@ -32,7 +33,7 @@ from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.ranks import by_lead, from_all, is_joined, rank, world
+from grasp_deploy.pruning.ranks import by_lead, from_all, from_lead, is_joined, rank, world
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 FEWEST_FOR_SCALES = 240  # sequences for each budget of a walk; of more, every other one
@@ -48,6 +49,7 @@ class PreparedRun:
     source: ModelSource
     base: StoredModel  # the dense model's files
     device: torch.device
+    dtype: torch.dtype  # in which the model is computed
     budget: Budget
     text: Blocks
     weight_hashes: dict[str, str]  # SHA-256 by file name
@@ -72,7 +74,13 @@ class PreparedRun:
         software = {name: releases[name] for name in ("grasp_deploy", "torch", "transformers")}
         stated = [self.source.directory / name for name in STATED]
         files = {path.name: sha256(path) for path in stated if path.is_file()}
-        return {**self.inputs, "model config": files, "device": self.device.type, **software}
+        return {
+            **self.inputs,
+            "model config": files,
+            "device": self.device.type,
+            "dtype": str(self.dtype),
+            **software,
+        }
 
     @property
     def predicted_bytes(self) -> int:
@@ -128,12 +136,12 @@ class PreparedRun:
     @property
     def criterion_sequences(self) -> Tensor:
         """`(n, T)` ids that criteria read."""
-        return self.blocks.train[: self.config.criterion_sequences]
+        return self.blocks.train[: self.config.sequences_of("criterion")]
 
     @property
     def compensation_sequences(self) -> Tensor:
         """`(n, T)` ids that the last refit reads; in a walk half of them for each budget."""
-        count = self.config.compensation_sequences
+        count = self.config.sequences_of("compensation")
         return self.blocks.train[: math.ceil(count / 2) if self.config.walks else count]
 
     @property
@@ -164,7 +172,7 @@ class PreparedRun:
     def gate_schedule(self) -> Schedule:
         """The steps of learning gates, over the first of the sequences to learn from."""
         config = self.config
-        blocks = replace(self.blocks, train=self.blocks.train[: config.gate_sequences])
+        blocks = replace(self.blocks, train=self.blocks.train[: config.sequences_of("gate")])
         return replace(self.scale_schedule, blocks=blocks, epochs=config.epochs)
 
 
@@ -182,6 +190,7 @@ def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
     if config.context is not None:
         positions = limits_of(base.config).max_position_embeddings
         check_context(config.context, positions, config.model)
+    dtype = from_lead(wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
     tokenizer = load_tokenizer(source.directory)
     shape = config.sequence_length, config.sequences
@@ -197,6 +206,7 @@ def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
         source,
         base,
         device,
+        dtype,
         budget,
         text,
         _hashes_on_ranks(source.directory),
@@ -217,8 +227,8 @@ def check_sequences(config: CompressConfig, own: int, most: int) -> None:
             "drop it, or drop --calibration self=0"
         )
     for name in ("criterion_sequences", "compensation_sequences"):  # many of gates mean all of them
-        asked, default = getattr(config, name), getattr(CompressConfig, name)
-        if asked > most and asked != default:  # the default takes what is there
+        asked = getattr(config, name)
+        if asked is not None and asked > most:
             raise InputError(
                 f"{assigned(config, name)} is more than the {most} sequences to learn from: give "
                 f"at most {most}, or more --calibration-sequences"

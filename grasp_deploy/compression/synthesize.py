@@ -72,7 +72,7 @@ def _mask_with_kv_share(
             f"--kv-keep and --targets {config.targets} contradict each other: drop one"
         )
     units, is_kv = budget.units, budget.units.is_kv
-    ffn_multiple, kv_multiple = config.effective_multiples
+    ffn_multiple, kv_multiple = config.multiples(max(units.ffn_channels))
     groups = round(kv_keep * int(is_kv.sum()))
     ffn_costs = torch.where(is_kv, 0.0, budget.costs)
     try:

@@ -33,6 +33,9 @@ Criterion = Literal[  # one-shot scores; a test compares them with `pruning.crit
 ]
 CRITERIA: tuple[str, ...] = typing.get_args(Criterion)
 LEARNT_METHODS = ("grasp", "gumbel-topk")
+STAGE_PARTS = {"criterion": 8, "gate": 8, "compensation": 2}  # of all sequences one part
+FEWEST_SEQUENCES = 16  # of a stage, where there are so many
+WIDEST, NARROWEST = 128, 8  # multiples of widths that matrix kernels like
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 
 
@@ -48,8 +51,11 @@ class CompressOptions(GoalOptions):
         "Units that may be removed: both, ffn or kv.", "both"
     )
 
-    ffn_multiple: Count = option(
-        "Keep a multiple of this many FFN channels in each layer.", 1, "Shapes"
+    ffn_multiple: Count | None = option(
+        "Keep a multiple of this many FFN channels in each layer. Default: the largest power of 2 "
+        "that divides the model's width 16 times or more, at most 128; 1 for narrow models.",
+        None,
+        "Shapes",
     )
     kv_multiple: Count = option(
         "Keep a multiple of this many KV groups in each layer.", 1, "Shapes"
@@ -80,7 +86,10 @@ class CompressOptions(GoalOptions):
     )
     own_temperature: Factor = study("Temperature at which the model writes its own text.", 1.0)
     sequences: Annotated[int, Meta(ge=1, le=10**6)] = option(
-        "Number of calibration sequences.", 1024, "Calibration", flag="--calibration-sequences"
+        "Number of calibration sequences; time and quality of every stage follow it.",
+        512,
+        "Calibration",
+        flag="--calibration-sequences",
     )
     sequence_length: Length = option("Tokens in a calibration sequence.", 512, "Calibration")
 
@@ -97,7 +106,9 @@ class CompressOptions(GoalOptions):
     )
     rounds: Count = study("Rounds of progressive pruning.", 5)
     round_criterion: Criterion = study("Criterion used in each round.", "obs")
-    criterion_sequences: Count = study("Sequences that a criterion reads.", 64)
+    criterion_sequences: Count | None = study(
+        "Sequences that a criterion reads. Default: an eighth of all, at least 16.", None
+    )
     allocation: Literal["global", "layerwise", "owl"] = study(
         "Allocation of the budget to layers under a one-shot criterion: global (one ranking), "
         "layerwise (equal shares) or owl (by outliers).",
@@ -106,11 +117,15 @@ class CompressOptions(GoalOptions):
     compensation: bool = study(
         "Refit the kept output columns to the dense model's hidden states by least squares.", True
     )
-    compensation_sequences: Count = study("Sequences that compensation reads.", 256)
+    compensation_sequences: Count | None = study(
+        "Sequences that compensation reads. Default: half of all, at least 16.", None
+    )
     ridge: Factor = study("Ridge penalty towards the original weights.", 0.01)
 
     epochs: Count = study("Passes over the sequences to learn the gates.", 1)
-    gate_sequences: Count = study("Sequences that gates are learnt from.", 64)
+    gate_sequences: Count | None = study(
+        "Sequences that gates are learnt from. Default: an eighth of all, at least 16.", None
+    )
     learning_rate: Factor = study("AdamW learning rate of scores and scales.", 0.01)
     learning_rate_schedule: Literal["constant", "cosine"] = study(
         "constant, or cosine decay to 0.", "cosine"
@@ -151,11 +166,20 @@ class CompressOptions(GoalOptions):
         "Recompute activations in the backward pass to save memory.", False, "Running"
     )
 
-    @property
-    def effective_multiples(self) -> tuple[int, int]:
-        """Multiples of FFN channels and of KV groups, tensor parallelism included."""
+    def multiples(self, channels: int = 1) -> tuple[int, int]:
+        """Multiples of FFN channels and of KV groups, tensor parallelism included.
+
+        `channels` are those of a layer of the dense model, which decide the default.
+        """
+        ffn = aligned_width(channels) if self.ffn_multiple is None else self.ffn_multiple
         size = self.tensor_parallel
-        return math.lcm(self.ffn_multiple, size), math.lcm(self.kv_multiple, size)
+        return math.lcm(ffn, size), math.lcm(self.kv_multiple, size)
+
+    def sequences_of(self, stage: str) -> int:
+        """Sequences that a stage may read: what its option says, or its share of all."""
+        asked: int | None = getattr(self, f"{stage}_sequences")
+        share = math.ceil(self.sequences / STAGE_PARTS[stage])
+        return max(FEWEST_SEQUENCES, share) if asked is None else asked
 
     @property
     def learns(self) -> bool:
@@ -171,3 +195,11 @@ class CompressOptions(GoalOptions):
     def cuts_in_rounds(self) -> bool:
         """True if units are removed in rounds, before any gates are learnt."""
         return self.first_scores == "progressive"
+
+
+def aligned_width(channels: int) -> int:
+    """The multiple of FFN channels that kernels like and that leaves 16 steps or more, else 1."""
+    width = math.gcd(channels, WIDEST)
+    while width > channels / 16:
+        width //= 2
+    return width if width >= NARROWEST else 1

@@ -44,7 +44,7 @@ def test_json_round_trip(tmp_path: Path) -> None:
     stored = read_config_file(tmp_path / "config.json")
     assert CompressConfig.from_dict(stored, "the file") == config
     assert config.cost_model == "parameters"
-    assert config.effective_multiples == (2, 2)
+    assert config.multiples() == (2, 2)
 
 
 @pytest.mark.parametrize(

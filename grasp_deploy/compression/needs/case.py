@@ -10,6 +10,7 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.config.compress_config import CompressConfig
@@ -38,11 +39,8 @@ class Case:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of the weights as computed with."""
-        default = self.shape.dtype if self.on_gpu else "float32"
-        dtype: torch.dtype = getattr(
-            torch, default if self.config.dtype == "auto" else self.config.dtype
-        )
-        return dtype
+        device = torch.device("cuda" if self.on_gpu else "cpu")
+        return wanted_dtype(self.shape.dtype, device, self.config.dtype)
 
     @property
     def dtype_bytes(self) -> int:
@@ -119,7 +117,7 @@ class Case:
     @property
     def scored(self) -> int:
         """Sequences that a round reads."""
-        return min(self.train, self.config.criterion_sequences)
+        return min(self.train, self.config.sequences_of("criterion"))
 
     @property
     def refits(self) -> int:
@@ -132,7 +130,7 @@ class Case:
     @property
     def fitted(self) -> int:
         """Sequences that the last refit reads."""
-        return min(self.train, self.config.compensation_sequences)
+        return min(self.train, self.config.sequences_of("compensation"))
 
     def each(self, count: int) -> int:
         """The most that one process has of so many."""
