@@ -234,7 +234,7 @@ def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[s
     if flags.uds is None:
         check_port(flags.host or HOST, flags.port or PORT)
     size = flags.tensor_parallel_size
-    if any(multiple % size for multiple in config.effective_multiples):
+    if any(multiple % size for multiple in config.multiples()):
         raise InputError(
             f"vLLM is to split the model among {size} workers, but layers need not divide by "
             f"{size}: add --tensor-parallel {size} before the --"
@@ -256,6 +256,7 @@ def run_compress(
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.family.bound import compress_within
     from grasp_deploy.compression.family.run import compress_family
+    from grasp_deploy.compression.needs.dry_run import expected_seconds
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.files.progress import ignore_progress
@@ -267,7 +268,8 @@ def run_compress(
     if resume and overwrite and is_lead() and Workspace.begun_with(output, config):
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
-        with stage_bars(stderr) if is_lead() else nullcontext(ignore_progress) as show:
+        expected = expected_seconds(config) if is_lead() else {}
+        with stage_bars(stderr, expected) if is_lead() else nullcontext(ignore_progress) as show:
             options |= {"shard_bytes": shard_bytes, "on_progress": show}
             if config.family:
                 return compress_family(config, output, **options)

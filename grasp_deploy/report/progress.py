@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -39,16 +40,44 @@ COLUMNS = (
     TimeRemainingColumn(),
     TextColumn("{task.fields[figures]}", markup=False),
 )
+LEARNT = 0.02  # share of the whole from which on its time can be foretold
 LOG_EVERY_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
+class Whole:
+    """How far a run has come in all its stages, and the time that is left for them."""
+
+    def __init__(self, expected: dict[str, float]) -> None:
+        self._expected = expected  # seconds by stage, in order
+        self._began: tuple[float, float] | None = None  # a time, and the share done by then
+
+    def text(self, stage: str, share: float, now: float) -> str:
+        """The stage's place and the time left, such as "stage 2 of 5, 0:12:30 left in all"."""
+        names = list(self._expected)
+        if stage not in names:
+            return ""
+        place = names.index(stage)
+        seconds = list(self._expected.values())
+        done = (sum(seconds[:place]) + share * seconds[place]) / sum(seconds)
+        if self._began is None:
+            self._began = now, done
+        began, before = self._began
+        text = f"stage {place + 1} of {len(names)}"
+        if done - before < LEARNT:
+            return text
+        left = (1 - done) * (now - began) / (done - before)
+        return f"{text}, {timedelta(seconds=round(left))} left in all"
+
+
 @contextmanager
-def stage_bars(console: Console) -> Iterator[OnProgress]:
+def stage_bars(console: Console, expected: dict[str, float] | None = None) -> Iterator[OnProgress]:
     """Follow rows of metrics with a bar for each stage.
 
     Where the console is no terminal, with a line at a stage's end and every few seconds before.
+    With `expected` seconds by stage, the time left for all of them is shown, too.
     """
+    whole = Whole(expected or {})
     tasks: dict[str, Task] = {}  # by stage
     told: dict[str, float] = {}  # by stage: seconds on the clock at its last line
     bars = Progress(
@@ -71,13 +100,15 @@ def stage_bars(console: Console) -> Iterator[OnProgress]:
             task = tasks[stage] = bars.tasks[-1]
             told[stage] = now
         again = step == task.completed
-        bars.update(task.id, completed=step, figures=figures(row))
+        share = step / max(1, row["steps"])
+        shown = "  ".join(filter(None, (whole.text(row["stage"], share, now), figures(row))))
+        bars.update(task.id, completed=step, figures=shown)
         due = task.finished or now - told[stage] >= LOG_EVERY_SECONDS
         if due and not again and not console.is_terminal:
             told[stage] = now
             left = f"{task.time_remaining or 0:.0f} s left"
             clock = f"in {task.elapsed:.0f} s" if task.finished else left
-            text = f"{task.description} {step}/{row['steps']}  {clock}  {figures(row)}"
+            text = f"{task.description} {step}/{row['steps']}  {clock}  {shown}"
             console.print(text.rstrip(), soft_wrap=True, highlight=False)
 
     with bars:

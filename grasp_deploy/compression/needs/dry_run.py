@@ -19,6 +19,7 @@ from grasp_deploy.compression.prepare import check_sequences, reads_whole_weight
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
+from grasp_deploy.pruning.ranks import world
 
 PROCESSES = (1, 2, 4, 8, 16)
 USABLE_SHARE = 0.9  # of a memory; the rest is for kernels, the driver, and lost between tensors
@@ -138,6 +139,21 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
     undivided = reads_whole_weights(config) or config.objective == "distillation"
     ways = ways_of(case, pruned, undivided=undivided)
     return DryRun(config.model, memory, on_gpu, ways, rates)
+
+
+def expected_seconds(config: CompressConfig) -> dict[str, float]:
+    """Seconds of each stage of one budget on this machine, by the name that its progress has.
+
+    Empty for budgets of a walk, whose stages come once for each.
+    """
+    if config.walks:
+        return {}
+    _, shape = config_and_shape(resolve_config(config.model, config.revision))
+    device = resolve_device(config.device)
+    case, _ = case_of(config, shape, device.type == "cuda")
+    rates = measured_rates(case.torch_dtype, device)
+    found = seconds_of(replace(case, processes=world()), rates).items()
+    return {stage.replace(" ", "-"): seconds for stage, seconds in found}
 
 
 def ways_of(case: Case, pruned: ModelShape, *, undivided: bool = False) -> tuple[Needs, ...]:

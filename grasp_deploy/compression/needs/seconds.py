@@ -1,18 +1,19 @@
 """Time of a compression, from its operations and the rates of this machine's device.
 
-Two rates are measured by products of matrices: in the dtype of the weights, and in float64, which
-the sums and solutions of least squares and `obs` take. A stage reaches a share of such a rate.
+Three rates are measured by products of matrices: in the dtype of the weights, in float32, for the
+sums of least squares and `obs`, and in float64, for their solutions. A stage reaches a share of
+such a rate.
 Gathered weights cross a link of an assumed bandwidth. Hashing and loading the model are left out.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 
+from grasp_deploy.checkpoint.read.dtypes import seconds_of_product
 from grasp_deploy.compression.needs.case import Case
 from grasp_deploy.pruning.schedule import HELDOUT_CHECKS
 
@@ -29,6 +30,7 @@ class Rates:
 
     device: str
     flops: float
+    float32_flops: float
     float64_flops: float
     threads: int
     cores: int
@@ -45,42 +47,41 @@ class Work:
     """What a process does in a stage: operations by dtype, and bytes of gathered weights."""
 
     flops: float = 0.0
+    float32_flops: float = 0.0
     float64_flops: float = 0.0
     gathered_bytes: float = 0.0
 
     def __add__(self, other: Work) -> Work:
         return Work(
             self.flops + other.flops,
+            self.float32_flops + other.float32_flops,
             self.float64_flops + other.float64_flops,
             self.gathered_bytes + other.gathered_bytes,
         )
 
     def __mul__(self, times: float) -> Work:
-        return Work(self.flops * times, self.float64_flops * times, self.gathered_bytes * times)
+        return Work(*(value * times for value in astuple(self)))
 
 
 def measured_rates(dtype: torch.dtype, device: torch.device) -> Rates:
     """Rates of a device, each by products of matrices for a fraction of a second."""
     size = 4096 if device.type == "cuda" else 1024
-    products, float64_products = (
-        2 * size**3 * _products_per_second(size, each, device) for each in (dtype, torch.float64)
+    own, single, double = (
+        2 * size**3 * _products_per_second(size, each, device)
+        for each in (dtype, torch.float32, torch.float64)
     )
     cores = len(os.sched_getaffinity(0))
-    return Rates(device.type, products, float64_products, torch.get_num_threads(), cores)
+    return Rates(device.type, own, single, double, torch.get_num_threads(), cores)
 
 
 def _products_per_second(size: int, dtype: torch.dtype, device: torch.device) -> float:
     matrix = torch.ones(size, size, dtype=dtype, device=device)
-    _synchronized(matrix @ matrix)  # the first one also starts the libraries
-    count, began = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - began) < ROUND_SECONDS:
-        _synchronized(matrix @ matrix)
+    seconds_of_product(matrix)  # the first one also starts the libraries
+    count, seconds = 0, 0.0
+    while seconds < ROUND_SECONDS:
+        seconds += seconds_of_product(matrix)
         count += 1
     return count / seconds
-
-
-def _synchronized(product: torch.Tensor) -> None:
-    float(product[0, 0])  # waits for a GPU
 
 
 def work_of(case: Case) -> dict[str, Work]:
@@ -97,11 +98,10 @@ def work_of(case: Case) -> dict[str, Work]:
     check = _batches(case, case.heldout, 1)
     checks = check * (HELDOUT_CHECKS + 1)
     if config.learns:
-        sequences = min(case.train, config.gate_sequences)
+        sequences = min(case.train, config.sequences_of("gate"))
         stages["gates"] = _learning(case, config.epochs * sequences) + checks
     if config.compensation:
-        masks = 2 if config.learns and config.cuts_in_rounds else 1
-        stages["compensation"] = (_refit(case, case.fitted, case.keep) + check * 2) * masks
+        stages["compensation"] = _refit(case, case.fitted, case.keep) + check * 2
     if config.scale_epochs:
         stages["scales"] = _learning(case, config.scale_epochs * case.train) + checks
     return stages
@@ -139,17 +139,16 @@ def _scoring(case: Case, share: float) -> Work:
     solved = [5 / 3 * k**3 for k in widths]
     # With several a turn waits for the MLP that is in it.
     turns = layers * sum(solved) if case.processes == 1 else 2 * layers / case.processes * solved[0]
-    return _passes(case, case.each(case.scored), 1) + Work(0, sums + turns)
+    return _passes(case, case.each(case.scored), 1) + Work(0, sums, turns)
 
 
 def _refit(case: Case, sequences: int, share: float) -> Work:
     """Three passes of each layer; sums, a factor, a process's rows of the solution, two errors."""
     d, tokens = case.shape.hidden_size, case.each(sequences) * case.config.sequence_length
-    layer = sum(
-        2 * tokens * k * (k + d) + k**3 / 3 + 6 * k**2 * case.each(d)
-        for k in (case.channels * share, case.queries * share)
-    )
-    return _passes(case, 3 * case.each(sequences), 1) + Work(0, len(case.shape.layers) * layer)
+    layers, widths = len(case.shape.layers), (case.channels * share, case.queries * share)
+    sums = sum(2 * tokens * k * (k + d) for k in widths)
+    solved = sum(k**3 / 3 + 6 * k**2 * case.each(d) for k in widths)
+    return _passes(case, 3 * case.each(sequences), 1) + Work(0, layers * sums, layers * solved)
 
 
 def seconds_of(case: Case, rates: Rates) -> dict[str, float]:
@@ -158,6 +157,7 @@ def seconds_of(case: Case, rates: Rates) -> dict[str, float]:
     crowding = rates.crowding(case.processes)
     return {
         stage: crowding * work.flops / (rates.flops * EFFICIENCY)
+        + crowding * work.float32_flops / (rates.float32_flops * EFFICIENCY)
         + crowding * work.float64_flops / (rates.float64_flops * FLOAT64_EFFICIENCY)
         + work.gathered_bytes / link
         for stage, work in work_of(case).items()
