@@ -93,6 +93,21 @@ STUDIES: dict[str, list[Variant]] = {
         Variant("no scales", {"scale_epochs": 0}),
         Variant("mask alone", MASK_ALONE),
     ],
+    "stages": [  # one switched off, or turned, at a time
+        Variant("default"),
+        Variant("every width", {"ffn_multiple": 1}),
+        Variant("one round", {"rounds": 1}),
+        Variant("rounds alone", {"method": "progressive"}),
+        Variant("no scales", {"scale_epochs": 0}),
+        Variant("no scales of norms", {"norm_scales": False}),
+        Variant("three rounds", {"rounds": 3}),
+        Variant("a tenth of the ridge", {"ridge": 0.001}),
+        Variant("ten times the ridge", {"ridge": 0.1}),
+        Variant("no refit", {"compensation": False}),
+        Variant("rounds by taylor-element", {"round_criterion": "taylor-element"}),
+        Variant("eight rounds", {"rounds": 8}),
+        Variant("128 channels at once", {"ffn_multiple": 128}),
+    ],
     "ranking": [
         Variant(f"{ranking}{', paper' if options else ''}", {"ranking": ranking, **options})
         for options in (PAPER, {})
