@@ -49,9 +49,10 @@ def perplexity_command(
 ) -> None:
     """Perplexity on running text, sliding windows or single documents, models side by side."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # as in `evaluate tasks`
-    from grasp_deploy.data.overlap import NOTEWORTHY_SHARE
+    from msgspec import convert
+
+    from grasp_deploy.evaluate.losses.record import PerplexityRecord
     from grasp_deploy.evaluate.losses.run import measure_perplexity
-    from grasp_deploy.stats.wording import listed
 
     measure = partial(measure_perplexity, settings=settings)
     record = run_bench("perplexity", measure, models, output, as_json, dtype=settings.dtype)
@@ -59,15 +60,8 @@ def perplexity_command(
     if found is not None and found < wanted:
         length = record["settings"]["sequence_length"]
         print_error("warning", f"the text has only {found} sequences of {length} tokens: all taken")
-    seen = [c for c in record["cells"] if (c["calibrated_on_share"] or 0) >= NOTEWORTHY_SHARE]
-    if seen:
-        share = min(cell["calibrated_on_share"] for cell in seen)
-        part = "all" if share == 1 else f"at least {int(share * 100)} %"
-        print_error(
-            "warning",
-            f"{part} of this text was calibrated on: the perplexity flatters "
-            f"{listed(cell['model'] for cell in seen)}; evaluate on other text",
-        )
+    if flattered := convert(record, PerplexityRecord).flattered:
+        print_error("warning", f"{flattered}; evaluate on other text")
 
 
 @evaluate_app.command("tasks")

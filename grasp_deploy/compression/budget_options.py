@@ -58,11 +58,12 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
     ffn_multiple, kv_multiple = config.multiples(max(units.ffn_channels))
     if time is not None and config.targets != "kv":
         ffn_multiple = _in_tiles(config, shape, time, ffn_multiple)
+    limit = _limit(config, shape, total, time)
     try:
         return make_budget(
             units,
             costs,
-            _limit(config, shape, total, time),
+            limit,
             ffn_multiple=ffn_multiple,
             kv_multiple=kv_multiple,
             seed=config.seed,
@@ -73,7 +74,13 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
             if time is not None and config.in_time:
                 raise time.beyond_reach(error.smallest_limit, total) from None
             smallest = _as_option(config, shape, total, error.smallest_limit)
-            raise InputError(f"{error}: the smallest possible is {smallest}") from None
+            cause = str(error)
+            if limit < 0:  # which only a budget in bytes can be
+                unit_bytes = shape.bytes_per_parameter if config.weights else 1
+                excess = format_bytes(int(-limit * unit_bytes))
+                what = "vLLM's own, activations, embeddings" if config.gpu_memory else "embeddings"
+                cause = f"what no pruning removes ({what}) takes {excess} more than there is"
+            raise InputError(f"{cause}: the smallest possible is {smallest}") from None
         size = config.tensor_parallel
         cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""
         raise InputError(f"{error}{cause}") from None

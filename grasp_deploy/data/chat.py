@@ -77,6 +77,14 @@ def _written(
     return {"text": text}
 
 
+def first_prompt(values: list[Any], where: str) -> Any:
+    """The first of strings, or what the user of a conversation says first; None for neither."""
+    if not values or isinstance(values[0], str):
+        return next(iter(values), None)
+    messages = (_message(value, f"{where}, message {n}") for n, value in enumerate(values))
+    return next((message["content"] for message in messages if message["role"] == "user"), None)
+
+
 def are_strings(values: list[Any]) -> bool:
     """True if a list holds strings alone."""
     return all(isinstance(value, str) for value in values)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from grasp_deploy.data.chat import are_strings, chat_writer
+from grasp_deploy.data.chat import are_strings, chat_writer, first_prompt
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def texts_of(
 
     With a tokenizer, lists of messages are written by its chat template, special tokens included.
     Messages are `{"role", "content"}`, ShareGPT's `{"from", "value"}` or, in CHAT_COLUMNS, strings.
-    Other lists of strings are joined; without a tokenizer the first is taken, as a prompt. Raises
-    InputError for a column that is not there, any other row, and a template that refuses.
+    Other lists of strings are joined. Without a tokenizer a list's first string, or what its user
+    says first, is taken as a prompt. Raises InputError for a column that is not there, any other
+    row, and a template that refuses.
     """
     if column is None:
         names = TEXT_COLUMNS if tokenizer is not None else ("prompt", *TEXT_COLUMNS)
@@ -70,7 +71,7 @@ def texts_of(
             where = f"row {row} (counted from 0) of column {column!r} of {source}"
             if isinstance(value, list):
                 if write is None:
-                    value = next(iter(value), None)
+                    value = first_prompt(value, where)
                 elif is_chat or not are_strings(value):
                     value = write(value, where)
                 else:

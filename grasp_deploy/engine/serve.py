@@ -31,7 +31,7 @@ from grasp_deploy.checkpoint.limits import (
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, config_and_shape, read_folder
 from grasp_deploy.engine.child import log_tail, running
 from grasp_deploy.engine.flags import ServerFlags, read_flags
-from grasp_deploy.engine.vllm_process import engine_environment, server_module
+from grasp_deploy.engine.vllm_process import CACHE_VARIABLE, engine_environment, server_module
 from grasp_deploy.errors import ChildError, InputError, printable
 
 HOST = "127.0.0.1"
@@ -54,7 +54,7 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
     if drain_seconds is None:
         drain_seconds = DRAIN_SECONDS
         command += ["--shutdown-timeout", str(drain_seconds)]
-    environment = engine_environment(platform, flags.workers)
+    environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
     print("starting", printable(shlex.join([*added, *command])), file=sys.stderr, flush=True)
     grace = str(drain_seconds + EXIT_SECONDS)
@@ -118,7 +118,7 @@ def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Plat
         command += ["--host", HOST]
     shape = read_folder(directory).shape
     command += flags.own_format(shape.dtype if shape.quantization is None else None)
-    sized = flags.sets_cache_size or os.environ.get("VLLM_CPU_KVCACHE_SPACE")
+    sized = flags.sets_cache_size or os.environ.get(CACHE_VARIABLE)
     if platform == "cpu" and not sized:
         cache_bytes = cpu_cache_bytes(directory, available_memory_bytes())
         command += ["--kv-cache-memory-bytes", str(cache_bytes // flags.workers)]
@@ -140,7 +140,9 @@ def running_server(
     flags, platform = read_flags(vllm_arguments), installed_platform()
     command = serve_command(directory, vllm_arguments, platform)
     url = f"http://{flags.host or HOST}:{flags.port}"
-    with running(command, engine_environment(platform, flags.workers), log_path) as process:
+    environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
+    environment.pop("VLLM_API_KEY", None)  # our clients on this machine know no key
+    with running(command, environment, log_path) as process:
         _wait_until_ready(url, process, timeout_seconds, log_path)
         yield url
 
@@ -202,7 +204,8 @@ def available_memory_bytes() -> int:
 def _check_length(config: dict[str, Any], tokens: int | None) -> None:
     """Raise InputError for a context over the model's positions, unless RoPE is scaled."""
     positions = limits_of(config).max_position_embeddings
-    stretched = rope_of(config).factor or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
+    stretched = rope_of(config).factor or allowed in ("1", "true")  # as vLLM reads it
     if tokens and positions and tokens > positions and not stretched:
         raise InputError(
             f"--max-model-len {tokens} is longer than the {positions} positions that the model was "

@@ -14,6 +14,7 @@ from grasp_deploy.checkpoint.limits import Platform, installed_platform
 from grasp_deploy.errors import InputError
 
 BINDING_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
+CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # in GiB; to vLLM it counts more than any argument
 
 
 def vllm_platform(device: str, enforce_eager: bool) -> Platform:
@@ -66,9 +67,14 @@ def answer_to_its_name(folder: Path) -> None:
     sys.path.append(str(folder))
 
 
-def engine_environment(platform: Platform, workers: int) -> dict[str, str]:
-    """The environment to start vLLM in: this process's, with each CPU worker given cores."""
+def engine_environment(platform: Platform, workers: int, *, sized: bool = True) -> dict[str, str]:
+    """The environment to start vLLM in: this process's, with each CPU worker given cores.
+
+    `sized` says that arguments size the KV cache, so that no variable may.
+    """
     environment = dict(os.environ)
+    if sized:
+        environment.pop(CACHE_VARIABLE, None)
     if platform == "cpu" and environment.get(BINDING_VARIABLE, "auto") == "auto":
         nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
         binding = thread_binding(workers, sorted(os.sched_getaffinity(0)), max(1, nodes))

@@ -146,7 +146,9 @@ def patch_handle(index: int, label: str) -> Patch:
 
 
 def count_from_zero(axes: Axes) -> None:
-    """Start the vertical axis at 0 and separate thousands."""
+    """Start the vertical axis at 0, leave room above the highest mark, and separate thousands."""
+    axes.update_datalim([(0, 0)], updatex=False)
+    axes.autoscale_view(scalex=False)  # by the range from 0: that of one point leaves no room
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 

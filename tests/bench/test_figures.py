@@ -13,7 +13,7 @@ from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.report.figure_style import MARKERS, Drawing, our_style
 from grasp_deploy.report.section import NamedRecord
 from tests.bench import records
-from tests.report.figures import assert_legible, axes_of, legend_of
+from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 
 LONG = ("a-7b-model-with-a-long-name-and-a-date-2026-01-02", "M" * 70)
 MODELS = [records.model("dense"), records.model("pruned", 0.6)]
@@ -69,6 +69,12 @@ def test_two_repetitions_are_drawn_without_a_slope() -> None:
         marked = [line for line in axes.get_lines() if line.get_marker() in MARKERS]
         assert marked and all(line.get_linestyle() == "None" for line in marked)
         assert "(n=2)" in axes.get_title(loc="left")
+
+
+def test_the_marks_of_one_batch_lie_inside() -> None:
+    one = records.throughput_record(MODELS, gains={"pruned": 1.001}, batches=(8,), noise=0)
+    drawing = drawn(one)["throughput"]
+    assert axes_of(drawing).get_ylim()[1] > 1.03 * heights_of(drawing, 0)[0]
 
 
 def test_memory_bars_end_at_the_measured_peak() -> None:

@@ -191,6 +191,9 @@ def test_evaluating_on_the_calibration_text_warns(mixed: Path, tiny_folder: Path
     record, ended = evaluated(mixed, "lower.txt", "--sequences", "16", "--stride", "16")
     assert record["calibrated_on_share"] == pytest.approx(128 / (16 * 48))
     assert "warning: at least 16 % of this text was calibrated on" in ended.stderr
+    Path("own.json").write_text(ended.stdout)
+    ended = grasp_deploy("report", "own.json", "--html", "page.html")
+    assert all("flatters mixed" in shown for shown in (ended.stdout, Path("page.html").read_text()))
     record, ended = evaluated(mixed, "other.txt")
     assert record["calibrated_on_share"] == 0 and "calibrated" not in ended.stderr
     record, ended = evaluated(tiny_folder, "upper.txt")

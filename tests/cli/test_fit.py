@@ -73,7 +73,10 @@ def test_a_dry_run_needs_no_weights_and_says_by_its_code_if_anything_fits(
         (("--cost", "kv-bytes"), ("--gpu-memory counts by --cost memory", "drop --cost")),
         (("--cached-tokens", "9"), ("--cached-tokens", "both or neither")),
         (("--set", "kv-cost-factor=2"), ("kv-cost-factor", "use --keep")),
-        (("--gpu-memory", "5MiB"), ("under the floor", "the smallest possible is --gpu-memory")),
+        (
+            ("--gpu-memory", "5MiB"),
+            ("no pruning removes", "641.75 KiB more", "possible is --gpu-memory"),
+        ),
     ],
 )
 def test_loads_that_cannot_be(

@@ -137,6 +137,8 @@ def test_what_is_no_conversation_needs_no_template(tmp_path: Path) -> None:
     [
         ({"prompt": "Hi.", "text": "Hi. You."}, "Hi."),
         ({"turns": TURNS, "category": "writing"}, "Why?"),
+        ({"messages": CHATS[1]}, "Why?"),
+        ({"conversations": SHAREGPT[0]}, "Hi."),
         ({"conversations": TURNS, "source": "wikihow"}, "Why?"),
     ],
 )

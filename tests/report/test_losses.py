@@ -86,8 +86,10 @@ def test_the_figure_has_a_point_for_each_budget_and_a_ring_at_the_knee() -> None
         section = section_of(NamedRecord("family", record(BENT), Path("family.json")))
         (drawing,) = section.figures()
         none = section_of(NamedRecord("family", record([None] * 4), Path("family.json"))).figures()
-    assert not none
+        beaten = section_of(NamedRecord("family", record(BENT[::-1]), Path("family.json")))
+    assert not none and legend_of(beaten.figures()[0])[-1] == "keep-0.4", "one model is no line"
     assert_legible(drawing)
+    assert "difference from dense" in axes_of(drawing).get_title(loc="left").replace("\n", " ")
     assert [heights_of(drawing, place)[0] for place in (0, 3, 6, 9)] == pytest.approx(BENT)
     assert axes_of(drawing).get_xlabel() == "weights, GiB"
     assert legend_of(drawing)[0] == "dense" and legend_of(drawing)[-1] == "knee"
@@ -117,7 +119,8 @@ def test_losses_against_the_speed_of_the_same_shapes() -> None:
         "loss-by-size",
     ]
     assert_legible(drawing)
-    assert "batch 8" in axes_of(drawing).get_title(loc="left").replace("\n", " ")
+    shown = axes_of(drawing).get_title(loc="left").replace("\n", " ")
+    assert "batch 8" in shown and "range of 3 repetitions" in shown
     assert [heights_of(drawing, place)[0] for place in (0, 5, 10)] == pytest.approx(BENT[:3])
     lines = axes_of(drawing).get_lines()[:15:5]
     rates = [float(numpy.asarray(line.get_xdata())[0]) for line in lines]

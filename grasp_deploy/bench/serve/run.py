@@ -29,6 +29,7 @@ from grasp_deploy.engine.serve import (
     cpu_cache_bytes,
     running_server,
 )
+from grasp_deploy.engine.vllm_process import CACHE_VARIABLE
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.record import new_record
@@ -88,7 +89,7 @@ def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> tuple[str,
     cache gets one size for all: what serving the first model would give it.
     """
     flags = ["--no-enable-prefix-caching"]
-    sized = read_flags(vllm_arguments).sets_cache_size or os.environ.get("VLLM_CPU_KVCACHE_SPACE")
+    sized = read_flags(vllm_arguments).sets_cache_size or os.environ.get(CACHE_VARIABLE)
     if installed_platform() == "cpu" and not sized:
         cache_bytes = cpu_cache_bytes(first.path, available_memory_bytes())
         cache_bytes //= read_flags(vllm_arguments).workers

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.bench.throughput.record import Cell, ThroughputRecord
 from grasp_deploy.report.losses.points import LossRecord
+from grasp_deploy.stats.noise import of_repetitions
 from grasp_deploy.stats.wording import listed
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def speed_drawing(losses: LossRecord, speeds: ThroughputRecord) -> Drawing | Non
     middles = {place: statistics.median(values) for place, values in rates.items()}
     spans = {place: (min(values), max(values)) for place, values in rates.items()}
     batch = next(iter(timed.values())).batch
-    note = f"{losses.text}; {speeds.settings.title}, batch {batch}; bars: range of repetitions"
+    bars = of_repetitions("horizontal bars: range", speeds.settings.repetitions)
+    note = f"{losses.text}; {speeds.settings.title}, batch {batch}; {bars}"
     return frontier_drawing("speed", note, LABEL, losses.points, middles, spans)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def model_card(
     return _TEMPLATES.get_template("model_card.md.jinja").render(
         metadata=metadata_block(plan, from_base),
         base=model_name(provenance),
+        base_option=_base_option(provenance),
         release=provenance["versions"]["grasp_deploy"],
         figures=_figures(plan, dense, pruned),
         chosen=how_units_were_chosen(plan),
@@ -86,6 +88,14 @@ def model_name(provenance: dict[str, Any]) -> str:
     """Hub id of the base model, or the name of its folder; paths stay private."""
     name = provenance["model"]
     return name if provenance["revision"] else Path(name).resolve().name
+
+
+def _base_option(provenance: dict[str, Any]) -> str:
+    """The base model as a command takes it: its hub id, or a folder that the reader has."""
+    name = model_name(provenance)
+    if not provenance["revision"]:
+        name = provenance["config"].get("base_model_id") or f"PATH/TO/{name}"
+    return shlex.quote(name)
 
 
 def mark_means(quality: Mapping[str, Any]) -> str:

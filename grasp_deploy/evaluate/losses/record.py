@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE
 from grasp_deploy.report.losses.points import LossPoint
+from grasp_deploy.stats.wording import listed
 
 Loss = Annotated[float, Meta(ge=0, le=710)]  # beyond it there is no perplexity
 Excess = Annotated[float, Meta(ge=-710, le=710)]
@@ -73,6 +75,18 @@ class PerplexityRecord(Struct):
 
     @property
     def text(self) -> str:
-        """The number of tokens and their source."""
+        """The number of tokens and their source, and whether a model was calibrated on it."""
         source = str(self.cells[0].data.get("source"))
-        return f"{self.cells[0].tokens:,} tokens of {source.rpartition('/')[2]}"
+        seen = ", calibrated on" if self.flattered else ""
+        return f"{self.cells[0].tokens:,} tokens of {source.rpartition('/')[2]}{seen}"
+
+    @property
+    def flattered(self) -> str:
+        """The models that were calibrated on the text, and its share; empty where none was."""
+        shares = {cell.model: cell.calibrated_on_share or 0.0 for cell in self.cells}
+        seen = {name: share for name, share in shares.items() if share >= NOTEWORTHY_SHARE}
+        if not seen:
+            return ""
+        share = min(seen.values())
+        part = "all" if share == 1 else f"at least {int(share * 100)} %"
+        return f"{part} of this text was calibrated on: the perplexity flatters {listed(seen)}"

@@ -21,6 +21,8 @@ def perplexity_table(record: PerplexityRecord) -> Table:
         notes.append("documents alike: each counted once, however long")
     if not alone:
         notes.append(f"nats lost: a token, against {record.models[0].name}; ±: one standard error")
+    if record.flattered:
+        notes.append(record.flattered)
     heads = ["model", "MiB", "perplexity", "95 %", *(["documents\nalike"] if documents else [])]
     heads.append("bits per\nbyte" if alone else "nats lost")
     table = figure_table(f"Perplexity on {record.text}", heads, notes, fold=False)

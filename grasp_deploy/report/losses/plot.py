@@ -28,8 +28,7 @@ def figures(record: LossRecord) -> Iterator[Drawing]:
     if len(points := record.points) > 1:
         unit, name = (2**30, "GiB") if by_size(points)[0][0] >= 2**30 else (2**20, "MiB")
         sizes = {place: size / unit for place, (size, _) in enumerate(by_size(points))}
-        note = f"{record.text}; bars: one standard error"
-        yield frontier_drawing("size", note, f"weights, {name}", points, sizes)
+        yield frontier_drawing("size", record.text, f"weights, {name}", points, sizes)
 
 
 def frontier_drawing(
@@ -46,6 +45,8 @@ def frontier_drawing(
     smaller.
     """
     title = f"Loss against {by}"
+    if any(points[place].error for place in values):
+        note += f"; vertical bars: one standard error of the difference from {points[0].name}"
     axes = new_axes(title, note)
     handles: list[Artist] = []
     for place, value in values.items():
@@ -62,8 +63,9 @@ def frontier_drawing(
     curve = [(-v if spans else v, points[place].loss) for place, v in values.items()]
     frontier, knee = frontier_and_knee(curve)
     best = [(abs(curve[index][0]), curve[index][1]) for index in frontier]
-    axes.plot(*zip(*best, strict=True), color=MUTED, linewidth=1.4, zorder=1)
-    handles.append(key_handle("frontier: none is better in both"))
+    if len(best) > 1:
+        axes.plot(*zip(*best, strict=True), color=MUTED, linewidth=1.4, zorder=1)
+        handles.append(key_handle("frontier: none is better in both"))
     if knee is not None:
         ring: dict[str, Any] = {
             "marker": "o",

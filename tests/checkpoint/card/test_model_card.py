@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from grasp_deploy.checkpoint.card.metadata import card_metadata
 from grasp_deploy.checkpoint.card.model_card import model_card
@@ -15,8 +18,10 @@ from tests.evaluate.quality.rows import corpus, task
 Rows = list[dict[str, Any]]
 
 
-def card(folder: Path, quality: dict[str, Any] | None = None) -> str:
+def card(folder: Path, quality: dict[str, Any] | None = None, **changes: Any) -> str:
+    """The card of a checkpoint, with `changes` of what its plan says."""
     plan, config = load_plan(folder / PLAN_FILE), read_config(folder)
+    plan = replace(plan, provenance={**plan.provenance, **changes})
     shapes = dense_shape(config), model_shape(config)
     return model_card(plan, *shapes, quality, from_base=card_metadata(folder))
 
@@ -32,6 +37,23 @@ def test_an_export_has_the_card_without_a_record(demo_checkpoint: Path) -> None:
     text = (demo_checkpoint / "README.md").read_text()
     assert text == card(demo_checkpoint)
     assert "## Quality\n\nNot measured: run `grasp-deploy evaluate card DIR`." in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "hub_id", "option"),
+    [
+        ({"model": "/home/me/a model"}, None, "'PATH/TO/a model'"),
+        ({"model": "/home/me/a"}, "org/a", "org/a"),
+        ({"model": "org/b", "revision": "c0ffee"}, "org/a", "org/b"),
+    ],
+)
+def test_the_command_names_a_base_that_the_reader_can_have(
+    demo_checkpoint: Path, changes: dict[str, Any], hub_id: str | None, option: str
+) -> None:
+    stated = load_plan(demo_checkpoint / PLAN_FILE).provenance["config"]
+    text = card(demo_checkpoint, **changes, config={**stated, "base_model_id": hub_id})
+    assert f"export DIR/plan.grasp --model {option} --output AGAIN" in text
+    assert f"verify DIR --model {option}\n" in text
 
 
 def test_dense_beside_pruned(demo_checkpoint: Path) -> None:
