@@ -49,11 +49,11 @@ def compression_seconds(
     refitted = min(config.sequences_of("compensation"), learnt) * length
     gated = min(config.sequences_of("gate"), learnt) * length
     units = sum(layer.intermediate_size + layer.num_key_value_heads for layer in shape.layers)
-    # A criterion runs forward, backward and once more layer by layer; a refit twice, for the
-    # dense and the pruned hidden states.
-    a_round = (3 + 2) * scored * forward + units * REMOVAL_SECONDS
+    # A criterion runs forward, backward and once more layer by layer; a refit thrice, for the
+    # dense hidden states, the pruned inputs and the pruned hidden states.
+    a_round = (3 + 3) * scored * forward + units * REMOVAL_SECONDS
     a_round += _float64_seconds(shape, scored, scores=True) + _float64_seconds(shape, scored)
-    refit = 2 * refitted * forward + _float64_seconds(shape, refitted) + 2 * heldout * forward
+    refit = 3 * refitted * forward + _float64_seconds(shape, refitted) + 2 * heldout * forward
     checks = (HELDOUT_CHECKS + 1) * heldout * forward
     return {
         "rounds": config.rounds * a_round,

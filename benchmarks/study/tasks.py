@@ -17,8 +17,6 @@ from grasp_deploy.evaluate.tasks.harness import check_installed, check_names
 from grasp_deploy.evaluate.tasks.run import bench_tasks
 from grasp_deploy.files.progress import OnProgress
 
-DTYPE = "float32"  # as perplexities are measured
-
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that name tasks; none runs by default."""
@@ -46,7 +44,7 @@ def task_settings_of(options: argparse.Namespace) -> TaskSettings | None:
         raise InputError(f"--task-limit {options.task_limit} leaves no item: use 1 or more")
     check_installed()
     check_names(names, files)
-    return TaskSettings(tuple(names), files, limit=options.task_limit, dtype=DTYPE)
+    return TaskSettings(tuple(names), files, limit=options.task_limit)
 
 
 def recorded(tasks: TaskSettings | None) -> dict[str, Any]:
@@ -61,6 +59,6 @@ def accuracies(
     folder: Path, tasks: TaskSettings, on_progress: OnProgress
 ) -> tuple[dict[str, TaskAccuracy], Accuracy]:
     """Accuracies of a model by task, and their unweighted average."""
-    cells = bench_tasks(bench_models([str(folder)], dtype=DTYPE), tasks, [], on_progress)["cells"]
+    cells = bench_tasks(bench_models([str(folder)]), tasks, [], on_progress)["cells"]
     mean = msgspec.convert(average(cells), Accuracy)
     return {cell["task"]: msgspec.convert(cell, TaskAccuracy) for cell in cells}, mean

@@ -130,7 +130,7 @@ class TaskSettings:
         None,
     )
     device: str = option(DEVICE_HELP, "auto")
-    dtype: str = option("auto, float32, bfloat16 or float16; auto: float32 on a CPU.", "auto")
+    dtype: str = option(DTYPE_HELP, "auto")
     enforce_eager: bool = option(ENFORCE_EAGER_HELP, False)
     # lm-eval's default, which draws the same examples as it does
     seed: Seed = option("Seed of the examples in the prompt.", 1234)

@@ -17,7 +17,7 @@ models have, does not hold them still. The median bounds the pull from below: an
 text hardly excites, and another text may, keeps its weights.
 
 OSSCAR, SlimGPT and Olica reconstruct in this way; the paper leaves it out as orthogonal. Nothing
-grows with the text but two hidden states for each token, and the inputs of one linear layer.
+grows with the text but two hidden states for each token.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def compensate(
             gates.assign(torch.ones_like(gate_values))
             advance(dense, halves)
             gates.assign(gate_values)
-            linear, columns = linears[segment], kept_columns(linears[segment], kept[segment])
-            inputs = [half(x)[1] for x, half in zip(pruned, halves, strict=True)]
+            columns = kept_columns(linears[segment], kept[segment])
+            inputs = (half(x)[1] for x, half in zip(pruned, halves, strict=True))
             parts = zip(pruned, inputs, dense, strict=True)
-            errors = _refit(linear, weights[segment], columns, parts, ridge)
+            errors = _refit(linears[segment], weights[segment], columns, parts, ridge)
             gather_again(half_of(model, segment))
             yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
-            pruned = [x + linear(y) for x, y in zip(pruned, inputs, strict=True)]
+            advance(pruned, halves)
 
 
 def _refit(

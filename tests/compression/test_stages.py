@@ -111,7 +111,7 @@ def test_what_learning_wrecks_is_not_kept(quick: CompressConfig, tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def learnt(quick: CompressConfig) -> CompressConfig:
-    return replace(quick, method="grasp", start="equal", learning_rate=0.1, gate_sequences=64)
+    return replace(quick, method="grasp", start="equal", learning_rate=0.2, gate_sequences=64)
 
 
 def test_where_gates_stand_and_what_is_kept_of_the_scores_decide_the_mask(

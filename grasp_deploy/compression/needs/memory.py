@@ -234,12 +234,7 @@ def _refit(case: Case, sequences: int) -> Terms:
     rows = d + 2 * case.each(d)
     present = case.each(d) * k * case.dtype_bytes
     matrices = 8 * k * (4 * k + rows) + present
-    tokens = case.each(sequences) * case.config.sequence_length
-    layerwise = _layerwise(case, 2 * case.each(sequences))
-    return layerwise | {
-        "inputs of a linear layer": tokens * k * case.dtype_bytes,
-        "float64 matrices": matrices,
-    }
+    return _layerwise(case, 2 * case.each(sequences)) | {"float64 matrices": matrices}
 
 
 def _saving(case: Case, keep: float, value_bytes: int) -> tuple[Terms, Terms]:

@@ -143,12 +143,12 @@ def _scoring(case: Case, share: float) -> Work:
 
 
 def _refit(case: Case, sequences: int, share: float) -> Work:
-    """Two passes of each layer; sums, a factor, a process's rows of the solution, two errors."""
+    """Three passes of each layer; sums, a factor, a process's rows of the solution, two errors."""
     d, tokens = case.shape.hidden_size, case.each(sequences) * case.config.sequence_length
     layers, widths = len(case.shape.layers), (case.channels * share, case.queries * share)
     sums = sum(2 * tokens * k * (k + d) for k in widths)
     solved = sum(k**3 / 3 + 6 * k**2 * case.each(d) for k in widths)
-    return _passes(case, 2 * case.each(sequences), 1) + Work(0, layers * sums, layers * solved)
+    return _passes(case, 3 * case.each(sequences), 1) + Work(0, layers * sums, layers * solved)
 
 
 def seconds_of(case: Case, rates: Rates) -> dict[str, float]:

@@ -8,7 +8,10 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import torch
+
 from grasp_deploy.checkpoint.limits import check_vllm_runs
+from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.engine.vllm_process import vllm_platform
@@ -101,13 +104,16 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
         device = str(resolve_device(settings.device))
     else:
         raise InputError(f"--engine {settings.engine} is unknown: use transformers or vllm")
-    in_float32 = settings.dtype == "auto" and device == "cpu"
-    if settings.engine == "vllm" and any(model.shape.quantization for model in models):
-        in_float32 = False
+    dtype = settings.dtype
+    quantised = settings.engine == "vllm" and any(model.shape.quantization for model in models)
+    if dtype == "auto" and device == "cpu" and not quantised:
+        cpu = torch.device(device)
+        own = {wanted_dtype(model.shape.dtype, cpu, dtype) for model in models}
+        dtype = "bfloat16" if own == {torch.bfloat16} else "float32"
     return replace(
         settings,
         device=device,
-        dtype="float32" if in_float32 else settings.dtype,
+        dtype=dtype,
         max_tokens=_max_tokens(models, settings.max_tokens),
     )
 
