@@ -268,8 +268,8 @@ def run_compress(
     if resume and overwrite and is_lead() and Workspace.begun_with(output, config):
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
-        expected = expected_seconds(config) if is_lead() else {}
-        with stage_bars(stderr, expected) if is_lead() else nullcontext(ignore_progress) as show:
+        expect = partial(expected_seconds, config)
+        with stage_bars(stderr, expect) if is_lead() else nullcontext(ignore_progress) as show:
             options |= {"shard_bytes": shard_bytes, "on_progress": show}
             if config.family:
                 return compress_family(config, output, **options)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from rich.console import Console
@@ -48,17 +49,20 @@ logger = logging.getLogger(__name__)
 class Whole:
     """How far a run has come in all its stages, and the time that is left for them."""
 
-    def __init__(self, expected: dict[str, float]) -> None:
-        self._expected = expected  # seconds by stage, in order
+    def __init__(self, expect: Callable[[], dict[str, float]]) -> None:
+        self._expect = expect  # seconds by stage, in order
         self._began: tuple[float, float] | None = None  # a time, and the share done by then
+
+    @cached_property
+    def _expected(self) -> dict[str, float]:
+        return self._expect()
 
     def text(self, stage: str, share: float, now: float) -> str:
         """The stage's place and the time left, such as "stage 2 of 5, 0:12:30 left in all"."""
-        names = list(self._expected)
+        names, seconds = list(self._expected), list(self._expected.values())
         if stage not in names:
             return ""
         place = names.index(stage)
-        seconds = list(self._expected.values())
         done = (sum(seconds[:place]) + share * seconds[place]) / sum(seconds)
         if self._began is None:
             self._began = now, done
@@ -71,13 +75,16 @@ class Whole:
 
 
 @contextmanager
-def stage_bars(console: Console, expected: dict[str, float] | None = None) -> Iterator[OnProgress]:
+def stage_bars(
+    console: Console, expect: Callable[[], dict[str, float]] = dict
+) -> Iterator[OnProgress]:
     """Follow rows of metrics with a bar for each stage.
 
     Where the console is no terminal, with a line at a stage's end and every few seconds before.
-    With `expected` seconds by stage, the time left for all of them is shown, too.
+    `expect` is called at the first row. With the seconds by stage that it gives, the time left for
+    all of them is shown, too.
     """
-    whole = Whole(expected or {})
+    whole = Whole(expect)
     tasks: dict[str, Task] = {}  # by stage
     told: dict[str, float] = {}  # by stage: seconds on the clock at its last line
     bars = Progress(
