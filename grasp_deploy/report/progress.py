@@ -6,8 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 from rich.console import Console
@@ -41,37 +40,16 @@ COLUMNS = (
     TimeRemainingColumn(),
     TextColumn("{task.fields[figures]}", markup=False),
 )
-LEARNT = 0.02  # share of the whole from which on its time can be foretold
+WHOLE = "all stages"
 LOG_EVERY_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
-class Whole:
-    """How far a run has come in all its stages, and the time that is left for them."""
-
-    def __init__(self, expect: Callable[[], dict[str, float]]) -> None:
-        self._expect = expect  # seconds by stage, in order
-        self._began: tuple[float, float] | None = None  # a time, and the share done by then
-
-    @cached_property
-    def _expected(self) -> dict[str, float]:
-        return self._expect()
-
-    def text(self, stage: str, share: float, now: float) -> str:
-        """The stage's place and the time left, such as "stage 2 of 5, 0:12:30 left in all"."""
-        names, seconds = list(self._expected), list(self._expected.values())
-        if stage not in names:
-            return ""
-        place = names.index(stage)
-        done = (sum(seconds[:place]) + share * seconds[place]) / sum(seconds)
-        if self._began is None:
-            self._began = now, done
-        began, before = self._began
-        text = f"stage {place + 1} of {len(names)}"
-        if done - before < LEARNT:
-            return text
-        left = (1 - done) * (now - began) / (done - before)
-        return f"{text}, {timedelta(seconds=round(left))} left in all"
+def share_done(expected: dict[str, float], stage: str, share: float) -> float:
+    """The share of a run that is done, by expected seconds, where a share of a stage is done."""
+    names = list(expected)
+    before = sum(expected[name] for name in names[: names.index(stage)])
+    return (before + share * expected[stage]) / sum(expected.values())
 
 
 @contextmanager
@@ -81,10 +59,10 @@ def stage_bars(
     """Follow rows of metrics with a bar for each stage.
 
     Where the console is no terminal, with a line at a stage's end and every few seconds before.
-    `expect` is called at the first row. With the seconds by stage that it gives, the time left for
-    all of them is shown, too.
+    `expect` is called at the first row. The stages whose seconds it gives have a bar together,
+    too.
     """
-    whole = Whole(expect)
+    expected = cache(expect)
     tasks: dict[str, Task] = {}  # by stage
     told: dict[str, float] = {}  # by stage: seconds on the clock at its last line
     bars = Progress(
@@ -95,8 +73,22 @@ def stage_bars(
         speed_estimate_period=float("inf"),
     )
 
+    def in_all(row: dict[str, Any]) -> str:
+        """The time left in all stages; their bar is brought up to date."""
+        if row["stage"] not in expected():
+            return ""
+        whole = tasks.get(WHOLE)
+        if whole is None:
+            bars.add_task(WHOLE, total=100, figures="")
+            whole = tasks[WHOLE] = bars.tasks[-1]
+        share = share_done(expected(), row["stage"], row["step"] / max(1, row["steps"]))
+        place = f"stage {list(expected()).index(row['stage']) + 1} of {len(expected())}"
+        bars.update(whole.id, completed=round(100 * share), figures=place)
+        return f", {whole.time_remaining:.0f} s in all" if whole.time_remaining else ""
+
     def follow(row: dict[str, Any]) -> None:
         stage, step, now = row["stage"], row["step"], time.monotonic()
+        left_in_all = in_all(row)
         label = STAGES.get(stage, stage)
         if member := row.get("member"):  # of a family
             stage, label = f"{member} {stage}", f"{member}: {label}"
@@ -107,15 +99,13 @@ def stage_bars(
             task = tasks[stage] = bars.tasks[-1]
             told[stage] = now
         again = step == task.completed
-        share = step / max(1, row["steps"])
-        shown = "  ".join(filter(None, (whole.text(row["stage"], share, now), figures(row))))
-        bars.update(task.id, completed=step, figures=shown)
+        bars.update(task.id, completed=step, figures=figures(row))
         due = task.finished or now - told[stage] >= LOG_EVERY_SECONDS
         if due and not again and not console.is_terminal:
             told[stage] = now
             left = f"{task.time_remaining or 0:.0f} s left"
             clock = f"in {task.elapsed:.0f} s" if task.finished else left
-            text = f"{task.description} {step}/{row['steps']}  {clock}  {shown}"
+            text = f"{task.description} {step}/{row['steps']}  {clock}{left_in_all}  {figures(row)}"
             console.print(text.rstrip(), soft_wrap=True, highlight=False)
 
     with bars:

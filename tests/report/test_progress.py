@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from grasp_deploy.report.progress import LOG_EVERY_SECONDS, stage_bars
+from grasp_deploy.report.progress import LOG_EVERY_SECONDS, share_done, stage_bars
 
 Told = Callable[..., str]
 
@@ -19,10 +19,15 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     seconds = 0.0
     monkeypatch.setattr("grasp_deploy.report.progress.time.monotonic", lambda: seconds)
 
-    def follow(*stages: tuple[str, int, float], terminal: bool = False, **figures: object) -> str:
+    def follow(
+        *stages: tuple[str, int, float],
+        terminal: bool = False,
+        expect: dict[str, float] | None = None,
+        **figures: object,
+    ) -> str:
         nonlocal seconds
         console = Console(file=io.StringIO(), width=200, force_terminal=terminal)
-        with stage_bars(console) as on_progress:
+        with stage_bars(console, lambda: expect or {}) as on_progress:
             for name, steps, each in stages:
                 for step in range(1, steps + 1):
                     on_progress({"stage": name, "step": step, "steps": steps, **figures})
@@ -56,3 +61,11 @@ def test_the_next_model_has_lines_and_bars_of_its_own(told: Told) -> None:
 def test_a_distance_is_no_loss(told: Told) -> None:
     line = told(("healing", 1, 1.0), distance=0.25, heldout_loss=None)
     assert line == "healing 1/1  in 0 s  distance to dense 0.250\n"
+
+
+def test_the_time_left_in_all_weighs_stages_by_what_was_expected(told: Told) -> None:
+    every = LOG_EVERY_SECONDS
+    lines = told(("rounds", 4, every), ("export", 1, 1.0), expect={"rounds": 30.0, "scales": 10.0})
+    assert "cutting in rounds 3/4" in lines and f"{every:.0f} s left, " in lines
+    assert lines.splitlines()[-1] == "writing tensors 1/1  in 0 s"
+    assert share_done({"rounds": 30.0, "scales": 10.0}, "scales", 0.5) == 0.875
