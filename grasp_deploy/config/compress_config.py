@@ -81,9 +81,13 @@ def changed_options(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     before, now = _with_all_shares(before), _with_all_shares(now)
     changed = [name for name in now if before.get(name) != now[name]]
     return [
-        f"{flag(CompressConfig, name)} {before.get(name)!s:.80} -> {now[name]!s:.80}"
+        f"{flag(CompressConfig, name)} {_shown(before.get(name))} -> {_shown(now[name])}"
         for name in changed
     ]
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else f"{value!s:.80}"
 
 
 def _with_all_shares(values: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,11 @@ from tests.installed import pretend
 
 def run(model: Path, files: list[Path], engine: str) -> list[dict[str, Any]]:
     settings = TaskSettings(
-        task_files=tuple(files), engine=engine, limit=4, enforce_eager=engine == "vllm"
+        task_files=tuple(files),
+        engine=engine,
+        limit=4,
+        dtype="float32",  # bfloat16 differs in the second digit
+        enforce_eager=engine == "vllm",
     )
     cells: list[dict[str, Any]] = bench_tasks(bench_models([str(model)]), settings, [])["cells"]
     return cells
