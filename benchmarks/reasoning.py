@@ -54,7 +54,7 @@ from benchmarks.study.rows import check_title, earlier_rows
 from benchmarks.study.tables import answer_tables, quality_tables
 from benchmarks.train_demo_model import Recipe, train
 from benchmarks.train_small_model import documents_of
-from grasp_deploy.checkpoint.read.loading import end_tokens, load_tokenizer
+from grasp_deploy.checkpoint.read.loading import end_tokens, load, load_tokenizer
 from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.data import TextSource
 from grasp_deploy.data.tokenizing import tokens
@@ -103,7 +103,7 @@ def tuning_batches(
 def tune(base: Path, folder: Path, sources: Sequence[TextSource], steps: int) -> None:
     """Tune a model on the task and write it as a folder, which appears whole."""
     torch.manual_seed(TUNING_SEED)
-    tokenizer, model = load_tokenizer(base), loaded(base)
+    tokenizer, model = load_tokenizer(base), load(base, dtype="float32")
     recipe = Recipe(math.inf, BATCH_ROWS, LEARNING_RATE, epochs=1, autocast=False)
     batches = tuning_batches(tokenizer, documents_of(sources), steps)
     with staged_directory(folder) as staging:

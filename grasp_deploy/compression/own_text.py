@@ -56,16 +56,17 @@ def with_own_text(
             on_progress({"stage": STAGE, "step": step, "steps": len(places) * length})
 
         order = torch.randperm(len(run.text.beginnings), generator=generator).tolist()
-        written = write_rows(
-            model,
-            cycle(run.text.beginnings[place] for place in order),
-            count,
-            length,
-            ends=end_tokens(model, run.end_token),
-            temperature=run.config.own_temperature,
-            generator=generator,
-            on_step=show,
-        )
+        with one_token_steps(model):
+            written = write_rows(
+                model,
+                cycle(run.text.beginnings[place] for place in order),
+                count,
+                length,
+                ends=end_tokens(model, run.end_token),
+                temperature=run.config.own_temperature,
+                generator=generator,
+                on_step=show,
+            )
         rows, seconds = torch.cat([rows, written]), seconds + time.perf_counter() - began
         workspace.save(STAGE, {"token_ids": rows}, {"seconds": seconds})
     token_ids = run.text.token_ids.clone()
@@ -109,8 +110,7 @@ def write_rows(
                 forced.extend(next(beginnings))
         rows.append(drawn)
         ids = drawn[mine].to(device)
-        with one_token_steps(model):
-            output = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
+        output = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
         chances = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
         bounds = chances.cumsum(dim=-1)
         # A row's number comes from the CPU: a seed draws alike on every device.

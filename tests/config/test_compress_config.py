@@ -72,3 +72,21 @@ def test_what_holds_no_options_names_the_file(tmp_path: Path) -> None:
         CompressConfig.from_dict({"model": "m", "keeep": 1}, "the file")
     with pytest.raises(InputError, match="the file names no model"):
         CompressConfig.from_dict({"keep": 0.5}, "the file")
+
+
+def test_every_stage_follows_the_number_of_sequences() -> None:
+    read = [
+        [CompressConfig("m", keep=0.5, sequences=count).sequences_of(stage) for count in (64, 512)]
+        for stage in ("criterion", "gate", "compensation")
+    ]
+    assert read == [[16, 64], [16, 64], [32, 256]]
+    assert CompressConfig("m", keep=0.5, gate_sequences=5).sequences_of("gate") == 5
+
+
+@pytest.mark.parametrize(
+    ("channels", "multiple"),
+    [(11008, 128), (4864, 128), (1536, 64), (704, 32), (192, 8), (129, 1), (96, 1)],
+)
+def test_widths_are_aligned_where_many_steps_are_left(channels: int, multiple: int) -> None:
+    assert CompressConfig("m", keep=0.5).multiples(channels) == (multiple, 1)
+    assert CompressConfig("m", keep=0.5, ffn_multiple=1).multiples(channels) == (1, 1)

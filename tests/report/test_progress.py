@@ -66,6 +66,6 @@ def test_a_distance_is_no_loss(told: Told) -> None:
 def test_the_time_left_in_all_weighs_stages_by_what_was_expected(told: Told) -> None:
     every = LOG_EVERY_SECONDS
     lines = told(("rounds", 4, every), ("export", 1, 1.0), expect={"rounds": 30.0, "scales": 10.0})
-    assert "cutting in rounds 3/4" in lines and f"{every:.0f} s left, " in lines
+    assert f"3/4  {every:.0f} s left, 48 s in all" in lines
     assert lines.splitlines()[-1] == "writing tensors 1/1  in 0 s"
     assert share_done({"rounds": 30.0, "scales": 10.0}, "scales", 0.5) == 0.875

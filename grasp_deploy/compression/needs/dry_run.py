@@ -153,7 +153,8 @@ def expected_seconds(config: CompressConfig) -> dict[str, float]:
     case, _ = case_of(config, shape, device.type == "cuda")
     rates = measured_rates(case.torch_dtype, device)
     found = seconds_of(replace(case, processes=world()), rates).items()
-    return {stage.replace(" ", "-"): seconds for stage, seconds in found}
+    names = {"own text": "own-text"} | ({} if config.cuts_in_rounds else {"rounds": "criterion"})
+    return {names.get(stage, stage): seconds for stage, seconds in found}
 
 
 def ways_of(case: Case, pruned: ModelShape, *, undivided: bool = False) -> tuple[Needs, ...]:
