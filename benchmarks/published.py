@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.common.hours import ASSUMED, compression_seconds, forward_seconds
 from benchmarks.common.models import MODEL, NO_OWN, demo_texts
 from benchmarks.common.output import (
     add_output_options,
@@ -47,6 +46,8 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.needs.case import case_of
+from grasp_deploy.compression.needs.seconds import EFFICIENCY, Rates, seconds_of
 from grasp_deploy.config.compress_config import CompressConfig, with_own
 from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.data.corpora import Corpus, remote_documents
@@ -69,6 +70,11 @@ FINEWEB_EDU = Corpus(
     streamed_documents=6_000,
 )
 EVALUATION_TOKENS_MILLIONS = 0.5  # of a corpus, about
+A100 = Rates("cuda", flops=312e12, float32_flops=19.5e12, float64_flops=19.5e12, threads=1, cores=1)
+ASSUMED = (
+    f"predicted, not measured: {EFFICIENCY:.0%} of the peak of an A100 of 80 GB "
+    f"({A100.flops / 1e12:.0f} TFLOPS in 16 bits, {A100.float64_flops / 1e12:.1f} in float64)"
+)
 SMOKE: dict[str, Any] = {"sequences": 4, "sequence_length": 32, "evaluation_length": 32}
 
 
@@ -183,16 +189,15 @@ def plan_table(
         drawn.add_column(head, justify="right", no_wrap=True)
     total = 0.0
     for table in tables:
-        learning = forward_seconds(config, table.sequence_length)
         millions = sum(task.tokens_millions for task in table.tasks)
         millions += EVALUATION_TOKENS_MILLIONS * len(table.corpora)
         # Pruned models run faster; the dense model's seconds are taken for all.
-        evaluating = 1e6 * millions * forward_seconds(config, table.evaluation_length)
+        evaluating = 2e6 * millions * shape.parameters / (EFFICIENCY * A100.flops)
         for keep in (1.0, *table.keeps):
             seconds = evaluating
             if keep < 1:
-                stages = compression_seconds(config_of(table, keep, options), shape, learning)
-                seconds += sum(stages.values())
+                case, _ = case_of(config_of(table, keep, options), shape, on_gpu=True)
+                seconds += sum(seconds_of(case, A100).values())
             total += seconds / 3600
             size = parameters_at(shape, keep)
             share = f"{size / shape.parameters:.1%}"
