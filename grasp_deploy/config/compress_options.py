@@ -120,7 +120,9 @@ class CompressOptions(GoalOptions):
     compensation_sequences: Count | None = study(
         "Sequences that compensation reads. Default: half of all, at least 16.", None
     )
-    ridge: Factor = study("Ridge penalty towards the original weights.", 0.01)
+    ridge: Factor = study(
+        "Tokens per input for which the original weights count in least squares.", 16.0
+    )
 
     epochs: Count = study("Passes over the sequences to learn the gates.", 1)
     gate_sequences: Count | None = study(

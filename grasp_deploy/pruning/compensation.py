@@ -3,18 +3,19 @@
 The kept columns of `o_proj` and `down_proj` are solved for by least squares. On the calibration
 text the hidden states behind a pruned layer then come as close as they can to the dense model's:
 
-    min over W'   Σ |t - W' y|²  +  |(W' - W_K) Λ^½|²,   Λ = ridge · max(p, median of p)
+    min over W'   Σ |t - W' y|²  +  |(W' - W_K) Λ^½|²,   Λ = ridge · k · max(p, median of p)
 
 - `y` is the linear layer's input from the kept units of the pruned model. Earlier layers are
   compensated already.
 - `t` is the dense model's hidden state behind the addition, less the pruned model's before it. So
   the errors of earlier layers are made up for too.
-- `p = diag Σ y yᵀ` is the power of each input. The ridge pulls towards the kept columns `W_K` as
+- `p` is the mean power of each of the `k` inputs. The ridge pulls towards the kept columns `W_K` as
   they are, so the error can only fall.
 
-Each input is pulled by its own power: an input thousands of times as large as the others, as real
-models have, does not hold them still. The median bounds the pull from below: an input that this
-text hardly excites, and another text may, keeps its weights.
+The kept columns count like `ridge · k` tokens of text. So the pull fades as text grows, and is
+stronger where a layer has more to fit. Each input is pulled by its own power: an input thousands of
+times as large as the others, as real models have, does not hold them still. The median bounds the
+pull from below: an input that this text hardly excites, and another text may, keeps its weights.
 
 OSSCAR, SlimGPT and Olica reconstruct in this way; the paper leaves it out as orthogonal. Nothing
 grows with the text but two hidden states for each token.
@@ -66,7 +67,7 @@ def compensate(
     """Solve the kept columns of every `o_proj` and `down_proj` of a frozen model, in place.
 
     `mask` is `(N,)`, `sequences` are `(n, T)` calibration ids, `ridge` is the pull towards the
-    weights as they are, as a share of an input's power. Layers are fitted in order, each after
+    weights as they are, in tokens for each input. Layers are fitted in order, each after
     those before it. A fit is yielded as soon as its weights are in the model. Columns
     of removed units stay as they are: the gates, or the cut, remove them. Raises LossError if
     hidden states are not finite.

@@ -54,22 +54,26 @@ class NormalEquations:
 
     def add_up(self) -> None:
         """Sum over all ranks; of the cross products keep those of the outputs of this rank."""
-        add_up(self.gram.sums, self.cross, self.target_energy)
+        tokens = self.gram.sums.new_tensor(self.gram.tokens)
+        add_up(self.gram.sums, self.cross, self.target_energy, tokens)
+        self.gram.tokens = int(tokens)
         self.cross = self.cross[rows_of(len(self.cross))]
 
     def solve(self, weight: Tensor, ridge: float) -> Tensor:
         """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`.
 
-        Rows are independent of each other: behind `add_up` they are those of this rank.
+        Rows are independent of each other: behind `add_up` they are those of this rank. For each
+        input, `weight` counts as much as `ridge` tokens do that are of its mean power `p`.
 
-            W' = (Σ t yᵀ + W Λ) (Σ y yᵀ + Λ)⁻¹,   Λ = ridge · max(p, median of p),   p = diag Σ y yᵀ
+            W' = (Σ t yᵀ + W Λ) (Σ y yᵀ + Λ)⁻¹,   Λ = ridge · inputs · max(p, median of p)
 
         Raises LossError if inputs or targets are not finite.
         """
         power = finite_power(self.gram.sums)
         if not bool(power.any()):
             return weight.double()
-        strength = ridge * power.clamp(min=float(power.median())) + 1e-12 * power.mean()
+        counted = ridge * len(power) / self.gram.tokens
+        strength = counted * power.clamp(min=float(power.median())) + 1e-12 * power.mean()
         regular = self.gram.sums.clone()
         regular.diagonal().add_(strength)
         target = self.cross + strength * weight.double()

@@ -23,12 +23,12 @@ def normal_equations(targets: Tensor, inputs: Tensor) -> NormalEquations:
 
 def test_the_ridge_pulls_towards_the_weights_as_they_are() -> None:
     """The augmented problem [y; Λ^½] W'ᵀ = [t; Λ^½ W_Kᵀ], solved as it stands."""
-    power = INPUTS.double().square().sum(0)
-    root = (0.3 * power.clamp(min=power.median())).sqrt()
+    power = INPUTS.double().square().mean(0)
+    root = (3 * 6 * power.clamp(min=power.median())).sqrt()
     rows = torch.cat([INPUTS.double(), root.diag()])
     wanted = torch.cat([TARGETS.double(), root[:, None] * WEIGHT.double().T])
     expected = torch.linalg.lstsq(rows, wanted).solution.T
-    solved = normal_equations(TARGETS, INPUTS).solve(WEIGHT, ridge=0.3)
+    solved = normal_equations(TARGETS, INPUTS).solve(WEIGHT, ridge=3)
     torch.testing.assert_close(solved, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -38,16 +38,16 @@ def test_the_error_is_the_sum_of_squares() -> None:
 
 
 def test_inputs_that_are_always_zero_leave_the_weights_alone() -> None:
-    solved = normal_equations(torch.randn(50, 3), torch.zeros(50, 6)).solve(WEIGHT, ridge=0.01)
+    solved = normal_equations(torch.randn(50, 3), torch.zeros(50, 6)).solve(WEIGHT, ridge=0.1)
     assert torch.equal(solved, WEIGHT.double())
 
 
 def test_one_huge_input_does_not_hold_the_others_still() -> None:
     """The same layer with one input a thousand times as large, and its weights as much smaller."""
     weight = WEIGHT.double()
-    solved = normal_equations(TARGETS, INPUTS).solve(weight, ridge=0.01)
+    solved = normal_equations(TARGETS, INPUTS).solve(weight, ridge=0.1)
     scale = torch.tensor([1, 1000.0, 1, 1, 1, 1])
-    scaled = normal_equations(TARGETS, INPUTS * scale).solve(weight / scale, ridge=0.01)
+    scaled = normal_equations(TARGETS, INPUTS * scale).solve(weight / scale, ridge=0.1)
     change = (scaled * scale - solved).norm() / (solved - weight).norm()
     assert change < 0.02
 
@@ -56,7 +56,7 @@ def test_an_input_that_the_text_hardly_excites_keeps_its_weights() -> None:
     inputs = INPUTS.clone()
     inputs[:, 2] *= 1e-4
     weight = WEIGHT.double()
-    moved = (normal_equations(TARGETS, inputs).solve(weight, ridge=0.01) - weight).norm(dim=0)
+    moved = (normal_equations(TARGETS, inputs).solve(weight, ridge=0.1) - weight).norm(dim=0)
     assert moved[2] < 0.05 * moved[[0, 1, 3, 4, 5]].min()
 
 
