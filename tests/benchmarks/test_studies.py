@@ -185,7 +185,7 @@ def test_calibration(
     rows = read_study(path).rows
     names = [f"mask: {m}, scales: {s}" for m in ("first", "second") for s in ("first", "second")]
     assert [row.variant for row in rows] == names
-    kept = [row.kept_per_layer for row in rows]
+    kept = [(row.kept_per_layer, row.mean_kept_ffn_score) for row in rows]
     assert kept[0] == kept[1] and kept[2] == kept[3] and kept[0] != kept[2]
     losses = [row.heldout_loss for row in rows]
     on_own_text = {loss["heldout_pruned"] for loss in losses if isinstance(loss, dict)}
