@@ -48,7 +48,7 @@ def results_of(model: PreTrainedModel) -> dict[str, Tensor]:
         "own": own,
     }
     outputs = OutputProjections(model, UNITS)
-    fits = list(compensate(model, UNITS, mask, ids, batch_size=2, ridge=0.01))
+    fits = list(compensate(model, UNITS, mask, ids, batch_size=2, ridge=1.0))
     found["errors"] = torch.tensor([(fit.before, fit.after) for fit in fits])
     columns = {name: rows_at_lead(part) for name, part in outputs.extract(mask).items()}
     outputs.reset()

@@ -39,7 +39,7 @@ def test_the_last_step_within_the_bound_stays(made: Compressed) -> None:
     lost = record["heldout_loss_pruned"] - record["heldout_loss_dense"]
     assert lost == pytest.approx(bound["excess"], abs=1e-5)
     assert record["kept_cost"] / record["total_cost"] <= bound["keep"]
-    assert all(check.ok for check in verify(made.output))
+    assert [check.ok for check in verify(made.output)] == [True] * 7  # columns were refitted
     assert sorted(path.name for path in made.output.parent.iterdir()) == ["out"]
 
 
