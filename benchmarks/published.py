@@ -72,9 +72,8 @@ FINEWEB_EDU = Corpus(
 EVALUATION_TOKENS_MILLIONS = 0.5  # of a corpus, about
 PEAK, PEAK_32_AND_64 = 312e12, 19.5e12  # operations a second: an A100 of 80 GB, bfloat16 and wider
 PRODUCTS_SHARE = 0.8  # of the peak, which products of large matrices are taken to reach
-A100 = Rates(
-    "cuda", *(PRODUCTS_SHARE * peak for peak in (PEAK, PEAK_32_AND_64, PEAK_32_AND_64)), 1, 1
-)
+WIDE_RATE = PRODUCTS_SHARE * PEAK_32_AND_64
+A100 = Rates("cuda", PRODUCTS_SHARE * PEAK, WIDE_RATE, WIDE_RATE, threads=1, cores=1)
 ASSUMED = (
     f"predicted, not measured: {PRODUCTS_SHARE * EFFICIENCY:.0%} of the peak of an A100 of 80 GB "
     f"({PEAK / 1e12:.0f} TFLOPS in 16 bits, {PEAK_32_AND_64 / 1e12:.1f} in float32 and float64)"

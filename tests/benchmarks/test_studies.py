@@ -179,9 +179,9 @@ def test_calibration(
 ) -> None:
     """Each of two texts chooses a mask, and each calibrates the scales of both."""
     options = ["--smoke", "--model", str(tiny), "--evaluate", f"held-out={texts[1]}"]
-    other = tmp_path / "numbers.txt"
-    other.write_text("".join(f"{number} {number**2} {number**3}\n" for number in range(300)))
-    options += ["--text", f"first={texts[0]}", "--text", f"second={other}"]
+    numbers = tmp_path / "numbers.txt"
+    numbers.write_text("".join(f"{i} {i**2} {i**3}\n" for i in range(300)))
+    options += ["--text", f"first={texts[0]}", "--text", f"second={numbers}"]
     path = tmp_path / "record.json"
     run("calibration", path, *options)
     rows = read_study(path).rows
