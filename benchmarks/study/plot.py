@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from msgspec import UNSET
 
-from benchmarks.study.record import Row, Study
+from benchmarks.study.record import Accuracy, Row, Study
 from benchmarks.study.tables import seeds_in_words, study_title
 from grasp_deploy.report.figure_style import (
     DASHED,
@@ -35,8 +39,15 @@ def study_drawings(study: Study) -> Iterator[Drawing]:
     """The loss by budget and by tokens where there are several, and what layers keep."""
     best = best_variants(study)
     drawn = [name for name in study.variants if name in best[:LINES]]  # one look in all figures
-    for corpus in study.dense_perplexity if len(study.budgets) > 1 else ():
-        yield _loss_drawing(study, corpus, drawn)
+    if len(study.budgets) > 1:
+        corpora = study.dense_perplexity
+        for corpus in corpora:
+            yield _loss_drawing(study, corpus, drawn, partial(_excess_on, corpus))
+        if len(corpora) > 1:
+            mean = _loss_drawing(study, f"{len(corpora)} texts, mean,", drawn, mean_excess)
+            yield replace(mean, name="loss-mean")
+        if study.dense_task_average is not UNSET:
+            yield _accuracy_drawing(study, study.dense_task_average, drawn)
     if any("text" in row.options for row in study.rows):
         yield _tokens_drawing(study)
     yield from _layer_drawings(study, drawn, best[:LAYER_LINES])
@@ -52,10 +63,18 @@ def best_variants(study: Study) -> list[str]:
 
     def loss(name: str) -> float:
         own = [row for row in study.rows if row.variant == name]
-        compared = [row for row in own if row.keep in shared] or own
-        return statistics.fmean(nats for row in compared for nats in row.excess_nats.values())
+        return statistics.fmean(map(mean_excess, [row for row in own if row.keep in shared] or own))
 
     return sorted(study.variants, key=loss)
+
+
+def mean_excess(row: Row) -> float:
+    """The loss above the dense model's, nats per token: the mean over kinds of text."""
+    return statistics.fmean(row.excess_nats.values())
+
+
+def _excess_on(corpus: str, row: Row) -> float:
+    return row.excess_nats[corpus]
 
 
 def _shared_budgets(study: Study, variants: Sequence[str]) -> list[float]:
@@ -63,29 +82,57 @@ def _shared_budgets(study: Study, variants: Sequence[str]) -> list[float]:
     return [k for k in study.budgets if all(study.runs(name, k) for name in variants)]
 
 
-def _loss_drawing(study: Study, corpus: str, drawn: Sequence[str]) -> Drawing:
-    title = f"Loss on {corpus} by budget: {study_title(study)}"
+def _loss_drawing(
+    study: Study, text: str, drawn: Sequence[str], value: Callable[[Row], float]
+) -> Drawing:
+    title = f"Loss on {text} by budget: {study_title(study)}"
+    axes = new_axes(title, f"above the dense model's; {_notes(study, drawn)}")
+    handles, values = _lines_by_budget(axes, study, drawn, value)
+    axes.set_ylabel("excess loss, nats per token")
+    _loss_axis(axes, values)
+    name = "".join(letter if letter.isalnum() else "-" for letter in text)
+    return finished(f"loss-{name}", title, axes, handles)
+
+
+def _accuracy_drawing(study: Study, dense: Accuracy, drawn: Sequence[str]) -> Drawing:
+    title = f"Accuracy on tasks by budget: {study_title(study)}"
+    axes = new_axes(title, f"average of the tasks; {_notes(study, drawn)}")
+    handles, _ = _lines_by_budget(axes, study, drawn, _accuracy)
+    axes.axhline(100 * dense.accuracy, color="0.5", linestyle=DASHED, linewidth=1.2)
+    axes.set_ylabel("accuracy, %")
+    return finished("accuracy", title, axes, [key_handle("dense", DASHED), *handles])
+
+
+def _accuracy(row: Row) -> float | None:
+    return None if row.task_average is UNSET else 100 * row.task_average.accuracy
+
+
+def _notes(study: Study, drawn: Sequence[str]) -> str:
+    """The seeds behind a figure, and how many variants it leaves out."""
     left_out = len(study.variants) - len(drawn)
     rest = f"; {left_out} that lose more in the mean are left out" if left_out else ""
-    axes = new_axes(title, f"above the dense model's; {seeds_in_words(study)}{rest}")
+    return f"{seeds_in_words(study)}{rest}"
+
+
+def _lines_by_budget(
+    axes: Axes, study: Study, drawn: Sequence[str], value: Callable[[Row], float | None]
+) -> tuple[list[Line2D], list[float]]:
+    """Draw a line of values by budget for each variant; its handles, and all values."""
     handles = []
     values: list[float] = []
     for index, name in enumerate(drawn):
-        losses = {
-            keep: [row.excess_nats[corpus] for row in rows]
-            for keep in study.budgets
-            if (rows := study.runs(name, keep))
+        found = {keep: [value(row) for row in study.runs(name, keep)] for keep in study.budgets}
+        known = {
+            keep: of for keep, rows in found.items() if (of := [v for v in rows if v is not None])
         }
-        _draw_losses(axes, losses, index)
-        values += itertools.chain(*losses.values())
-        handles.append(line_handle(index, name))
+        if known:
+            _draw_losses(axes, known, index)
+            handles.append(line_handle(index, name))
+        values += itertools.chain(*known.values())
     axes.set_xticks(study.budgets, labels=[f"{keep:g}" for keep in study.budgets])
     axes.invert_xaxis()
     axes.set_xlabel("share of the prunable cost that is kept")
-    axes.set_ylabel("excess loss, nats per token")
-    _loss_axis(axes, values)
-    name = "".join(letter if letter.isalnum() else "-" for letter in corpus)
-    return finished(f"loss-{name}", title, axes, handles)
+    return handles, values
 
 
 def _draw_losses(

@@ -12,7 +12,7 @@ from matplotlib.container import ErrorbarContainer
 
 from benchmarks.study.plot import best_variants, study_drawings
 from grasp_deploy.report.figure_style import Drawing, our_style
-from tests.benchmarks.study.records import LOSSES, Losses, study
+from tests.benchmarks.study.records import LOSSES, Losses, study, with_tasks
 from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 
 MANY: Losses = {
@@ -27,7 +27,7 @@ def named(losses: Losses = LOSSES, corpora: tuple[str, ...] = ("c4",)) -> dict[s
 
 def test_a_line_is_the_mean_over_seeds_and_its_bars_are_their_range() -> None:
     found = named(corpora=("c4", "my text"))
-    assert found.keys() == {"loss-c4", "loss-my-text", "kept-ffn", "kept-kv"}
+    assert found.keys() == {"loss-c4", "loss-my-text", "loss-mean", "kept-ffn", "kept-kv"}
     axes = axes_of(found["loss-c4"])
     default, flap = axes.containers
     assert isinstance(default, ErrorbarContainer) and isinstance(flap, ErrorbarContainer)
@@ -39,6 +39,21 @@ def test_a_line_is_the_mean_over_seeds_and_its_bars_are_their_range() -> None:
     assert left > 0.8 > 0.5 > right, "from the dense model's side to the smallest budget"
     assert legend_of(found["loss-c4"]) == ["default", "flap"]
     assert "mean and range of 2 seeds" in axes.get_title(loc="left")
+
+
+def test_the_mean_of_texts_and_the_accuracy_on_tasks_have_figures() -> None:
+    made = with_tasks(study(corpora=("c4", "code")), {"piqa": "acc"}, [0.6, 0.5, 0.4, 0.3])
+    made.rows[0].excess_nats["code"] = 0.06
+    with our_style():
+        found = {drawing.name: drawing for drawing in study_drawings(made)}
+    (line, *_), accuracy = axes_of(found["loss-mean"]).containers, axes_of(found["accuracy"])
+    assert isinstance(line, ErrorbarContainer) and isinstance(
+        accuracy.containers[0], ErrorbarContainer
+    )
+    assert list(line.lines[0].get_ydata()) == pytest.approx([0.04, 0.25])
+    assert list(accuracy.containers[0].lines[0].get_ydata()) == pytest.approx([45, 30])
+    assert legend_of(found["accuracy"]) == ["dense", "default"], "flap was put to no task"
+    assert_legible(found["accuracy"])
 
 
 def test_more_tokens_have_a_line_for_the_stages_that_see_them() -> None:
