@@ -5,8 +5,7 @@
 A random Llama of 1.2 billion parameters in bfloat16, of the embedded model's vocabulary, is
 compressed on so many CPU processes of one thread each. Memory is the peak resident set (VmHWM),
 with pages of mapped files. The embedded model, compressed in the same way, shows what interpreter
-and libraries take: the prediction adds `PROCESS_BYTES` for them. Seconds of stages stand beside
-those predicted from the rates of this machine.
+and libraries take: the prediction adds `PROCESS_BYTES` for them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from benchmarks.common.models import MODEL, demo_texts
 from benchmarks.common.output import (
@@ -40,9 +37,7 @@ from benchmarks.common.output import (
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.loading import random_model
-from grasp_deploy.compression.needs.case import case_of
-from grasp_deploy.compression.needs.memory import Needs
-from grasp_deploy.compression.needs.seconds import measured_rates, seconds_of
+from grasp_deploy.compression.memory import Way
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import new_record
@@ -136,18 +131,10 @@ def _peak_bytes(process: int) -> int:
 
 
 def predict(config: CompressConfig, processes: int) -> dict[str, Any]:
-    """What `--dry-run` predicts of the same run, the lead apart."""
-    case, pruned = case_of(config, model_shape(read_config(Path(config.model))), on_gpu=False)
-    case = replace(case, processes=processes)
-    needs = Needs.of(case, pruned)
-    rates = measured_rates(case.torch_dtype, torch.device("cpu"))
-    return {
-        "lead_bytes": needs.lead_resident_bytes,
-        "other_bytes": needs.resident_bytes,
-        "phases": [phase.as_dict() for phase in needs.phases],
-        "stage_seconds": seconds_of(case, rates),
-        "rates": asdict(rates),
-    }
+    """What `--dry-run` predicts of the same run."""
+    one = Way.of(config, model_shape(read_config(Path(config.model))), on_gpu=False)
+    way = replace(one, processes=processes)
+    return {"machine_bytes": way.machine_bytes, "stages": way.stages}
 
 
 def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -170,19 +157,14 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 def print_record(figures: dict[str, Any]) -> None:
     """Predicted beside measured."""
-    predicted, measured = figures["predicted"], figures["measured"]
-    rows = [(f"{figures['parameters']:,} parameters", "predicted   measured   ratio")]
-    for number, peak in enumerate(measured["peak_bytes"]):
-        said = predicted["other_bytes"] if number else predicted["lead_bytes"]
-        rows.append((f"process {number}, GiB", _compared(said / 2**30, peak / 2**30)))
-    for stage, said in predicted["stage_seconds"].items():
-        if stage in measured["stage_seconds"]:
-            rows.append((f"{stage}, s", _compared(said, measured["stage_seconds"][stage])))
+    said, peaks = figures["predicted"]["machine_bytes"], figures["measured"]["peak_bytes"]
+    rows = [
+        ("parameters", f"{figures['parameters']:,}"),
+        ("all processes, predicted", f"{said / 2**30:.2f} GiB"),
+        ("measured", f"{sum(peaks) / 2**30:.2f} GiB"),
+        *((f"process {number}", f"{peak / 2**30:.2f} GiB") for number, peak in enumerate(peaks)),
+    ]
     print_table(rows)
-
-
-def _compared(predicted: float, measured: float) -> str:
-    return f"{predicted:9.2f}  {measured:9.2f}  {predicted / measured:6.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -256,7 +256,7 @@ def run_compress(
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.family.bound import compress_within
     from grasp_deploy.compression.family.run import compress_family
-    from grasp_deploy.compression.needs.dry_run import expected_seconds
+    from grasp_deploy.compression.memory import passes_of
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.files.progress import ignore_progress
@@ -268,8 +268,8 @@ def run_compress(
     if resume and overwrite and is_lead() and Workspace.begun_with(output, config):
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
-        expect = partial(expected_seconds, config)
-        with stage_bars(stderr, expect) if is_lead() else nullcontext(ignore_progress) as show:
+        expected = {} if config.walks else passes_of(config)
+        with stage_bars(stderr, expected) if is_lead() else nullcontext(ignore_progress) as show:
             options |= {"shard_bytes": shard_bytes, "on_progress": show}
             if config.family:
                 return compress_family(config, output, **options)

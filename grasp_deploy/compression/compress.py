@@ -10,7 +10,7 @@ from typing import Any
 from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
 from grasp_deploy.compression.excess import check_measurable, is_beyond, with_excess
-from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
+from grasp_deploy.compression.frozen_model import FrozenModel, with_room
 from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales, refit
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import (
@@ -130,11 +130,14 @@ def learn_plan(
     measure: Measure | None = None,
 ) -> tuple[Plan, dict[str, Path]]:
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
-    with explained_failures(run):
-        frozen = FrozenModel(run, workspace, on_progress)
+
+    def learn(offload: bool) -> tuple[Plan, dict[str, Path]]:
+        frozen = FrozenModel(run, workspace, on_progress, offload=offload)
         dense_losses = frozen.heldout_losses() if run.config.is_bound else []
         plan, fitted = plan_of(frozen, frozen.heldout_loss(), measure)
-        plan = with_excess(plan, frozen, dense_losses)
+        return with_excess(plan, frozen, dense_losses), fitted
+
+    plan, fitted = with_room(run, learn)
     bound = run.config.bound_nats
     if bound is not None and is_beyond(plan, bound):
         workspace.drop()

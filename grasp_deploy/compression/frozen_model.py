@@ -5,6 +5,7 @@ Weights never take a gradient: only gates, and the output columns that are refit
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,14 +21,12 @@ from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.checkpoint.read.loading import load_checked
-from grasp_deploy.compression.needs.dry_run import memory_of, needs_offload
 from grasp_deploy.compression.own_text import STAGE as OWN_TEXT
 from grasp_deploy.compression.own_text import with_own_text
-from grasp_deploy.compression.prepare import PreparedRun, reads_whole_weights
+from grasp_deploy.compression.prepare import PreparedRun, divides_weights
 from grasp_deploy.compression.resume import COLUMNS, StageResult, Workspace
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
@@ -35,6 +34,7 @@ from grasp_deploy.pruning.ranks import add_up, is_joined, join_alone, part_of, w
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.training import LearningState, StepRecord, freeze
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 SAVE_EVERY_SECONDS = 5.0
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
@@ -58,10 +58,15 @@ class FrozenModel:
         workspace: Workspace,
         on_progress: OnProgress,
         model: PreTrainedModel | None = None,
+        *,
+        offload: bool = False,
     ) -> None:
-        """Load and freeze the weights, unless `model` has them; it writes the text that lacks."""
+        """Load and freeze the weights, unless `model` has them; it writes the text that lacks.
+
+        With `offload` they wait in the CPU's memory.
+        """
         config = run.config
-        model = load_for(run) if model is None else model
+        model = load_for(run, offload) if model is None else model
         _refuse_infinite_weights(model, run)
         run = with_own_text(run, model, workspace, on_progress)
         freeze(model, config.gradient_checkpointing)
@@ -237,23 +242,41 @@ class FrozenModel:
         return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}
 
 
-def load_for(run: PreparedRun) -> PreTrainedModel:
-    """The run's model on its device; on a GPU too small for it weights wait on the CPU."""
-    config, dtype = run.config, str(run.dtype).removeprefix("torch.")
-    place = run.source.directory, run.device, dtype
-    divides = not reads_whole_weights(config) and config.objective == "text"
-    if run.device.type == "cuda" and divides:
-        memory = memory_of(run.device)
-        if needs_offload(config, run.base.shape, world(), memory):
-            logger.warning(
-                "weights wait in the CPU's memory, which is slow: %s of %s is too small; torchrun "
-                "divides them among several",
-                *(run.device, format_bytes(memory, 0)),
-            )
-            if not is_joined():
-                join_alone()
-            return load_divided(*place, config.attention, offload=True)
-    return (load_divided if is_joined() else load_checked)(*place, config.attention)
+def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
+    """The run's model on its device, or with weights that wait in the CPU's memory."""
+    place = run.source.directory, run.device, str(run.dtype).removeprefix("torch.")
+    if offload:
+        gc.collect()  # what is left of the model that was too large
+        if not is_joined():
+            join_alone()
+        return load_divided(*place, run.config.attention, offload=True)
+    return (load_divided if is_joined() else load_checked)(*place, run.config.attention)
+
+
+def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
+    """What `learn(False)` returns; or `learn(True)`, if weights must wait in the CPU's memory.
+
+    That is where a GPU's memory runs out. `learn` goes on from what its stages have saved. Other
+    failures are explained in one line; so is this one where several processes wait for each other.
+    """
+    with explained_failures(run):
+        try:
+            return learn(False)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or not may_offload(run):
+                raise
+            reason = first_line(error)  # the error itself would hold on to the model
+        logger.warning(
+            "%s is too small (%s): going on with weights in the CPU's memory, which is slow; "
+            "torchrun divides them among several GPUs",
+            *(run.device, reason),
+        )
+        return learn(True)
+
+
+def may_offload(run: PreparedRun) -> bool:
+    """True if weights are on a GPU, and may wait in the CPU's memory instead."""
+    return run.device.type == "cuda" and divides_weights(run.config) and world() == 1
 
 
 def _refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:

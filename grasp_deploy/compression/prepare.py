@@ -241,6 +241,11 @@ def reads_whole_weights(config: CompressConfig) -> bool:
     return scored_by not in ("obs", "equal", "random")
 
 
+def divides_weights(config: CompressConfig) -> bool:
+    """True if weights may be divided among processes, or wait in the CPU's memory."""
+    return not reads_whole_weights(config) and config.objective == "text"
+
+
 def _hashes_on_ranks(directory: Path) -> dict[str, str]:
     """`file_hashes` of the folder that this rank reads; a file that several see is hashed once."""
     states = {path.name: file_state(path) for path in weight_files(directory)[0]}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from rich.console import Console
@@ -45,24 +44,20 @@ LOG_EVERY_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
-def share_done(expected: dict[str, float], stage: str, share: float) -> float:
-    """The share of a run that is done, by expected seconds, where a share of a stage is done."""
+def share_done(expected: Mapping[str, float], stage: str, share: float) -> float:
+    """The share of a run that is done, by what stages weigh, where a share of a stage is done."""
     names = list(expected)
     before = sum(expected[name] for name in names[: names.index(stage)])
     return (before + share * expected[stage]) / sum(expected.values())
 
 
 @contextmanager
-def stage_bars(
-    console: Console, expect: Callable[[], dict[str, float]] = dict
-) -> Iterator[OnProgress]:
+def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator[OnProgress]:
     """Follow rows of metrics with a bar for each stage.
 
     Where the console is no terminal, with a line at a stage's end and every few seconds before.
-    `expect` is called at the first row. The stages whose seconds it gives have a bar together,
-    too.
+    Stages in `expected` have a bar together too, in which they weigh what it says.
     """
-    expected = cache(expect)
     tasks: dict[str, Task] = {}  # by stage
     told: dict[str, float] = {}  # by stage: seconds on the clock at its last line
     bars = Progress(
@@ -75,14 +70,14 @@ def stage_bars(
 
     def in_all(row: dict[str, Any]) -> str:
         """The time left in all stages; their bar is brought up to date."""
-        if row["stage"] not in expected():
+        if row["stage"] not in expected:
             return ""
         whole = tasks.get(WHOLE)
         if whole is None:
             bars.add_task(WHOLE, total=100, figures="")
             whole = tasks[WHOLE] = bars.tasks[-1]
-        share = share_done(expected(), row["stage"], row["step"] / max(1, row["steps"]))
-        place = f"stage {list(expected()).index(row['stage']) + 1} of {len(expected())}"
+        share = share_done(expected, row["stage"], row["step"] / max(1, row["steps"]))
+        place = f"stage {list(expected).index(row['stage']) + 1} of {len(expected)}"
         bars.update(whole.id, completed=round(100 * share), figures=place)
         return f", {whole.time_remaining:.0f} s in all" if whole.time_remaining else ""
 

@@ -27,7 +27,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     ) -> str:
         nonlocal seconds
         console = Console(file=io.StringIO(), width=200, force_terminal=terminal)
-        with stage_bars(console, lambda: expect or {}) as on_progress:
+        with stage_bars(console, expect or {}) as on_progress:
             for name, steps, each in stages:
                 for step in range(1, steps + 1):
                     on_progress({"stage": name, "step": step, "steps": steps, **figures})

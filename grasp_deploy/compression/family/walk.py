@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression.compress import place_for, plan_of, write_planned
 from grasp_deploy.compression.excess import with_excess
-from grasp_deploy.compression.frozen_model import FrozenModel, Reached, explained_failures
+from grasp_deploy.compression.frozen_model import FrozenModel, Reached, with_room
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.files.progress import OnProgress
@@ -30,15 +31,21 @@ class Walk:
 
     def learn(self, name: str, run: PreparedRun) -> tuple[Plan, dict[str, Path]]:
         """The plan under the next budget, and its fitted tensors."""
-        with explained_failures(self._run):
-            if self._frozen is None:
-                self._frozen = FrozenModel(self._run, self._workspace, self._on_progress)
-                self._dense_loss = self._frozen.heldout_loss()
-                self._dense_losses = self._frozen.heldout_losses()
-            part = self._workspace.part(name)
-            frozen = self._frozen.for_member(run, part, self._shown(name), self._before)
-            plan, fitted = plan_of(frozen, self._dense_loss)
-            return with_excess(plan, frozen, self._dense_losses), fitted
+        return with_room(self._run, partial(self._learn, name, run))
+
+    def _learn(self, name: str, run: PreparedRun, offload: bool) -> tuple[Plan, dict[str, Path]]:
+        if offload:
+            self._frozen = None
+        if self._frozen is None:
+            self._frozen = FrozenModel(
+                self._run, self._workspace, self._on_progress, offload=offload
+            )
+            self._dense_loss = self._frozen.heldout_loss()
+            self._dense_losses = self._frozen.heldout_losses()
+        part = self._workspace.part(name)
+        frozen = self._frozen.for_member(run, part, self._shown(name), self._before)
+        plan, fitted = plan_of(frozen, self._dense_loss)
+        return with_excess(plan, frozen, self._dense_losses), fitted
 
     def write(self, folder: Path, run: PreparedRun, shard_bytes: int, overwrite: bool) -> Plan:
         """Learn under the next budget and write the checkpoint; returns its plan."""

@@ -1,0 +1,168 @@
+"""`compress --dry-run`: memory by stage, the fewest processes that do, and the time on one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, model_shape
+from grasp_deploy.checkpoint.read.loading import check_length, class_config, resolve_device
+from grasp_deploy.checkpoint.read.source import resolve_config
+from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
+from grasp_deploy.compression.memory import Way, passes_of, sequences_of, summed_of
+from grasp_deploy.compression.prepare import check_sequences, divides_weights
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.sizes import format_bytes, parse_bytes
+from grasp_deploy.pruning.objective import language_loss
+from grasp_deploy.pruning.training import freeze
+
+PROCESSES = (2, 4, 8, 16)
+USABLE_SHARE = 0.9  # of a memory; the rest is for kernels, the driver, and lost between tensors
+TIMED_BYTES = 2**30  # of layers: those of a larger model stand for the others
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A compression on 1 to 16 processes, judged before a weight is loaded."""
+
+    memory_bytes: int  # of a GPU, or of this machine if it computes on the CPU
+    ways: tuple[Way, ...]
+    seconds: float | None  # on one process; None for a GPU that is not here
+
+    def fits(self, way: Way) -> bool:
+        """True if the memory holds it, with a tenth to spare."""
+        needed = way.device_bytes if way.on_gpu else way.machine_bytes
+        return needed <= USABLE_SHARE * self.memory_bytes
+
+    @property
+    def smallest(self) -> Way | None:
+        """The first way that fits; None if none does."""
+        return next((way for way in self.ways if self.fits(way)), None)
+
+    @property
+    def verdict(self) -> str:
+        """What to start, in one sentence."""
+        memory, way, last = format_bytes(self.memory_bytes, 0), self.smallest, self.ways[-1]
+        where = f"{memory} a GPU" if last.on_gpu else f"{memory}, the memory of this machine,"
+        if way is None:
+            tried = "the one process that these options are for"
+            if len(self.ways) > 1:
+                tried = f"up to {last.processes} processes"
+            return (
+                f"Nothing fits into {where} on {tried}: take a larger device, a smaller model, or "
+                "--gradient-checkpointing."
+            )
+        text = f"It fits into {where} on {_processes(way)}"
+        if way.offload:
+            divided = next((x for x in self.ways if self.fits(x) and not x.offload), None)
+            host = format_bytes(way.machine_bytes, 0)
+            text += f" if weights wait in the CPU's memory, {host} of it, which is slow"
+            text += f", or on {_processes(divided)}" if divided else ""
+        return f"{text}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record: sizes are whole bytes."""
+        names = ("processes", "offload", "device_bytes", "machine_bytes", "stages")
+        return {
+            "device": "gpu" if self.ways[0].on_gpu else "cpu",
+            "memory_bytes": self.memory_bytes,
+            "verdict": self.verdict,
+            "forward_passes": passes_of(self.ways[0].config),
+            "seconds": self.seconds,
+            "ways": [{n: getattr(w, n) for n in names} | {"fits": self.fits(w)} for w in self.ways],
+        }
+
+
+def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
+    """Predict before a weight is loaded; `device_memory` is that of a GPU that need not be here.
+
+    Raises InputError for several budgets, and for a model or a budget that cannot be.
+    """
+    if config.walks:
+        raise InputError(
+            "--dry-run predicts one budget: give one --keep, without a bound on the loss"
+        )
+    stated, shape = config_and_shape(resolve_config(config.model, config.revision))
+    refuse_quantised(shape)
+    check_length(config.sequence_length, limits_of(stated))
+    absent = device_memory is not None and not torch.cuda.is_available()
+    device = resolve_device("cpu" if absent else config.device)
+    memory = _memory_of(device)
+    if device_memory is not None:
+        memory = parse_bytes(device_memory, "--device-memory")
+    on_gpu, sequences = device.type == "cuda" or device_memory is not None, sequences_of(config)
+    one = Way.of(config, shape, on_gpu)
+    check_sequences(config, sequences.own, sequences.train)
+    seconds = None
+    if on_gpu == (device.type == "cuda"):
+        seconds = seconds_on(device, one, stated)
+    return DryRun(memory, ways_of(one, min(sequences.scored, sequences.fitted)), seconds)
+
+
+def ways_of(one: Way, most: int) -> tuple[Way, ...]:
+    """One process, on a GPU also with weights that wait on the CPU, then several, `most` at most.
+
+    One alone for options that divide no weights.
+    """
+    if not divides_weights(one.config):
+        return (one,)
+    waiting = (replace(one, offload=True),) if one.on_gpu else ()
+    return (one, *waiting, *(replace(one, processes=n) for n in PROCESSES if n <= most))
+
+
+def seconds_on(device: torch.device, way: Way, stated: dict[str, Any]) -> float:
+    """Seconds of one process, from a forward and backward pass by random weights.
+
+    Beside it stand the float32 sums of its inputs for least squares. Of a large model some layers
+    are measured, and the others go by their weights.
+    """
+    config, shape, passes = way.config, way.shape, passes_of(way.config)
+    layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * way.dtype.itemsize))
+    part = {**stated, "num_hidden_layers": min(layers, len(shape.layers)), "layer_types": None}
+    rows, tokens = config.batch_size, config.sequence_length
+    with device:
+        model = AutoModelForCausalLM.from_config(
+            class_config(part), dtype=way.dtype, attn_implementation=config.attention
+        )
+        ids = torch.zeros(rows, tokens, dtype=torch.int64)
+        inputs = [torch.ones(tokens, columns) for columns in way.columns]
+    freeze(model, config.gradient_checkpointing)
+    model.get_input_embeddings().register_forward_hook(lambda *made: made[-1].requires_grad_())
+    step = _seconds(device, lambda: language_loss(model, ids).backward())
+    step *= _multiplied(shape) / _multiplied(model_shape(part))
+    sums = len(shape.layers) * _seconds(device, lambda: [x.T @ x for x in inputs])
+    each = step / rows / (2 + config.gradient_checkpointing)
+    return sum(passes.values()) * each + summed_of(passes) * sums
+
+
+def _seconds(device: torch.device, work: Callable[[], object]) -> float:
+    for _ in range(2):  # the first one also starts the libraries
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def _multiplied(shape: ModelShape) -> int:
+    """Weights that each token is multiplied by: all but untied embeddings."""
+    return shape.parameters - (not shape.tied_embeddings) * shape.vocab_size * shape.hidden_size
+
+
+def _memory_of(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _processes(way: Way) -> str:
+    if way.processes == 1:
+        return "one process"
+    return f"{way.processes} processes (torchrun --nproc-per-node {way.processes})"

@@ -1,0 +1,160 @@
+"""Predicted memory and passes by hand for one shape, and what happens where memory runs out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.read.divided import load_divided
+from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.compression import frozen_model
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.family.run import compress_family
+from grasp_deploy.compression.memory import Way, passes_of, summed_of
+from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.demo.run import MODEL
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.pruning.ranks import is_joined, join_alone, leave
+
+LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
+SHAPE = model_shape(read_config(LLAMA_2_7B))
+CONFIG = CompressConfig(model="m", keep=0.6)
+D, F, LAYERS, VOCABULARY, TOKENS = 4096, 11008, 32, 32000, 512
+PROCESS = 525 * 2**20
+
+
+@pytest.fixture(scope="module")
+def one() -> Way:
+    return Way.of(CONFIG, SHAPE, on_gpu=True)
+
+
+def test_terms_of_one_process(one: Way) -> None:
+    assert one.stages["rounds"]["weights"] == SHAPE.weight_bytes == 13_476_831_232
+    # Two hidden states of bfloat16 for each of 256 sequences; at the 64 of a round, half of one.
+    refit = one.stages["compensation"]
+    assert refit["hidden states"] == 2 * 2 * 256 * TOKENS * D
+    # Four matrices of k x k; cross products, target and solution in float64; columns in bfloat16.
+    assert refit["float64 matrices"] == 8 * 4 * F * F
+    assert refit["columns and their products"] == 8 * 3 * D * F + 2 * D * F
+    assert one.stages["gates"]["head, logits and loss"] == 12 * TOKENS * VOCABULARY
+    dense, kept = LAYERS * D * (F + D), one.kept_values
+    assert kept == pytest.approx(0.6 * dense, rel=0.01)
+    assert one.machine_bytes == PROCESS + 2 * dense + (2 + 4) * kept
+
+
+@pytest.mark.parametrize(
+    ("stage", "counted_bytes"),
+    [("scales", 16_495_783_180 - 13_482_484_224), ("rounds", 17_787_787_280 - 13_485_310_464)],
+)
+def test_the_stages_own_code_takes_as_much(one: Way, stage: str, counted_bytes: int) -> None:
+    """As counted on the meta device: benchmarks/results/peak_memory-llama-2-7b.json."""
+    # In a round: scoring, not the refit behind it.
+    way = replace(one, config=replace(CONFIG, compensation=stage != "rounds"))
+    terms = way.stages[stage]
+    assert sum(terms.values()) - terms["weights"] == pytest.approx(counted_bytes, rel=0.005)
+
+
+def test_processes_divide_weights_and_gather_them(one: Way) -> None:
+    two, offloaded = replace(one, processes=2), replace(one, offload=True)
+    assert two.stages["gates"]["weights"] == SHAPE.weight_bytes / 2
+    # An MLP, which is larger than the head, arrives and is in use.
+    assert two.stages["own-text"]["gathered weights"] == 2 * 3 * 2 * D * F
+    assert "weights" not in offloaded.stages["gates"]
+    assert offloaded.machine_bytes == one.machine_bytes + SHAPE.weight_bytes
+    assert offloaded.device_bytes < two.device_bytes < one.device_bytes
+    # The first of two has the scaled columns of all rows, beside everybody's own.
+    assert two.machine_bytes == one.machine_bytes + PROCESS + 4 * one.kept_values
+
+
+def test_passes() -> None:
+    rounds, gates, scales = 5 * 6 * 64, 2 * 64 + 5 * 32, 2 * 480 + 5 * 32
+    expected = {"own-text": 512, "rounds": rounds, "gates": gates, "compensation": 3 * 256 + 64}
+    assert passes_of(CONFIG) == {**expected, "scales": scales}
+    assert summed_of(expected) == 2 * 5 * 64 + 256 + 64 // 3
+
+
+def test_weights_that_wait_on_the_cpu_give_the_same_logits() -> None:
+    ids, device = torch.arange(20)[None], torch.device("cpu")
+    expected = load_checked(MODEL, device, "float32", "sdpa")(input_ids=ids).logits
+    join_alone()
+    try:
+        model = load_divided(MODEL, device, "float32", "sdpa", offload=True)
+        assert torch.equal(model(input_ids=ids).logits, expected)
+    finally:
+        assert leave()
+
+
+def runs_out(stage: str, times: int = 1) -> OnProgress:
+    """An `on_progress` that fails in the midst of a stage, as a GPU does that is too small."""
+    left = iter(range(times))
+
+    def follow(row: dict[str, Any]) -> None:
+        if row["stage"] == stage and row["step"] > 1 and next(left, None) is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    return follow
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen_model, "may_offload", lambda run: True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["loading", "rounds", "gates", "scales"])
+def test_where_memory_runs_out_weights_wait_on_the_cpu(
+    stage: str,
+    short_config: CompressConfig,
+    demo_checkpoint: Path,
+    as_on_gpu: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once, from what the stages have saved; the result is the same."""
+    expected = load_plan(demo_checkpoint / PLAN_FILE)
+    if stage == "loading":
+        first = lambda *_: runs_out(stage)({"stage": stage, "step": 2})  # noqa: E731
+        monkeypatch.setattr(frozen_model, "load_checked", first)
+    plan = compress(short_config, tmp_path / "out", on_progress=runs_out(stage)).plan
+    assert torch.equal(plan.mask, expected.mask) and torch.equal(plan.scales, expected.scales)
+    (said,) = [record for record in caplog.records if "weights in the CPU's memory" in record.msg]
+    assert "Tried to allocate 2.00 GiB" in said.getMessage()
+    assert not is_joined()
+
+
+@pytest.mark.slow
+def test_a_member_of_a_family_goes_on_so_too(
+    short_config: CompressConfig, as_on_gpu: None, tmp_path: Path
+) -> None:
+    config = replace(short_config, keep=0.5, family=(0.7, 0.5))
+    for name, follow in (("expected", ignore_progress), ("out", runs_out("scales"))):
+        compress_family(config, tmp_path / name, on_progress=follow)
+    for member in ("keep-0.7", "keep-0.5"):
+        one, other = (load_plan(tmp_path / n / member / PLAN_FILE) for n in ("expected", "out"))
+        assert torch.equal(one.mask, other.mask) and torch.equal(one.scales, other.scales)
+
+
+def test_a_second_time_it_ends(
+    short_config: CompressConfig, as_on_gpu: None, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"out of memory .*Tried to allocate"):
+        compress(short_config, tmp_path / "out", on_progress=runs_out("rounds", times=2))
+    assert leave()
+
+
+def test_not_on_a_cpu_nor_for_what_reads_whole_weights(short_config: CompressConfig) -> None:
+    run = prepare(short_config)
+    assert not frozen_model.may_offload(run)
+    on_gpu = replace(run, device=torch.device("cuda"))
+    assert frozen_model.may_offload(on_gpu)
+    whole = replace(short_config, objective="distillation")
+    assert not frozen_model.may_offload(replace(on_gpu, config=whole))
