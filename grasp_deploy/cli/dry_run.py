@@ -54,7 +54,7 @@ def show_dry_run(config: CompressConfig, device_memory: str | None, as_json: boo
                 f"About {timedelta(seconds=round(found.seconds))} hours on one process, by a pass "
                 "measured here; solving least squares in float64 comes on top."
             )
-    if found.smallest is None:
+    if not any(map(found.fits, found.ways)):
         raise typer.Exit(CHECK_FAILED)
 
 

@@ -42,36 +42,22 @@ class DryRun:
         return needed <= USABLE_SHARE * self.memory_bytes
 
     @property
-    def smallest(self) -> Way | None:
-        """The first way that fits; None if none does."""
-        return next((way for way in self.ways if self.fits(way)), None)
-
-    @property
     def verdict(self) -> str:
         """What to start, in one sentence."""
-        memory, way, last = format_bytes(self.memory_bytes, 0), self.smallest, self.ways[-1]
-        where = f"{memory} a GPU" if last.on_gpu else f"{memory}, the memory of this machine,"
-        if way is None:
-            tried = "the one process that these options are for"
-            if len(self.ways) > 1:
-                tried = f"up to {last.processes} processes"
+        memory = format_bytes(self.memory_bytes, 0)
+        fitting = [way for way in self.ways if self.fits(way)]
+        if not fitting:
             return (
-                f"Nothing fits into {where} on {tried}: take a larger device, a smaller model, or "
+                f"Nothing fits into {memory}: take a larger device, a smaller model, or "
                 "--gradient-checkpointing."
             )
-        text = f"It fits into {where} on {_processes(way)}"
-        if way.offload:
-            divided = next((x for x in self.ways if self.fits(x) and not x.offload), None)
-            host = format_bytes(way.machine_bytes, 0)
-            text += f" if weights wait in the CPU's memory, {host} of it, which is slow"
-            text += f", or on {_processes(divided)}" if divided else ""
-        return f"{text}."
+        starts = [_start(way) for way in fitting[: 1 + fitting[0].offload]]
+        return f"It fits into {memory} {', or '.join(starts)}."
 
     def as_dict(self) -> dict[str, Any]:
         """The record: sizes are whole bytes."""
         names = ("processes", "offload", "device_bytes", "machine_bytes", "stages")
         return {
-            "device": "gpu" if self.ways[0].on_gpu else "cpu",
             "memory_bytes": self.memory_bytes,
             "verdict": self.verdict,
             "forward_passes": passes_of(self.ways[0].config),
@@ -92,18 +78,20 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
     stated, shape = config_and_shape(resolve_config(config.model, config.revision))
     refuse_quantised(shape)
     check_length(config.sequence_length, limits_of(stated))
-    absent = device_memory is not None and not torch.cuda.is_available()
-    device = resolve_device("cpu" if absent else config.device)
-    memory = _memory_of(device)
-    if device_memory is not None:
-        memory = parse_bytes(device_memory, "--device-memory")
-    on_gpu, sequences = device.type == "cuda" or device_memory is not None, sequences_of(config)
-    one = Way.of(config, shape, on_gpu)
-    check_sequences(config, sequences.own, sequences.train)
-    seconds = None
-    if on_gpu == (device.type == "cuda"):
-        seconds = seconds_on(device, one, stated)
-    return DryRun(memory, ways_of(one, min(sequences.scored, sequences.fitted)), seconds)
+    n = sequences_of(config)
+    check_sequences(config, n.own, n.train)
+    asked = parse_bytes(device_memory, "--device-memory") if device_memory else None
+    has_none = asked is not None and not torch.cuda.is_available()
+    device = resolve_device("cpu" if has_none else config.device)
+    one = Way.of(config, shape, on_gpu=asked is not None or device.type == "cuda")
+    memory = asked or (
+        torch.cuda.get_device_properties(device).total_memory
+        if device.type == "cuda"
+        else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
+    is_here = one.on_gpu == (device.type == "cuda")
+    seconds = seconds_on(device, one, stated) if is_here else None
+    return DryRun(memory, ways_of(one, min(n.scored, n.fitted)), seconds)
 
 
 def ways_of(one: Way, most: int) -> tuple[Way, ...]:
@@ -115,6 +103,14 @@ def ways_of(one: Way, most: int) -> tuple[Way, ...]:
         return (one,)
     waiting = (replace(one, offload=True),) if one.on_gpu else ()
     return (one, *waiting, *(replace(one, processes=n) for n in PROCESSES if n <= most))
+
+
+def _start(way: Way) -> str:
+    if way.offload:
+        memory = format_bytes(way.machine_bytes, 0)
+        return f"with weights in the CPU's memory, {memory} of it, which is slow"
+    several = f"{way.processes} processes (torchrun --nproc-per-node {way.processes})"
+    return f"on {'one process' if way.processes == 1 else several}"
 
 
 def seconds_on(device: torch.device, way: Way, stated: dict[str, Any]) -> float:
@@ -154,15 +150,3 @@ def _seconds(device: torch.device, work: Callable[[], object]) -> float:
 def _multiplied(shape: ModelShape) -> int:
     """Weights that each token is multiplied by: all but untied embeddings."""
     return shape.parameters - (not shape.tied_embeddings) * shape.vocab_size * shape.hidden_size
-
-
-def _memory_of(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _processes(way: Way) -> str:
-    if way.processes == 1:
-        return "one process"
-    return f"{way.processes} processes (torchrun --nproc-per-node {way.processes})"

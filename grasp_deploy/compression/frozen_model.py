@@ -247,6 +247,7 @@ def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
     place = run.source.directory, run.device, str(run.dtype).removeprefix("torch.")
     if offload:
         gc.collect()  # what is left of the model that was too large
+        torch.cuda.empty_cache()
         if not is_joined():
             join_alone()
         return load_divided(*place, run.config.attention, offload=True)

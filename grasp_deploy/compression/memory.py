@@ -137,17 +137,13 @@ class Way:
         per_unit = [x.intermediate_size + x.num_key_value_heads * square for x in self.shape.layers]
         moments = {"gradient moments": 8 * sum(per_unit)}
         step = self._step(self._each(config.batch_size))
-        scoring = self._layerwise(n.scored, 1, 4 if self.processes < 3 else 5)  # one's waits
+        scoring = self._layerwise(n.scored, refits=False)
         rounds = [self._step(config.batch_size) | moments, scoring | moments]
-        rounds += [self._refit(n.scored)] * config.compensation
-        peaks = {
-            "own-text": writing,
-            "rounds": max(rounds, key=lambda terms: sum(terms.values())),
-            "criterion": max(rounds[:2], key=lambda terms: sum(terms.values())),
-            "gates": step,
-            "compensation": self._refit(n.fitted),
-            "scales": step,
-        }
+        rounds += [self._layerwise(n.scored, refits=True)] * config.compensation
+        largest = max(rounds, key=lambda terms: sum(terms.values()))
+        last = self._layerwise(n.fitted, refits=True)
+        peaks = {"own-text": writing, "rounds": largest, "criterion": largest}
+        peaks |= {"gates": step, "compensation": last, "scales": step}
         weights = {} if self.offload else {"weights": self._weight_bytes}
         return {stage: weights | peaks[stage] for stage in passes_of(config)}
 
@@ -158,14 +154,8 @@ class Way:
     @property
     def _weight_bytes(self) -> int:
         """A process's part; FSDP2 has embeddings and head apart."""
-        shape, values = self.shape, self.shape.parameters
-        if self._is_divided and shape.tied_embeddings:
-            values += shape.vocab_size * shape.hidden_size
-        return self._each(values) * self.dtype.itemsize
-
-    @property
-    def _is_divided(self) -> bool:
-        return self.processes > 1 or self.offload
+        apart = self._gathered[1] if self.shape.tied_embeddings else 0
+        return self._each(self.shape.parameters * self.dtype.itemsize + apart)
 
     @cached_property
     def columns(self) -> tuple[int, int]:
@@ -177,7 +167,8 @@ class Way:
     @property
     def _gathered(self) -> tuple[int, int]:
         """Bytes of an MLP and of the head, which FSDP2 gathers when they are called."""
-        row = self.shape.hidden_size * self.dtype.itemsize * self._is_divided
+        is_divided = self.processes > 1 or self.offload
+        row = self.shape.hidden_size * self.dtype.itemsize * is_divided
         return 3 * self.columns[0] * row, self.shape.vocab_size * row
 
     def _step(self, sequences: int) -> Terms:
@@ -207,27 +198,23 @@ class Way:
             "scores and their optimiser": 8 * 4 * (units + (2 * len(layers) + 1) * d),
         }
 
-    def _layerwise(self, sequences: int, states: int, matrices: int) -> Terms:
-        """A layer held for all sequences, hidden states of each, and float64 matrices.
+    def _layerwise(self, sequences: int, *, refits: bool) -> Terms:
+        """A layer held for all sequences, their hidden states, and float64 matrices.
 
         Those are of `k x k`, `k` the wider of the layer's two inputs. `obs` and least squares have
-        four: the sums, what is solved, the solution, and the solver's copy.
+        four: the sums, what is solved, the solution, and the solver's copy. Of three processes one
+        has another layer waiting. A refit has the products of all rows, and target and solution of
+        those of a process.
         """
-        tokens = self._each(sequences) * states * self.config.sequence_length
+        d, k, width = self.shape.hidden_size, max(self.columns), self.dtype.itemsize
+        tokens, rows = self._each(sequences) * self.config.sequence_length, self._each(d)
+        matrices = 4 if refits or self.processes < 3 else 5
+        products = k * (8 * (d + 2 * rows) + rows * width)
         return {
             "gathered weights": self._gathered[0],
-            "hidden states": tokens * self.shape.hidden_size * self.dtype.itemsize,
-            "float64 matrices": matrices * 8 * max(self.columns) ** 2,
+            "hidden states": tokens * d * width * (1 + refits),
+            "float64 matrices": matrices * 8 * k**2 + products * refits,
         }
-
-    def _refit(self, sequences: int) -> Terms:
-        """Least squares of a layer that keeps all columns.
-
-        Beside its matrices the products of all rows, and target and solution of those of a process.
-        """
-        d, rows = self.shape.hidden_size, self._each(self.shape.hidden_size)
-        products = max(self.columns) * (8 * (d + 2 * rows) + rows * self.dtype.itemsize)
-        return self._layerwise(sequences, 2, 4) | {"columns and their products": products}
 
 
 def _output_values(shape: ModelShape) -> int:

@@ -42,8 +42,7 @@ def test_terms_of_one_process(one: Way) -> None:
     refit = one.stages["compensation"]
     assert refit["hidden states"] == 2 * 2 * 256 * TOKENS * D
     # Four matrices of k x k; cross products, target and solution in float64; columns in bfloat16.
-    assert refit["float64 matrices"] == 8 * 4 * F * F
-    assert refit["columns and their products"] == 8 * 3 * D * F + 2 * D * F
+    assert refit["float64 matrices"] == 8 * (4 * F * F + 3 * D * F) + 2 * D * F
     assert one.stages["gates"]["head, logits and loss"] == 12 * TOKENS * VOCABULARY
     dense, kept = LAYERS * D * (F + D), one.kept_values
     assert kept == pytest.approx(0.6 * dense, rel=0.01)
