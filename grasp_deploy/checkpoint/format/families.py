@@ -28,6 +28,7 @@ class Family:
     qk_norm: bool
     default_head_dim: int | None  # None: hidden_size / num_attention_heads
     default_key_value_heads: int | None  # None: as many as query heads
+    foreign: tuple[str, ...] = ()  # keys that its class does not declare and vLLM reads
 
     @property
     def architecture(self) -> str:
@@ -44,67 +45,17 @@ class Family:
 
 
 FAMILIES = (
-    Family("llama", "Llama", "attention_bias", "attention_bias", "mlp_bias", False, None, None),
-    Family("mistral", "Mistral", False, False, False, False, None, 8),
+    Family(
+        *("llama", "Llama", "attention_bias", "attention_bias", "mlp_bias", False, None, None),
+        foreign=("sliding_window",),
+    ),
+    Family(
+        *("mistral", "Mistral", False, False, False, False, None, 8),
+        foreign=("attention_bias", "mlp_bias"),
+    ),
     Family("qwen2", "Qwen2", True, False, False, False, None, 32),
     Family("qwen3", "Qwen3", "attention_bias", "attention_bias", False, True, 128, 32),
 )
-
-
-# Keys of a config.json that name another model, or that one reader alone takes for a part of it,
-# with values that change nothing. No class of these families declares any of them.
-FOREIGN_KEYS: dict[str, tuple[Any, ...]] = {
-    # transformers loads the files that these name.
-    **dict.fromkeys(("transformers_weights", "configuration_files"), (None,)),
-    # vLLM takes the model, its sizes or its kind from these.
-    **dict.fromkeys(
-        (
-            *("speculators_config", "compression_config", "text_config", "text_encoder"),
-            *("decoder", "generator", "encoder", "encoder_config", "llm_config", "language_config"),
-            *(
-                "thinker_config",
-                "vision_config",
-                "attn_config",
-                "block_configs",
-                "is_heterogeneous",
-            ),
-            *("layers_block_type", "attn_type_list", "attention_head_dim", "hidden_size_per_head"),
-            *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
-            *("compress_ratios", "index_topk", "multi_query", "new_decoder_architecture"),
-            *("canvas_length", "embedding_size", "is_encoder_decoder", "num_kv_shared_layers"),
-        ),
-        (None, False, 0, {}, []),
-    ),
-    # vLLM computes another thing then.
-    **dict.fromkeys(
-        (
-            *("bias", "qkv_bias", "qk_norm", "ada_rms_norm_t_cond", "use_bidirectional_attention"),
-            *(
-                "llama_4_scaling",
-                "attention_chunk_size",
-                "target_layer_count",
-                "alibi",
-                "rswa_window",
-            ),
-            *("dual_chunk_attention_config", "head_dtype", "rotary_pct", "rotary_emb_fraction"),
-        ),
-        (None, False, 0, {}),
-    ),
-    "is_causal": (None, True),
-    **dict.fromkeys(("logit_scale", "partial_rotary_factor"), (None, 1)),
-}
-# What a family's class does not declare, and vLLM reads all the same.
-FOREIGN_KEYS_OF: dict[str, dict[str, tuple[Any, ...]]] = {
-    "llama": {"sliding_window": (None,)},
-    "mistral": dict.fromkeys(("attention_bias", "mlp_bias"), (None, False)),
-}
-# Positions that transformers and vLLM spread alike, and the keys that both understand.
-ROPE_TYPES = (None, "default", "linear", "dynamic", "yarn", "llama3")
-ROPE_KEYS = {
-    *("rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "finetuned"),
-    *("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
-    *("attention_factor", "truncate", "partial_rotary_factor"),
-}
 
 
 class Kind(Struct):
@@ -126,31 +77,12 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
             set(kind.architectures or [expected]) == {expected}  # vLLM takes the first of several
         ):
             _refuse_what_is_not_served(family, pruned, kind)
-            _refuse_foreign_keys(config, family)
             return family, pruned
     name = kind.architectures[0] if kind.architectures else "unnamed"
     raise InputError(
         f"the architecture {name} (model_type {kind.model_type}) is not supported: "
         f"take a model of one of these: {', '.join(family.architecture for family in FAMILIES)}"
     )
-
-
-def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
-    neutral = FOREIGN_KEYS | FOREIGN_KEYS_OF.get(family.model_type, {})
-    foreign = {key: config[key] for key in neutral if config.get(key) not in neutral[key]}
-    for name in ("rope_parameters", "rope_scaling"):
-        rope = config.get(name)
-        for key, value in rope.items() if isinstance(rope, dict) else ():
-            is_unlike = value not in ROPE_TYPES if key in ("rope_type", "type") else False
-            is_part = key == "partial_rotary_factor" and value not in (None, 1)
-            if is_unlike or is_part or (key not in ROPE_KEYS and value is not None):
-                foreign[f"{name}.{key}"] = value
-    for key, value in foreign.items():
-        raise InputError(
-            f"config.json says {key[:60]} = {value!r:.40}, which transformers and vLLM do not read "
-            "alike, so two programs would see two models: take the key out of config.json if the "
-            "model was trained without it, or take another model"
-        )
 
 
 def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
@@ -17,6 +17,15 @@ Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Meta(gt=0, le=1e15)]
 APART = ("per_layer_config", "quantization_config")  # what the dense model does not have
+# Keys that decide nothing, or what Family and Kind hold. Any other key that Sizes lacks may be a
+# part of the model to one reader alone: vLLM takes many from config.json for other architectures.
+BYSTANDERS = {
+    *("architectures", "model_type", "hidden_act", "auto_map", "transformers_version"),
+    *("initializer_range", "attention_dropout", "use_cache", "pretraining_tp", "return_dict"),
+    *("attn_implementation", "is_llama_config", "transformers.js_config", "max_sequence_length"),
+    *("unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "task_specific_params"),
+    *("do_sample", "temperature", "top_k", "top_p", "max_length", "chunk_size_feed_forward"),
+}
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as safetensors call them
 
 
@@ -27,14 +36,27 @@ class Limits(Struct):
     max_position_embeddings: Size | None = None
 
 
-class Rope(Struct):
+RopeType = Literal["default", "linear", "dynamic", "yarn", "llama3"]  # spread alike by all readers
+
+
+class Rope(Struct, forbid_unknown_fields=True):
     """How rotary positions are spread: `rope_parameters`, or `rope_scaling` of older files."""
 
     factor: Positive | None = None
     rope_theta: Positive | None = None
     original_max_position_embeddings: Size | None = None
-    rope_type: str | None = None
-    type: str | None = None
+    rope_type: RopeType | None = None
+    type: RopeType | None = None
+    partial_rotary_factor: Annotated[float, Meta(ge=1, le=1)] | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    attention_factor: float | None = None
+    truncate: bool | None = None
+    finetuned: bool | None = None
 
 
 class LayerSizes(Struct, forbid_unknown_fields=True):
@@ -199,6 +221,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     """The shape in a parsed config.json; InputError for an unsupported or inconsistent one."""
     family, pruned = family_of(config)
     sizes = typed(config, Sizes, "config.json", REMEDY)
+    _refuse_foreign_keys(config, family)
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
     dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
@@ -231,6 +254,19 @@ def dense_shape(config: dict[str, Any]) -> ModelShape:
     """The shape of the dense model that a pruned config.json came from (its global sizes)."""
     dense = {key: value for key, value in config.items() if key not in APART}
     return replace(model_shape(dense), pruned=False)
+
+
+def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
+    """InputError for a key that the family's class does not declare and that says something."""
+    known = BYSTANDERS.union(Sizes.__struct_fields__).difference(family.foreign)
+    for key, value in config.items():
+        says_nothing = value is None or (value is False and key != "is_causal")
+        if not (says_nothing or key in known or key.startswith("_")):
+            raise InputError(
+                f"config.json says {key[:60]} = {value!r:.40}, which transformers and vLLM may not "
+                "read alike, so two programs would see two models: take the key out of config.json "
+                "if the model was trained without it, or take another model"
+            )
 
 
 def _is_mixed(sizes: Sizes) -> bool:
