@@ -10,8 +10,9 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import grasp_deploy  # noqa: F401  # registers the pruned classes, so that no remote code is needed
+import grasp_deploy
 
+grasp_deploy.register()  # the pruned classes, so that no remote code is needed
 directory = sys.argv[1]
 prompt = sys.argv[2] if len(sys.argv) > 2 else "Return a new list containing"
 

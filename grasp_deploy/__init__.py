@@ -1,6 +1,6 @@
 """Structured pruning for Llama- and Qwen-style language models, served by vLLM.
 
-The public names load on first use, so that importing the package costs nothing; after it,
+The public names load on first use, so that importing the package costs nothing. After `register()`
 transformers loads pruned checkpoints by `from_pretrained` without remote code.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.checkpoint.format.registration import register_with_transformers
 from grasp_deploy.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from grasp_deploy.checkpoint.format.registration import register as register
     from grasp_deploy.checkpoint.plan import load_plan as load_plan
     from grasp_deploy.checkpoint.read.loading import load as load
     from grasp_deploy.checkpoint.write.export import export as export
@@ -25,6 +25,7 @@ _PUBLIC = {
     "export": "grasp_deploy.checkpoint.write.export",
     "load": "grasp_deploy.checkpoint.read.loading",
     "load_plan": "grasp_deploy.checkpoint.plan",
+    "register": "grasp_deploy.checkpoint.format.registration",
 }
 
 
@@ -36,6 +37,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
-
-
-register_with_transformers()

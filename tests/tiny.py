@@ -22,7 +22,9 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
 from grasp_deploy.checkpoint.format.families import FAMILIES
+from grasp_deploy.checkpoint.format.registration import register
 
+register()
 STEMS = {family.model_type: family.stem for family in FAMILIES}
 LLAMA3_ROPE = {
     "rope_type": "llama3",

@@ -15,8 +15,7 @@ from torch import Tensor
 from grasp_deploy.data.corpora import find_corpus, remote_documents
 from grasp_deploy.data.files import local_documents
 from grasp_deploy.data.source import TextSource
-from grasp_deploy.data.tokenizing import tokens
-from grasp_deploy.data.windows import first_tokens
+from grasp_deploy.data.tokenizing import first_tokens, tokens
 from grasp_deploy.errors import InputError, printable
 
 if TYPE_CHECKING:

@@ -1,80 +1,56 @@
-"""Conversations written as text by the chat template of a tokenizer.
-
-Templates are programs, and of strangers' models too. They run in a child process, so that one that
-never ends, or fills the memory, ends in one line.
-"""
+"""Conversations written as text by the chat template of a tokenizer, in transformers' sandbox."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.data.bounded import Reply, bounded
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
-LONGEST_TEXT = 2**20  # characters, beside some for each of the conversation
 # Put before a template: one that prints the date prints the same on every day.
 DATE = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}"
 
-Write = Callable[[list[object], str], str | None]  # a conversation, and where it stands, as a text
 
+def write_chat(
+    tokenizer: PreTrainedTokenizerBase, conversation: list[Any], where: str, *, asks: bool = False
+) -> str | None:
+    """A conversation as text; with `asks` it ends where the model is to answer.
 
-@contextmanager
-def chat_writer(tokenizer: PreTrainedTokenizerBase, *, asks: bool = False) -> Iterator[Write]:
-    """A function that writes conversations; its child process starts with the first of them.
-
-    With `asks` the text ends where the model is to answer. Mere strings are the user's and the
-    assistant's by turns. Where nothing is said, there is no text.
-
-    Raises InputError for a conversation that is none, and for a template that is missing, refuses,
-    or does not end.
+    Mere strings are the user's and the assistant's by turns. Where nothing is said, there is no
+    text. Raises InputError for a conversation that is none, and for a template that is missing or
+    refuses.
     """
-
-    def write(conversation: list[object], where: str) -> str | None:
-        if are_strings(conversation):
-            roles = cycle(("user", "assistant"))
-            conversation = [{"role": next(roles), "content": turn} for turn in conversation]
-        messages = [
-            _message(value, f"{where}, message {place}") for place, value in enumerate(conversation)
-        ]
-        if not any(message["content"] or message.get("tool_calls") for message in messages):
-            return None
-        if tokenizer.chat_template is None:
-            raise InputError(
-                f"{where} is a conversation, and the model's tokenizer has no chat template to "
-                "write it with; give plain text, or a model that was tuned to chat"
+    if are_strings(conversation):
+        roles = cycle(("user", "assistant"))
+        conversation = [{"role": next(roles), "content": turn} for turn in conversation]
+    messages = [
+        _message(value, f"{where}, message {place}") for place, value in enumerate(conversation)
+    ]
+    if not any(message["content"] or message.get("tool_calls") for message in messages):
+        return None
+    if tokenizer.chat_template is None:
+        raise InputError(
+            f"{where} is a conversation, and the model's tokenizer has no chat template to "
+            "write it with; give plain text, or a model that was tuned to chat"
+        )
+    if "tool_calls" not in str(tokenizer.chat_template):  # then null is no text to it
+        messages = [{**message, "content": message["content"] or ""} for message in messages]
+    try:
+        template = DATE + tokenizer.get_chat_template()
+        return str(
+            tokenizer.apply_chat_template(
+                messages, chat_template=template, add_generation_prompt=asks, tokenize=False
             )
-        if "tool_calls" not in str(tokenizer.chat_template):  # then null is no text to it
-            messages = [{**message, "content": message["content"] or ""} for message in messages]
-        reply = ask(messages)
-        if "text" in reply:
-            return str(reply["text"])
+        )
+    except Exception as error:  # whatever a template raises
         raise InputError(
             f"{where} is refused by the chat template of the model's tokenizer "
-            f"({reply['refusal']}); mend that row or name another column"
-        )
-
-    with bounded(partial(_written, tokenizer, asks)) as ask:
-        yield write
-
-
-def _written(
-    tokenizer: PreTrainedTokenizerBase, asks: bool, messages: list[dict[str, Any]]
-) -> Reply:
-    given: dict[str, Any] = {"chat_template": DATE + tokenizer.get_chat_template()}
-    given |= {"add_generation_prompt": asks, "tokenize": False}
-    text = str(tokenizer.apply_chat_template(messages, **given))
-    if len(text) > LONGEST_TEXT + 8 * len(json.dumps(messages)):
-        raise InputError(f"it writes {len(text):,} characters")
-    return {"text": text}
+            f"({first_line(error)}); mend that row or name another column"
+        ) from None
 
 
 def first_prompt(values: list[Any], where: str) -> Any:

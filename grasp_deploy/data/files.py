@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
-import re
-import warnings
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ def local_documents(
             "train[START:STOP] to take some of its rows, or pass the file of that split"
         )
     if has_columns(path):
-        column, texts = texts_of(_columns(path, column), column, path, tokenizer)
+        column, texts = texts_of(_columns(path), column, path, tokenizer)
         return column, texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
     if column:
         raise InputError(
@@ -80,66 +80,44 @@ def read_plain_text(path: Path) -> str:
     return text
 
 
-def _columns(path: Path, column: str | None) -> Columns:
-    """The columns of a table, with the types that its file states: no text becomes a date."""
+def _columns(path: Path) -> Columns:
+    """The columns of a table; those of a CSV hold text alone."""
     suffix = path.suffix.lower()
     try:
         if suffix == ".parquet":
             from pyarrow.parquet import ParquetFile
 
             return ParquetFile(path).read().to_pydict()
-        if suffix == ".csv":
-            return _csv_columns(path, column)
-        return _json_columns(_json_rows(path))
+        rows = _rows(read_plain_text(path), suffix)
+        if isinstance(rows, list) and all(isinstance(row, str) for row in rows):
+            return {"text": rows}
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError("it holds no list of documents")
     except InputError:
         raise
-    except (OSError, ValueError, RuntimeError, Warning) as error:
+    except (OSError, ValueError, RuntimeError, csv.Error) as error:
         raise InputError(
             f"{path} is not valid {suffix[1:]}: {first_line(error)}; {REMEDIES[suffix]}"
         ) from error
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _csv_columns(path: Path, column: str | None) -> Columns:
-    """Columns of a CSV; those that hold numbers alone are numbers, except the named one."""
-    import pandas
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", category=pandas.errors.ParserWarning)  # a row too long
-        table = pandas.read_csv(
-            path,
-            index_col=False,
-            na_filter=False,  # "NA" and empty fields are text
-            low_memory=False,  # a column has one type
-            dtype={column: str} if column else None,
-        )
-    return {name: table[name].tolist() for name in table}
-
-
-def _json_columns(rows: Any) -> Columns:
-    """Columns of a list of objects or strings, or of one object of lists."""
-    if isinstance(rows, dict) and list(rows) == ["data"]:
-        rows = rows["data"]
-    if isinstance(rows, dict) and rows and all(isinstance(v, list) for v in rows.values()):
-        return rows
-    if isinstance(rows, list) and all(isinstance(row, str) for row in rows):
-        return {"text": rows}
-    if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
-        names = dict.fromkeys(name for row in rows for name in row)
-        return {name: [row.get(name) for row in rows] for name in names}
-    raise ValueError("it holds no list of documents")
-
-
-def _json_rows(path: Path) -> Any:
-    """The values of all lines of a .jsonl file, or the one value of a .json file."""
-    text = read_plain_text(path)
-    if path.suffix.lower() == ".json":
+def _rows(text: str, suffix: str) -> Any:
+    """The value of a .json file, or all rows of a .csv or .jsonl file."""
+    if suffix == ".json":
         return json.loads(text)
+    if suffix == ".csv":
+        csv.field_size_limit(len(text))
+        rows: list[Any] = list(csv.DictReader(StringIO(text), strict=True))
+        if any(None in row for row in rows):
+            raise ValueError("a line has more fields than there are names")
+        return rows
     rows = []
-    # Not splitlines(): JSON strings may hold U+2028, which it takes for the end of a line.
-    for number, line in enumerate(re.finditer(r"(?m)^.*$", text), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         try:
-            if line[0].strip():
-                rows.append(json.loads(line[0]))
+            if line.strip():
+                rows.append(json.loads(line))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
     return rows

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from grasp_deploy.data.blocks import read_documents
-from grasp_deploy.data.chat import chat_writer
+from grasp_deploy.data.chat import write_chat
 from grasp_deploy.data.corpora import find_corpus
 from grasp_deploy.data.files import has_columns
 from grasp_deploy.data.source import TextSource
@@ -35,11 +35,10 @@ def beginnings(
     if asks and not prompts:
         prompts = files("grasp_deploy.data").joinpath("prompts.txt").read_text("utf-8").splitlines()
     if asks:
-        with chat_writer(tokenizer, asks=True) as write:
-            prompts = [
-                write([{"role": "user", "content": ask}], f"prompt {number} (counted from 0)") or ""
-                for number, ask in enumerate(prompts)
-            ]
+        prompts = [
+            write_chat(tokenizer, [ask], f"prompt {number} (counted from 0)", asks=True) or ""
+            for number, ask in enumerate(prompts)
+        ]
     written = [tokens(tokenizer, prompt, add_special_tokens=not asks) for prompt in prompts]
     if source.prompts and sequence_length is not None:
         written = [ids for ids in written if 2 * len(ids) <= sequence_length]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from grasp_deploy.data.chat import are_strings, chat_writer, first_prompt
+from grasp_deploy.data.chat import are_strings, first_prompt, write_chat
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,26 +64,24 @@ def texts_of(
         )
     texts: list[str | None] = []
     is_chat = column in CHAT_COLUMNS and tokenizer is not None and tokenizer.chat_template
-    with ExitStack() as stack:
-        write = stack.enter_context(chat_writer(tokenizer)) if tokenizer is not None else None
-        for row, value in enumerate(columns[column]):
-            where = f"row {row} (counted from 0) of column {column!r} of {source}"
-            if isinstance(value, list):
-                if write is None:
-                    value = first_prompt(value, where)
-                elif is_chat or not are_strings(value):
-                    value = write(value, where)
-                else:
-                    value = "\n\n".join(value) or None
-            if not isinstance(value, str | None):
-                raise InputError(
-                    f"{where} is {value!r:.40}, not a string; mend that row or name another column "
-                    f"with {COLUMN_OPTION}"
-                )
-            # JSON can spell halves of surrogate pairs, and no tokenizer takes them.
-            if value and SURROGATE.search(value):
-                value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            texts.append(value)
+    for row, value in enumerate(columns[column]):
+        where = f"row {row} (counted from 0) of column {column!r} of {source}"
+        if isinstance(value, list):
+            if tokenizer is None:
+                value = first_prompt(value, where)
+            elif is_chat or not are_strings(value):
+                value = write_chat(tokenizer, value, where)
+            else:
+                value = "\n\n".join(value) or None
+        if not isinstance(value, str | None):
+            raise InputError(
+                f"{where} is {value!r:.40}, not a string; mend that row or name another column "
+                f"with {COLUMN_OPTION}"
+            )
+        # JSON can spell halves of surrogate pairs, and no tokenizer takes them.
+        if value and SURROGATE.search(value):
+            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        texts.append(value)
     return column, texts
 
 

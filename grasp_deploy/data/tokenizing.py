@@ -3,48 +3,52 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from array import array
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from grasp_deploy.data.bounded import Reply, bounded
 from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-SAMPLE = 2 * (
-    'The quick brown fox jumps over the lazy dog, and 1234567890 others do; it\'s "done" (once)\n'
-    "    def f(x):  return x ** 2 / 3.14 \\ y\t# one\r\n\n_-=+[]{}<>@$%^&~`|!?  \n"
-    "été naïve Über Ελλάδα русский عربي 你好世界 こんにちは 한국어 🙂 e\u0301\n"
-)
-MOST_PER_CHARACTER = 16  # tokens; four bytes, or what Unicode's normal forms make of one
+JOIN = "\n\n"
+PIECE = 2**18  # characters tokenised at once; a token takes some 600 bytes meanwhile
+CONTEXT = 2**6  # characters of its neighbours that a piece is read with
+LINE = re.compile(r"\n(?=\S)")
+WORD = re.compile(r"\w (?=\w)")  # where no line ends in time
 
 
-def traits(load: Callable[[], PreTrainedTokenizerBase]) -> Reply:
-    """What users see of a tokenizer, tried in a child: its "refusal" if it cannot be used."""
+def first_tokens(
+    tokenizer: PreTrainedTokenizerBase, documents: Sequence[str], needed: int | None
+) -> array[int]:
+    """Token ids (int64) of the joined text: all of them, or at least its first `needed`.
 
-    def tried(_question: None) -> Reply:
-        tokenizer: Any = load()
-        added = " a ".join(sorted(tokenizer.get_added_vocab()))
-        ids = [tokenizer(text, verbose=False)["input_ids"] for text in (SAMPLE, added)]
-        made = {"tokens": len(ids[0]), "characters": len(tokenizer.decode(ids[0]))}
-        for unit, length in made.items():
-            if length > MOST_PER_CHARACTER * len(SAMPLE):
-                raise InputError(f"it makes {length:,} {unit} of {len(SAMPLE)} characters")
-        rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else ""
-        return {
-            "class": type(tokenizer).__name__,
-            "tokens": ids,
-            "rules": sha256(rules.encode()).hexdigest(),
-            "templates": tokenizer.chat_template,  # and all that they can ask a tokenizer for:
-            "specials": tokenizer.special_tokens_map,
-        }
+    Tokenisers take hundreds of bytes for a token, so the text is read in pieces of whole lines.
+    Tokenizers of these families split where a line ends: the tokens are those of one call.
+    """
+    text, ids, start = JOIN.join(documents), array("q"), 0
+    while start < len(text) and (needed is None or len(ids) < needed):
+        line = LINE.search(text, start + PIECE, start + 2 * PIECE)
+        cut = line or WORD.search(text, start + PIECE)
+        end, left = cut.end() if cut else len(text), max(0, start - CONTEXT)
+        piece = encoded(tokenizer, text[left : end + CONTEXT])
+        found = array("q", piece["input_ids"])
+        first = _token_at(piece, start - left) if start else 0
+        last = _token_at(piece, end - left) if cut else len(found)
+        if first is None or last is None:  # it does not say, or drops what begins the line
+            return array("q", tokens(tokenizer, text))
+        ids += found[first:last]
+        start = end
+    return ids
 
-    with bounded(tried) as ask:
-        return ask(None)
+
+def _token_at(piece: BatchEncoding, character: int) -> int | None:
+    """Index of a character's first token; tokenizers in Python know none."""
+    return piece.char_to_token(character) if piece.is_fast else None
 
 
 def tokens(

@@ -12,12 +12,12 @@ def register() -> None:
     import torch
     from vllm import ModelRegistry
 
-    from grasp_deploy.checkpoint.format.registration import register_with_transformers
+    from grasp_deploy.checkpoint.format.registration import register_configs
 
     # vLLM's attention uses AMX registers and relies on oneDNN to have requested them from Linux.
     # oneDNN does not where all weights are small: the worker would die of an illegal instruction.
     torch.cpu._init_amx()
-    register_with_transformers()  # vLLM reads config.json with transformers' AutoConfig
+    register_configs()  # vLLM reads config.json with transformers' AutoConfig
     known = ModelRegistry.get_supported_archs()
     for family in FAMILIES:
         name = family.pruned_architecture

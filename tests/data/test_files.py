@@ -47,8 +47,9 @@ def test_rows_are_documents(tmp_path: Path, suffix: str) -> None:
     assert read(write(tmp_path / f"corpus[1]*{suffix}", DOCUMENTS)) == DOCUMENTS
     path = write(tmp_path / f"corpus{suffix}", DOCUMENTS, column="body")
     assert read(path, column="body") == DOCUMENTS
-    words = "named as a text (prompt, text, content, "
-    assert words in message(path) and "id (0), body ('first\\nof two lines')" in message(path)
+    number = "'0'" if suffix == ".csv" else "0"
+    words = f"its columns are: id ({number}), body ('first\\nof two lines'); name the one to read"
+    assert words in message(path)
     words = "has no column 'text'; its columns are: id, body; name one of them with"
     assert words in message(path, column="text")
 
@@ -81,21 +82,13 @@ def test_splits(tmp_path: Path, split: str, kept: slice) -> None:
         # A column beside the text that changes its type.
         ("a.jsonl", '{"text": "a", "n": 1}\n{"text": "b", "n": "x"}', ["a", "b"]),
         ("a.json", '["a", "b"]', ["a", "b"]),
-        ("a.json", '{"text": ["a", "b"]}', ["a", "b"]),
-        ("a.json", '{"data": ["a", "b"]}', ["a", "b"]),
+        ("a.csv", "year,text\n1999,7\n", ["7"]),
         ("book.txt", "\ufeffA line.\n\n\nAnother.\n", ["A line.\n\n\nAnother.\n"]),
     ],
 )
 def test_other_layouts(tmp_path: Path, name: str, text: str, documents: list[str]) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     assert read(tmp_path / name, "train") == documents
-
-
-def test_csv_numbers_are_text_only_where_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("year,words\n1999,7\n2000,8\n")
-    assert read(path, column="year") == ["1999", "2000"]
-    assert "columns are: year (1999), words (7); name the one to read with" in message(path)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
@@ -116,8 +109,8 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         ("a.jsonl", b"[" * 10_000 + b"]" * 10_000, "valid jsonl: maximum recursion depth"),
         ("a.json", b'[{"text": "a"},\n\n{"text": ]', "valid json: Expecting value: line 3"),
         ("a.json", b'["a", {"text": "b"}]', "it holds no list of documents; write a list"),
-        ("a.csv", b"abc\x89PNG\xff", "valid csv: 'utf-8' codec can't decode byte 0x89"),
-        ("a.csv", b'text,source\n"one","a","x"\n', "valid csv: Length of header"),
+        ("a.csv", b"abc\x89PNG\xff", "can't decode byte 0x89"),
+        ("a.csv", b'text,source\n"one","a","x"\n', "valid csv: a line has more fields"),
         ("a.parquet", b"PAR1 no, not really", "valid parquet: Parquet magic bytes not found"),
         (
             *("a.jsonl", b'{"title": "a", "body": "b", "n": 1}\n'),

@@ -1,95 +1,165 @@
-"""Tokenizers are programs of strangers: each ends, in tokens or in one line."""
+"""Tokens of a long text, piece by piece, are those of one call; and failures are one line."""
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerFast
 
-from grasp_deploy.data import bounded
-from grasp_deploy.data.tokenizing import SAMPLE, readable_failures, tokens, traits
+from grasp_deploy.data import tokenizing
+from grasp_deploy.data.tokenizing import first_tokens, readable_failures, tokens
 from grasp_deploy.errors import InputError
+from tests.data.test_trial import cut, loading
 from tests.tiny import tiny_tokenizer
 
-Load = Callable[[], PreTrainedTokenizerFast]
-DOUBLING = {"type": "Replace", "pattern": {"Regex": "."}, "content": "xx"}
-DOUBLED_E = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
-NORMALISED = {"id": 256, "content": "hello", "normalized": True, "special": False} | dict.fromkeys(
-    ("single_word", "lstrip", "rstrip"), False
+ROOT = Path(__file__).parents[2]
+NAMES = ("ref-llama-7m", "stories260K", "babyllama105")  # may be absent
+FOLDERS = [
+    ROOT / "grasp_deploy" / "demo" / "model",
+    *(ROOT.parent / "shared" / "models" / name for name in NAMES),
+]
+ENGLISH = ["the cat sat on the mat, the other cat did not", "Then  they  sat.  It's the end!"] * 20
+
+
+def byte_level() -> PreTrainedTokenizerFast:
+    """Like SmolLM2: a pattern cuts the text, bytes are merged within the cuts."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, initial_alphabet=alphabet, special_tokens=["<s>"], show_progress=False
+    )
+    blank_lines = ["the \n\n", "\n\n\n\n", "cat\n\n  sat"] * 20  # tokens that span blanks and lines
+    tokenizer.train_from_iterator(ENGLISH + blank_lines, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+def sentence_piece() -> PreTrainedTokenizerFast:
+    """Like Llama 2, Mistral: no cuts at all; blanks are symbols, unknown characters bytes."""
+    blanks = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = blanks
+    trainer = trainers.BpeTrainer(vocab_size=120, special_tokens=["<s>"], show_progress=False)
+    tokenizer.train_from_iterator([blanks.normalize_str(text) for text in ENGLISH], trainer)
+    vocabulary = tokenizer.get_vocab()
+    state = tokenizer.model.__getstate__()
+    merges = [tuple(pair) for pair in json.loads(state)["merges"]]
+    for byte in range(256):
+        vocabulary[f"<0x{byte:02X}>"] = len(vocabulary)
+    tokenizer.model = models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+def gpt_4() -> PreTrainedTokenizerFast:
+    """Like Llama 3, Qwen: line ends belong to the marks before them; offsets leave blanks out."""
+    pattern = (
+        r"(?i:'[sdmt]|'ll|'ve|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    tokenizer = Tokenizer(models.BPE())
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, letters])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([*ENGLISH, "end!\n\n/the"] * 20, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+TOKENIZERS = {
+    "byte-level": byte_level(),
+    "sentence-piece": sentence_piece(),
+    "gpt-4": gpt_4(),
+    **{path.name: AutoTokenizer.from_pretrained(path) for path in FOLDERS if path.is_dir()},
+}
+DOCUMENT = st.one_of(
+    st.sampled_from(["", " ", "\n", "  \n", "the", " cat\n", "\n\nthe", "sat  ", "é", "\u0301"]),
+    st.sampled_from(["!\r\n\r\n", "/ the", "\u3000中文", "🙂 e\u0301\n1234", "<s>", "</s>\n a"]),
+    st.sampled_from(ENGLISH),
+    st.text(max_size=12),
 )
 
 
-def loading(**parts: Any) -> Load:
-    """A function that loads the tiny tokenizer with other parts in its file."""
-    content = json.loads(tiny_tokenizer().backend_tokenizer.to_str()) | parts
-
-    def load() -> PreTrainedTokenizerFast:
-        faulthandler.disable()  # pytest's would print of a child that aborts
-        return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)))
-
-    return load
+def naive_ids(tokenizer: Any, documents: list[str]) -> list[int]:
+    return tokenizer("\n\n".join(documents), add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def doubled(times: int) -> dict[str, Any]:
-    return {"type": "Sequence", "normalizers": [DOUBLING] * times}
+@contextmanager
+def pieces_of(characters: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizing, "PIECE", characters)
+        yield
 
 
-def cut(pattern: str) -> dict[str, Any]:
-    """A Split before the tiny tokenizer's own pre-tokenizer."""
-    how = {"behavior": "Isolated", "invert": False}
-    split = {"type": "Split", "pattern": {"Regex": pattern}, **how}
-    own = json.loads(tiny_tokenizer().backend_tokenizer.to_str())["pre_tokenizer"]
-    return {"type": "Sequence", "pretokenizers": [split, own]}
-
-
-@pytest.mark.parametrize(
-    ("parts", "words"),
-    [
-        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}}, "index out"),
-        ({"normalizer": {**DOUBLING, "pattern": {"String": ""}}}, "index out of bounds"),
-        ({"pre_tokenizer": cut(r"(\w+\s?)+\d\d\d\d$")}, "retry-limit"),
-        ({"normalizer": doubled(8)}, "tokens of 4"),
-        ({"normalizer": doubled(40)}, "did not end within 0.5 s"),
-        ({"normalizer": doubled(40), "added_tokens": [NORMALISED]}, "did not end within 0.5 s"),
-        ({"decoder": {"type": "Sequence", "decoders": [DOUBLED_E] * 16}}, "characters of 4"),
-        ({"model": {}}, "did not match"),
-    ],
+@settings(max_examples=300, deadline=None)
+@given(
+    piece=st.sampled_from([20, 200]),
+    name=st.sampled_from(sorted(TOKENIZERS)),
+    documents=st.lists(DOCUMENT, min_size=1, max_size=40),
+    needed=st.integers(1, 1000),
 )
-def test_tokenizers_that_are_refused(
-    parts: dict[str, Any],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+def test_tokens_equal_those_of_one_call(
+    piece: int, name: str, documents: list[str], needed: int
 ) -> None:
-    monkeypatch.setattr(bounded, "PATIENCE_SECONDS", 0.5 if "within" in words else 60.0)
-    assert words in traits(loading(**parts))["refusal"]
-    assert capfd.readouterr().err == ""
+    documents = [document or " " for document in documents for _ in range(2)]
+    lines = "\n".join(documents).split("\n")  # some end in each piece
+    ids = naive_ids(TOKENIZERS[name], lines)
+    with pieces_of(piece):
+        assert first_tokens(TOKENIZERS[name], lines, None).tolist() == ids
+        first = first_tokens(TOKENIZERS[name], lines, needed).tolist()
+    assert first == ids[: len(first)] and len(first) >= min(needed, len(ids))
 
 
-def ended() -> NoReturn:
-    os._exit(0)
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+@pytest.mark.parametrize("documents", [ENGLISH * 20, *([end.join(ENGLISH * 20)] for end in "\n ")])
+def test_only_as_much_text_is_tokenised_as_is_needed(name: str, documents: list[str]) -> None:
+    lengths = []
+
+    def counting(text: str, **options: bool) -> Any:
+        lengths.append(len(text))
+        return TOKENIZERS[name](text, **options)
+
+    ids = naive_ids(TOKENIZERS[name], documents)
+    with pieces_of(500):
+        assert len(first_tokens(counting, documents, None)) >= len(ids) - 100  # type: ignore[arg-type]
+        assert max(lengths) < 2 * 500 + 200 and sum(lengths) > 30_000
+        lengths.clear()
+        assert len(first_tokens(counting, documents, 128)) >= 128  # type: ignore[arg-type]
+        assert sum(lengths) < 3000
 
 
-def test_one_that_takes_all_memory_or_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "MEMORY_BYTES", 2**25)
-    monkeypatch.setattr(bounded, "PATIENCE_SECONDS", 60.0)
-    for load in (loading(normalizer=doubled(40)), ended):
-        assert traits(load)["refusal"] == "it ended the process that it ran in"
+def test_a_tokenizer_that_knows_no_places_reads_all_at_once() -> None:
+    def tokenizer(text: str, **options: bool) -> BatchEncoding:
+        return BatchEncoding(dict(TOKENIZERS["gpt-4"](text, **options)))
 
-
-def test_a_good_one_is_passed() -> None:
-    assert "refusal" not in traits(loading()) and 400 <= len(SAMPLE) <= 800
+    with pieces_of(20):
+        ids = first_tokens(tokenizer, ENGLISH, None)  # type: ignore[arg-type]
+    assert ids.tolist() == naive_ids(TOKENIZERS["gpt-4"], ENGLISH)
 
 
 def test_a_panic_on_one_text_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     load = loading(pre_tokenizer=cut(r"(z+z?)+\d$"))
-    assert "refusal" not in traits(load)
     with pytest.raises(InputError, match=r"cannot read this text \(PanicException: Onig.*: put"):
         tokens(load(), "z" * 60)
     assert tokens(load(), "zz") == tokens(tiny_tokenizer(), "zz")

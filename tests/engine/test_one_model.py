@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import greedy_tokens as greedy_with_transformers
-from grasp_deploy.data.tokenizing import tokens
-from grasp_deploy.data.windows import JOIN
+from grasp_deploy.data.tokenizing import JOIN, tokens
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.engine.offline import greedy_tokens
 from grasp_deploy.engine.serve import running_server

@@ -22,6 +22,7 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
+from grasp_deploy.checkpoint.format.registration import register
 from grasp_deploy.checkpoint.format.shapes import (
     DTYPES,
     Limits,
@@ -32,7 +33,7 @@ from grasp_deploy.checkpoint.format.shapes import (
 from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
-from grasp_deploy.data.tokenizing import traits
+from grasp_deploy.data.trial import traits
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.sizes import format_bytes
 
@@ -45,6 +46,7 @@ ALSO_DECLARED = {
 # Never code nor Mistral's own format: `engine.flags.FORMAT` tells vLLM the same.
 TOKENIZERS = {"local_files_only": True, "trust_remote_code": False, "mistral_format": False}
 STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
+register()
 
 
 def load(

@@ -20,7 +20,7 @@ from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.verify_files import Difference, check_sidecar_files
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.data.tokenizing import SAMPLE
+from grasp_deploy.data.trial import SAMPLE
 from tests.checkpoint.test_equivalence import random_plan
 from tests.cli.command import needs_vllm
 from tests.tiny import STEMS, tiny_model
@@ -45,7 +45,8 @@ from transformers import AutoTokenizer
 load = partial(AutoTokenizer.from_pretrained, trust_remote_code={trust})
 """
 LOADERS = {
-    "transformers and the package": "import grasp_deploy" + TRANSFORMERS.format(trust=None),
+    "transformers and the package": TRANSFORMERS.format(trust=None)
+    + "import grasp_deploy\ngrasp_deploy.register()\n",
     "transformers": TRANSFORMERS.format(trust=False),
     "transformers, trusting": TRANSFORMERS.format(trust=True),
     "vLLM": """
