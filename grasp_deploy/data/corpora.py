@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 OFFLINE_WAY = "pass a local file instead (--calibration FILE, or --data FILE to evaluate)"
-REACH_SECONDS = 5.0  # huggingface_hub alone retries for 23 s before it says "unreachable"
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,6 @@ class Corpus:
     data_files: dict[str, str] | None = None
     evaluation_split: str = "test"
     streamed_documents: int | None = None  # read by default of a corpus too large to fetch whole
-    address: str | None = None  # its host, if that is not the hub
 
 
 # Penn Treebank: the hub's `ptb_text_only` is a loading script, which datasets >= 4 does not run.
@@ -45,7 +40,6 @@ CORPORA = {
             "validation": f"{PTB}/data/ptb.valid.txt",
             "test": f"{PTB}/data/ptb.test.txt",
         },
-        address=f"{PTB}/README.md",
     ),
     # The first file of a split is plenty: 10,000 documents of it are about 5 million tokens.
     "c4": Corpus(
@@ -80,7 +74,6 @@ def remote_documents(
     """Column and documents of a corpus; InputError if it, its split or its column is missing."""
     from datasets.exceptions import DatasetsError
 
-    check_reachable(source, corpus.address, OFFLINE_WAY)
     try:
         rows = _load(corpus, split)
     except InputError:
@@ -108,28 +101,3 @@ def _load(corpus: Corpus, split: str) -> Any:
     last = int(stop) if stop else first + corpus.streamed_documents
     rows = load(split=name, streaming=True)
     return Dataset.from_list(list(islice(rows, first, max(first, last))))
-
-
-def check_reachable(what: str, address: str | None, remedy: str) -> None:
-    """InputError if a host (by default the hub) does not answer, whatever the answer.
-
-    Offline mode looks in the cache alone, at once.
-    """
-    import datasets
-    from huggingface_hub import constants
-
-    if datasets.config.HF_HUB_OFFLINE:
-        return
-    request = urllib.request.Request(address or constants.ENDPOINT, method="HEAD")
-    try:
-        urllib.request.urlopen(request, timeout=REACH_SECONDS).close()
-    except urllib.error.HTTPError:
-        return
-    except OSError as error:
-        cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(cause, ssl.SSLError):
-            return  # certificates are for `datasets` to judge: its store may differ from this one
-        raise InputError(
-            f"{what} cannot be fetched: {request.host} is unreachable ({first_line(cause)}); "
-            f"{remedy}, or set HF_HUB_OFFLINE=1 if `datasets` has it in its cache"
-        ) from error

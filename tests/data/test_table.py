@@ -75,7 +75,6 @@ def test_what_is_tokenised_is_what_the_template_wrote(tmp_path: Path) -> None:
 
 def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)  # leaves out the look at the host
     files = {"train": write(tmp_path / "a.parquet", SHAREGPT, "conversations")}
     for streamed in (None, 5):
         corpus = Corpus("parquet", data_files=files, streamed_documents=streamed)

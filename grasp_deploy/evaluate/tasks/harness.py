@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.data.corpora import check_reachable
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import METRICS, headline
@@ -49,7 +48,6 @@ def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]
     specs |= {path.stem: local_task(path) for path in files}
     if names:
         _check_known(names)
-        check_reachable(f"items of {', '.join(names)}", None, "give a local --task-file")
     return {name: _load(name, spec, _manager(bool(names))) for name, spec in specs.items()}
 
 
