@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import typer
 
+import grasp_deploy
 from grasp_deploy.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +64,8 @@ def test_named_modules_and_files_exist(page: Path) -> None:
         if not any(invented in name for invented in INVENTED):
             assert (ROOT / name).exists() or "<" in name, name
     for name in modules:
+        if name.removeprefix("grasp_deploy.") in dir(grasp_deploy):
+            continue  # a public name
         path = ROOT / name.replace(".", "/")
         stem = path.with_suffix(".py")
         function = path.parent.with_suffix(".py")  # package.module.function

@@ -64,7 +64,7 @@ def _hub_name(source: str) -> str | None:
         corpus = find_corpus(source)
     except InputError:
         return None
-    on_hub = corpus is not None and corpus.address is None and HUB_NAME.fullmatch(corpus.path)
+    on_hub = corpus is not None and corpus.path != "text" and HUB_NAME.fullmatch(corpus.path)
     return corpus.path if corpus and on_hub else None
 
 
