@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +14,6 @@ from msgspec import to_builtins
 from grasp_deploy.bench.kv import verdict as kv
 from grasp_deploy.bench.kv.record import KvRecord
 from grasp_deploy.bench.kv.table import kv_table
-from grasp_deploy.bench.latency import verdict as latency
-from grasp_deploy.bench.latency.record import LatencyRecord
-from grasp_deploy.bench.latency.table import price_table, shape_table
 from grasp_deploy.bench.memory import verdict as memory
 from grasp_deploy.bench.memory.record import MemoryRecord
 from grasp_deploy.bench.memory.table import memory_table
@@ -30,7 +26,6 @@ from grasp_deploy.bench.throughput.record import ThroughputRecord
 from grasp_deploy.bench.throughput.table import gain_table, throughput_table
 from grasp_deploy.compression.family.record import FamilyRecord
 from grasp_deploy.compression.family.table import family_table
-from grasp_deploy.compression.latency_table import PHASES
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.drift.record import DriftRecord
 from grasp_deploy.evaluate.drift.table import answer_table, flip_table, text_table
@@ -64,12 +59,6 @@ class Kind:
 KINDS = {
     "throughput": Kind(
         "Throughput and latency", ThroughputRecord, (throughput_table, gain_table), throughput
-    ),
-    "latency": Kind(
-        "Times by width",
-        LatencyRecord,
-        (*(partial(shape_table, phase=phase) for phase in PHASES), price_table),
-        latency,
     ),
     "memory": Kind("Prefill memory", MemoryRecord, (memory_table,), memory),
     "kv": Kind("KV cache", KvRecord, (kv_table,), kv),

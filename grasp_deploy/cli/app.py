@@ -18,7 +18,6 @@ from grasp_deploy.cli.console import (
 from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.fit import fit_command
 from grasp_deploy.cli.report import report_command
-from grasp_deploy.cli.table import table_command
 from grasp_deploy.errors import InputError
 from grasp_deploy.version import __version__
 
@@ -39,7 +38,6 @@ app.command("export")(checkpoint.export_command)
 app.command("heal")(checkpoint.heal_command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(bench_app, name="bench")
-app.command("table")(table_command)
 app.command("report")(report_command)
 app.command("synthesize")(compress.synthesize_command)
 app.command("demo")(compress.demo_command)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from grasp_deploy.cli.compressed import print_compressed, print_family
 from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import (
     CHECK_FAILED,
+    is_under_torchrun,
     print_error,
     print_json,
     print_line,
@@ -42,9 +43,6 @@ from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-if TYPE_CHECKING:
-    from grasp_deploy.compression.result import Compressed
-
 Resume = Annotated[
     bool,
     running_option(
@@ -62,7 +60,7 @@ KvKeep = Annotated[
     float | None, typer.Option(help="Share of all KV groups to keep; FFN channels take the rest.")
 ]
 BUDGET_FIELDS = (
-    *("keep", "cost", "cached_tokens", "table", "batch", "context", "targets"),
+    *("keep", "cost", "cached_tokens", "batch", "context", "targets"),
     *("ffn_multiple", "kv_multiple"),
     *("tensor_parallel", "seed", "revision"),
 )
@@ -85,6 +83,7 @@ def compress_command(
     Several shares, as in --keep 0.8,0.6,0.4, make a family: OUTPUT then holds a checkpoint of each.
     """
     if dry_run:
+        config = measured(config)
         show_dry_run(config, device_memory, as_json)
         return
     if output is None:
@@ -93,6 +92,7 @@ def compress_command(
         )
     if device_memory is not None:
         raise InputError("--device-memory is for --dry-run alone: add that, or drop it")
+    config = measured(config, output if resume else None)
     with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
         record = run_compress(config, output, shard_size, resume, overwrite)
     if as_json:
@@ -122,6 +122,7 @@ def up_command(
         )
     flags, output = vllm_flags or [], output or default_output(config)
     _check_before_compressing(config, flags)
+    config = measured(config, None if overwrite else output)
     if record := compress_unless_done(config, output, shard_size, overwrite):
         print_compressed(record, config)
     check_before_serving(output, flags)
@@ -153,7 +154,7 @@ def synthesize_command(
 ) -> None:
     """Prune a config.json by a random mask under a budget, for benches with --random-weights."""
     try:
-        checked = CompressConfig(model=config, **budget)
+        checked = measured(CompressConfig(model=config, **budget))
     except InputError as error:  # --set targets is an option of its own here
         raise InputError(str(error).replace("--set targets=", "--targets ")) from None
     from grasp_deploy.checkpoint.footprint import inspect_model
@@ -194,18 +195,14 @@ def compress_unless_done(
     output: Path,
     shard_size: str,
     overwrite: bool,
-    by: Callable[..., Compressed] | None = None,
 ) -> dict[str, Any] | None:
-    """Compress, going on with an unfinished run; None where OUTPUT is already what comes of it.
-
-    `by` is another function than `compress`.
-    """
+    """Compress, going on with an unfinished run; None where OUTPUT is already what comes of it."""
     from grasp_deploy.checkpoint.plan import PLAN_FILE
     from grasp_deploy.compression.resume import Workspace
 
     if overwrite or not (output / PLAN_FILE).is_file():
         resume = not overwrite and Workspace.begun_with(output, config)
-        return run_compress(config, output, shard_size, resume, overwrite, by)
+        return run_compress(config, output, shard_size, resume, overwrite)
     if not is_done(config, output):
         raise InputError(
             f"{output} is damaged, or was made with other options, files or release: name another "
@@ -221,6 +218,21 @@ def is_done(config: CompressConfig, output: Path) -> bool:
     from grasp_deploy.compression.result import finished_plan
 
     return finished_plan(output, prepare(config)) is not None
+
+
+def measured(config: CompressConfig, begun: Path | None = None) -> CompressConfig:
+    """The config with the times that its budget needs, of the run `begun` there or measured now."""
+    if config.cost_model != "latency":
+        return config
+    from grasp_deploy.bench.times import with_times
+    from grasp_deploy.report.progress import stage_bars
+
+    alone = not is_under_torchrun()
+    with stage_bars(stderr) as on_progress:
+        config, told = with_times(config, begun, on_progress, measures=alone)
+    if alone:
+        stderr.print(f"times: {told}", soft_wrap=True, highlight=False)
+    return config
 
 
 def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
@@ -247,12 +259,8 @@ def run_compress(
     shard_size: str,
     resume: bool,
     overwrite: bool,
-    by: Callable[..., Compressed] | None = None,
 ) -> dict[str, Any]:
-    """Compress with progress bars, by another function than `compress` if one is given.
-
-    Returns the record that `compress --json` prints.
-    """
+    """Compress with progress bars; the record that `compress --json` prints."""
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.family.bound import compress_within
     from grasp_deploy.compression.family.run import compress_family
@@ -273,7 +281,7 @@ def run_compress(
             options |= {"shard_bytes": shard_bytes, "on_progress": show}
             if config.family:
                 return compress_family(config, output, **options)
-            make = by or (compress_within if config.walks else compress)
+            make = compress_within if config.walks else compress
             return compression_record(make(config, output, **options))
     except KeyboardInterrupt:
         if is_lead() and Workspace.begun_with(output, config):

@@ -51,6 +51,7 @@ def takes_config(command: Command) -> Command:
 def _config(given: dict[str, Any]) -> CompressConfig:
     file, assignments = given.pop("config_file", None), given.pop("assignments", ())
     stored = read_config_file(file) if file else {}
+    stored.pop("times", None)  # of the machine of that run
     values = read_values(CompressConfig, given | _assigned_texts(assignments))
     values |= _several_keeps(values.get("keep"))
     if any(name in values for name in BUDGETS):  # a budget replaces the stored kind of budget

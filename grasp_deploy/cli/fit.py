@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,25 +34,16 @@ def fit_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Say what it takes to serve MODEL on a GPU, and prune it until it fits, or is fast enough.
+    """Say what it takes to serve MODEL on a GPU, and prune it until it fits.
 
-    Give --gpu-memory, --sequences and --context; or a time such as --speedup 1.5, with --table,
-    --batch and --context. A time is measured on the chosen shape, and corrected once. An unfinished
-    run goes on.
+    Give --gpu-memory, --sequences and --context. An unfinished run goes on.
     """
     if output is None and not dry_run:
         raise InputError("fit writes a checkpoint: give --output, or --dry-run for the sizes alone")
-    if not config.in_time:
-        document = fit_in_memory(
-            config, None if dry_run else output, shard_size, overwrite, as_json
-        )
-    elif output is None or dry_run:
-        raise InputError("--dry-run predicts memory, and fit measures a time: drop --dry-run")
-    else:
-        document = fit_in_time(config, output, shard_size, overwrite, as_json)
+    document = fit_in_memory(config, None if dry_run else output, shard_size, overwrite, as_json)
     if as_json:
         print_json(document)
-    if not config.in_time and not any(offer["fits"] for offer in document["offers"]):
+    if not any(offer["fits"] for offer in document["offers"]):
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -87,22 +76,3 @@ def fit_in_memory(
             for line in misses(served):
                 print_line(line)
     return document
-
-
-def fit_in_time(
-    config: CompressConfig, output: Path, shard_size: str, overwrite: bool, as_json: bool
-) -> dict[str, Any]:
-    """Compress to a time, or show that of what is already there; returns the record."""
-    from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-    from grasp_deploy.fit.timing import fit_time
-    from grasp_deploy.report.tables import time_table
-
-    fit = partial(fit_time, command=["grasp-deploy", *sys.argv[1:]])
-    record = compress_unless_done(config, output, shard_size, overwrite, fit)
-    if record is None:
-        record = {"output": str(output), "time": load_plan(output / PLAN_FILE).provenance["time"]}
-        if not as_json:
-            stdout.print(time_table(record["time"]))
-    elif not as_json:
-        print_compressed(record, config)
-    return record

@@ -21,7 +21,6 @@ from grasp_deploy.checkpoint.deployment import (
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
@@ -47,17 +46,11 @@ def unit_table(shape: ModelShape) -> UnitTable:
 
 def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
     """Checked budget for a dense model's shape; InputError names the next possible one."""
-    if shape.pruned:
-        raise InputError(
-            f"{config.model} is already pruned: name the model that it came from (its plan does), "
-            "with a smaller budget"
-        )
-    units, time = unit_table(shape), time_budget(config, shape)
+    refuse_pruned(config, shape)
+    units, time = unit_table(shape), time_budget(config)
     costs = unit_costs(config, shape, units)
     total = float(costs.sum())
     ffn_multiple, kv_multiple = config.multiples(max(units.ffn_channels))
-    if time is not None and config.targets != "kv":
-        ffn_multiple = _in_tiles(config, shape, time, ffn_multiple)
     limit = _limit(config, shape, total, time)
     try:
         return make_budget(
@@ -86,18 +79,13 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         raise InputError(f"{error}{cause}") from None
 
 
-def _in_tiles(config: CompressConfig, shape: ModelShape, time: TimeBudget, multiple: int) -> int:
-    """The multiple of FFN channels that is one of the table's tile too: these were measured."""
-    tile, channels = time.table.settings.tile, shape.layers[0].intermediate_size
-    multiple = math.lcm(multiple, tile)
-    if channels % multiple and not time.price.ffn_seconds:
+def refuse_pruned(config: CompressConfig, shape: ModelShape) -> None:
+    """InputError for a model whose layers differ already."""
+    if shape.pruned:
         raise InputError(
-            f"{config.table} gives FFN channels no price at batch {config.batch} and context "
-            f"{config.context} (noise), so all {channels} would stay, which are no multiple of "
-            f"{multiple} (the table has --tile {tile}): measure it again with more --repetitions, "
-            f"ask for another batch or context, or give {assigned(config, 'targets', 'kv')}"
+            f"{config.model} is already pruned: name the model that it came from (its plan does), "
+            "with a smaller budget"
         )
-    return multiple
 
 
 def _limit(
@@ -109,8 +97,8 @@ def _limit(
         return float(Fraction(str(config.keep)) * Fraction(total))
     if config.gpu_memory is not None:
         return _limit_in_room(config, shape, total)
-    if time is not None:
-        return time.asked_limit(total)
+    if time is not None and config.in_time:
+        return time.limit(total)
     if config.walks:  # the first step of a bound on the loss
         return total * (1 - config.bound_step)
     option, dense, fixed, scale = _in_bytes(config, shape, total)
@@ -208,9 +196,9 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
         case "kv-bytes":
             return kv_bytes_cost(units, widths)
         case "latency":
-            time = time_budget(config, shape)
+            time = time_budget(config)
             assert time is not None, "the cost is a time"
-            return latency_cost(units, time.price)
+            return latency_cost(units, time.ffn_seconds, time.kv_seconds)
         case "memory":
             tokens = config.cached_tokens
             if tokens is None:

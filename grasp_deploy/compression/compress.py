@@ -21,7 +21,6 @@ from grasp_deploy.compression.result import (
 )
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace, refuse_unfinished_family
 from grasp_deploy.compression.scores import initial_scores, learn_gates
-from grasp_deploy.compression.timing import Measure, correct_limit, time_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
@@ -40,13 +39,11 @@ def compress(
     resume: bool = False,
     overwrite: bool = False,
     on_progress: OnProgress = ignore_progress,
-    measure: Measure | None = None,
 ) -> Compressed:
     """Compress a model into the folder `output`, which appears whole or not at all.
 
     `on_progress` receives a row of metrics after every step. A killed run continues from
-    `OUTPUT.partial` with `resume`; on a CPU it ends in the same mask and scales bit for bit. With
-    `measure` the limit of a budget in time is corrected by the time of the chosen mask. Raises
+    `OUTPUT.partial` with `resume`; on a CPU it ends in the same mask and scales bit for bit. Raises
     InputError for any input that cannot be used.
     """
     if config.walks:
@@ -56,7 +53,7 @@ def compress(
         )
 
     def learn(run: PreparedRun, workspace: Workspace) -> Learnt:
-        return (*learn_plan(run, workspace, on_progress, measure), workspace)
+        return (*learn_plan(run, workspace, on_progress), workspace)
 
     return make_checkpoint(config, output, learn, shard_bytes, resume, overwrite, on_progress)
 
@@ -124,17 +121,14 @@ def write_planned(
 
 
 def learn_plan(
-    run: PreparedRun,
-    workspace: Workspace,
-    on_progress: OnProgress,
-    measure: Measure | None = None,
+    run: PreparedRun, workspace: Workspace, on_progress: OnProgress
 ) -> tuple[Plan, dict[str, Path]]:
     """Decide scores, mask and scales on the frozen model, and which tensors are refitted."""
 
     def learn(offload: bool) -> tuple[Plan, dict[str, Path]]:
         frozen = FrozenModel(run, workspace, on_progress, offload=offload)
         dense_losses = frozen.heldout_losses() if run.config.is_bound else []
-        plan, fitted = plan_of(frozen, frozen.heldout_loss(), measure)
+        plan, fitted = plan_of(frozen, frozen.heldout_loss())
         return with_excess(plan, frozen, dense_losses), fitted
 
     plan, fitted = with_room(run, learn)
@@ -149,15 +143,11 @@ def learn_plan(
     return plan, fitted
 
 
-def plan_of(
-    frozen: FrozenModel, dense_loss: float | None, measure: Measure | None = None
-) -> tuple[Plan, dict[str, Path]]:
+def plan_of(frozen: FrozenModel, dense_loss: float | None) -> tuple[Plan, dict[str, Path]]:
     """Decide scores, mask and scales under the budget of a run, from what was reached before it."""
     losses = {"heldout_dense": dense_loss}
     initial, reached = initial_scores(frozen)  # iterative pruning in rounds, by default
     scores = learn_gates(frozen, initial)  # section 3.3: on budget at every step
-    if measure is not None:
-        reached = correct_limit(frozen, initial, scores, reached, measure)
     mask = final_mask(frozen, scores, reached)
     refit(frozen, mask)  # least squares
     scales, norms = learn_scales(frozen, mask)  # section 3.4
@@ -165,9 +155,7 @@ def plan_of(
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
     losses["witness"] = frozen.heldout_loss(mask * scales, norms, witness)
     fitted = fold_scales(frozen, mask, scales)
-    # First the time: it is a stage, whose seconds are recorded with the others.
-    time = {} if frozen.run.time is None else {"time": time_record(frozen, mask, measure)}
-    provenance = provenance_of(frozen, mask, losses, fitted) | time
+    provenance = provenance_of(frozen, mask, losses, fitted)
     calibrated = fingerprint(frozen.run.text.token_ids)
     vectors = scores.float().cpu(), mask.cpu(), scales.cpu()
     norms = None if norms is None else norms.cpu()

@@ -23,7 +23,6 @@ from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import assigned
 from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
@@ -55,7 +54,6 @@ class PreparedRun:
     weight_hashes: dict[str, str]  # SHA-256 by file name
     text_hash: str  # SHA-256 of what is given of the text: all but the model's own
     end_token: int | None = None  # with which its tokenizer ends texts
-    time: TimeBudget | None = None  # where costs are measured times
     turn: int = 0  # the place of this budget among those of a walk
 
     @cached_property
@@ -212,7 +210,6 @@ def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
         _hashes_on_ranks(source.directory),
         hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
         tokenizer.eos_token_id,
-        time_budget(config, base.shape),
     )
     check_sequences(config, len(text.beginnings), len(run.blocks.train))
     _check_ranks(run)

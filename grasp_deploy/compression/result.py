@@ -17,6 +17,7 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.data.kind import frequent_tokens
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
@@ -87,14 +88,16 @@ def provenance_of(
     """A plan's provenance: of the run, its `(N,)` mask, and what its stages recorded."""
     run, records = frozen.run, frozen.records
     dtype = getattr(torch, run.base.shape.dtype)  # that of the checkpoint
-    units = run.budget.units
+    units, time = run.budget.units, time_budget(run.config)
+    spent = budget_record(run.budget, mask)
     return {
         "model": run.source.name,
         "revision": run.source.revision,
         "weight_hashes": run.weight_hashes,
         "dense_layers": list(zip(units.ffn_channels, units.kv_groups, strict=True)),
         "cost_model": run.config.cost_model,
-        "budget": budget_record(run.budget, mask),
+        "budget": spent,
+        **({} if time is None else {"time": time.record(spent["kept_cost"], spent["total_cost"])}),
         "config": run.config.as_dict(),
         "calibration": {
             **run.text.as_dict(),

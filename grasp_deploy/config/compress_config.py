@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.config.compress_options import CompressOptions
+from grasp_deploy.config.goal import Times
 from grasp_deploy.config.option import field_problems, flag
 from grasp_deploy.config.rules import rule_problems
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.json_files import read_json
+from grasp_deploy.files.json_files import read_json, typed
 
 OWN = "self"
 
@@ -42,6 +43,10 @@ class CompressConfig(CompressOptions):
         family: Any = self.family
         if isinstance(family, list):
             object.__setattr__(self, "family", tuple(family))
+        times: Any = self.times
+        if isinstance(times, dict):
+            times = typed(times, Times, "times", "leave them out to measure them")
+            object.__setattr__(self, "times", times)
         wrong = field_problems(self)
         if "keep" in wrong and isinstance(self.keep, int | float) and 2 <= self.keep <= 100:
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"

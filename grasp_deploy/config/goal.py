@@ -16,9 +16,34 @@ Nats = Annotated[float, Meta(gt=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Speedup = Annotated[float, Meta(gt=1, le=1e6)]
 Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
+Seconds = Annotated[float, Meta(ge=1e-12, le=1e15)]
 TIMES = ("speedup", "tokens_per_second", "ttft_seconds")  # budgets in time
 SIZES = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES)
 BOUNDS = ("max_loss", "max_perplexity_increase")
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """Seconds of a decode step or a prefill, of three whole models."""
+
+    dense_seconds: Seconds
+    fewer_channels_seconds: Seconds
+    fewer_groups_seconds: Seconds
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times of the dense model, and of two whose layers keep a share of their units of one kind."""
+
+    machine: str
+    engine: str
+    measured_on: str
+    batch: Count
+    context: Count
+    channels_share: Share
+    groups_share: Share
+    decode: PhaseTimes
+    prefill: PhaseTimes
 
 
 @dataclass(frozen=True)
@@ -46,8 +71,8 @@ class GoalOptions:
         "Instead of --keep: KV cache of one token, such as 64KiB (cost: kv-bytes).", None, "Budget"
     )
     speedup: Speedup | None = option(
-        "Instead of --keep: how many times as fast to decode, such as 1.5 (cost: latency, with "
-        "--table, --batch and --context).",
+        "Instead of --keep: how many times as fast to decode, such as 1.5 (cost: latency, by times "
+        "measured at --batch and --context).",
         None,
         "Budget",
     )
@@ -64,13 +89,7 @@ class GoalOptions:
         flag="--ttft",
         shown="help-all",
     )
-    table: str | None = option(
-        "Measured times that `grasp-deploy table` wrote, for --cost latency.",
-        None,
-        "Deployment",
-        metavar="FILE",
-    )
-    batch: Count | None = option("Sequences at a time of the table's times.", None, "Deployment")
+    batch: Count | None = option("Sequences at a time, for --speedup.", None, "Deployment")
     max_loss: Nats | None = option(
         "Instead of --keep: the smallest model that loses at most so many nats per token against "
         "the dense one, such as 0.05, on held-out calibration text. Beside a budget: nothing is "
@@ -107,10 +126,11 @@ class GoalOptions:
         "Sequences served at a time, for --gpu-memory.", None, "Deployment", flag="--sequences"
     )
     context: Count | None = option(
-        "Tokens of each sequence, prompt and answer, for --gpu-memory and --table.",
+        "Tokens of each sequence, prompt and answer, for --gpu-memory and --speedup.",
         None,
         "Deployment",
     )
+    times: Times | None = field(default=None, metadata={"flag": "the measured times"})
     kv_dtype: Literal["auto", "bf16", "fp8"] = option(
         "Cached keys and values: bf16 or fp8; auto: as the weights.",
         "auto",

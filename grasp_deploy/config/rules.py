@@ -17,7 +17,6 @@ COST_OF_BUDGET = {
 }
 DEPLOYMENT = ("concurrent", "context", "kv_dtype", "gpu_memory_utilization", "overhead")
 COST_MODELS = ("parameters", "kv-bytes", "memory", "latency")
-TABLE_OPTIONS = ("table", "batch", "context")
 PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
 GATE_OPTIONS = ("start", "epochs", "gate_sequences", "gate_site", "temperature")
 
@@ -117,11 +116,10 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
     counts_tokens = config.cost_model == "memory" and config.gpu_memory is None
     if counts_tokens != (config.cached_tokens is not None):
         yield "--cost memory and --cached-tokens go together: give both or neither"
-    missing = [flag(config, name) for name in TABLE_OPTIONS if getattr(config, name) is None]
-    if config.cost_model == "latency" and missing:
+    if config.cost_model == "latency" and None in (config.batch, config.context):
         yield (
-            f"--cost latency needs {', '.join(missing)}: grasp-deploy table measures a table at "
-            "the batches and contexts that it is asked for"
+            "--cost latency measures times: give both --batch, of sequences at a time, and "
+            "--context, their tokens at the end"
         )
     if config.kv_cost_factor != 1 and (config.targets != "both" or config.cost_model == "kv-bytes"):
         only = assigned(config, "targets") if config.targets != "both" else "--cost kv-bytes"
@@ -172,7 +170,7 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
         yield ("gate_site",), f"{targets} leaves KV groups alone; drop {targets}"
     if config.cost_model != "latency":
         yield (
-            ("table", "batch"),
+            ("batch",),
             f"--cost {config.cost_model} counts no time; choose --cost latency",
         )
     if not config.compensation:

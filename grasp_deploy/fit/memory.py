@@ -92,8 +92,8 @@ def predict_fit(config: CompressConfig) -> Fit:
     """Judge a deployment without loading weights; InputError for one that the model cannot have."""
     if config.gpu_memory is None:
         raise InputError(
-            "fit wants a deployment or a time: give --gpu-memory with --sequences and --context, "
-            "or --speedup with --table; compress takes other budgets"
+            "fit wants a deployment: give --gpu-memory with --sequences and --context; compress "
+            "takes other budgets"
         )
     path = resolve_config(config.model, config.revision)
     stated, shape = config_and_shape(path)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from grasp_deploy.pruning.latency import LinearTime
 from grasp_deploy.pruning.units import UnitTable
 
 
@@ -62,16 +61,10 @@ def memory_cost(units: UnitTable, widths: Widths, cached_tokens: int) -> Tensor:
     return _uniform(units, ffn, kv + widths.kv_bytes_per_token * cached_tokens)
 
 
-def latency_cost(units: UnitTable, time: LinearTime) -> Tensor:
-    """`(N,)` nanoseconds: of the time of all units of a kind, each has the same share."""
-    ffn, kv = (
-        1e9 * seconds / sum(counts)
-        for seconds, counts in (
-            (time.ffn_seconds, units.ffn_channels),
-            (time.kv_seconds, units.kv_groups),
-        )
-    )
-    return _uniform(units, ffn, kv)
+def latency_cost(units: UnitTable, ffn_seconds: float, kv_seconds: float) -> Tensor:
+    """`(N,)` nanoseconds: of the seconds of all units of a kind, each has the same share."""
+    ffn, kv = ffn_seconds / sum(units.ffn_channels), kv_seconds / sum(units.kv_groups)
+    return _uniform(units, 1e9 * ffn, 1e9 * kv)
 
 
 def _uniform(units: UnitTable, ffn: float, kv: float) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 from rich.table import Table
@@ -77,27 +76,12 @@ def footprint_table(
 
 
 def time_table(time: Mapping[str, Any]) -> Table:
-    """Time asked for, predicted and, where it was, measured; a first mask's where it missed.
-
-    Beside what was measured stands the range of its repetitions: a miss within it is noise.
-    """
+    """Time of the dense model, asked for, and predicted of the mask."""
     title = f"Time of {time['phase']} at batch {time['batch']:,}, context {time['context']:,}"
     table = figure_table(title, ("", "ms", "times as fast as dense"))
-    rows = {"dense": time["dense_seconds"], "asked for": time["asked_seconds"]}
-    masks = {"first mask, ": time.get("first") or {}, "": time}
-    for mask, label in product(masks, ("predicted", "measured")):
-        rows[f"{mask}{label}"] = masks[mask].get(f"{label}_seconds")
-    dense = time["dense_seconds"]
-    for label, seconds in rows.items():
-        if seconds is None:
-            continue
-        speed = f"{dense / seconds:.2f}"
-        if label.endswith("measured"):
-            times = masks[label.removesuffix("measured")]["repetition_seconds"]
-            speed += f" ({dense / max(times):.2f}-{dense / min(times):.2f})"
-        table.add_row(label, f"{1e3 * seconds:.4g}", speed)
-    if left_out := time.get("correction_left_out"):
-        table.caption = f"No correction: {left_out}. Measure with more --repetitions."
+    for label in ("dense", "asked", "predicted"):
+        if seconds := time[f"{label}_seconds"]:
+            table.add_row(label, f"{1e3 * seconds:.4g}", f"{time['dense_seconds'] / seconds:.2f}")
     return table
 
 

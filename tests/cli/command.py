@@ -128,11 +128,13 @@ def edit_json(path: Path, **changes: object) -> None:
 def assert_refused(ended: Ended, *words: str) -> None:
     """Assert exit code 2, nothing on stdout, and one line on stderr that has all these words.
 
-    Before it others may say what was read of texts.
+    Before it others may say what was read of texts, and which times were measured.
     """
     assert ended.code == 2, (ended.code, ended.stderr)
     assert ended.stdout == ""
-    lines = [line for line in ended.stderr.splitlines() if not line.startswith("text: ")]
+    lines = [
+        line for line in ended.stderr.splitlines() if not line.startswith(("text: ", "times: "))
+    ]
     assert len(lines) == 1, ended.stderr
     assert lines[0].startswith("error: "), lines[0]
     assert "Traceback" not in lines[0]

@@ -54,7 +54,7 @@ def test_the_config_that_a_run_writes_repeats_it(pruned: Path, work: Path) -> No
         (("--cost", "costs:broken"), ("RuntimeError: first line second line", "units, shape")),
         (("--config", "types.json"), ("--seed 1.5 is not allowed", "give a whole number")),
         (("--cost", ""), ("--cost", "choose parameters")),
-        (("--cost=latency", "--batch=8", "--context=8", "--table="), ("measure one with",)),
+        (("--cost=latency", "--batch=8", "--context=3"), ("--context 3 is too short",)),
         (("--calibration", "absent.txt"), ("absent.txt does not exist", "wikitext2", "a file")),
         (("--calibration", "short.txt"), ("short.txt", "too short", "more text")),
         (("--calibration=self=0", "--set=own-temperature=2"), ("own-temperature=2", "no effect")),

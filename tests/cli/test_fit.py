@@ -91,7 +91,7 @@ def test_loads_that_cannot_be(
     ("command", "words"),
     [
         (("fit", *SMALL), ("give --output, or --dry-run",)),
-        (("fit", "--keep", "0.5", "--dry-run"), ("fit wants a deployment or a time",)),
+        (("fit", "--keep", "0.5", "--dry-run"), ("fit wants a deployment",)),
         (("fit", *LOAD, "--dry-run"), ("exactly one budget", "--gpu-memory")),
         (("fit", "--gpu-memory", "1GiB", "--dry-run"), ("--sequences", "--context")),
         (

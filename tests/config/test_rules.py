@@ -36,8 +36,8 @@ EQUAL = {"method": "grasp", "start": "equal"}
             ("--set targets=ffn removes nothing", "drop one"),
         ),
         ({"cost": "flops"}, ("--cost flops is unknown", "kv-bytes", "package.module:function")),
-        ({"cost": "latency", "batch": 8}, ("--cost latency needs --table, --context:",)),
-        ({"keep": None, "speedup": 2.0}, ("--cost latency needs --table, --batch, --context",)),
+        ({"cost": "latency", "batch": 8}, ("--cost latency measures times: give both --batch,",)),
+        ({"keep": None, "speedup": 2.0}, ("--cost latency measures times", "--context")),
         (
             {"keep": None, "ttft_seconds": 1.0, "cost": "parameters"},
             ("--ttft counts by --cost latency, not parameters", "drop --cost"),

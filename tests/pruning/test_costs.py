@@ -7,7 +7,13 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.compression.budget_options import unit_table
-from grasp_deploy.pruning.costs import Widths, kv_bytes_cost, memory_cost, parameters_cost
+from grasp_deploy.pruning.costs import (
+    Widths,
+    kv_bytes_cost,
+    latency_cost,
+    memory_cost,
+    parameters_cost,
+)
 from grasp_deploy.pruning.slicing import cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import VARIANTS, tiny_config
@@ -52,3 +58,7 @@ def test_memory_adds_the_weights_and_the_cached_tokens() -> None:
     ffn, kv = 3 * 4096 * 2, 4 * 128 * 4096 * 2
     expected = [ffn, ffn, ffn, kv + 1000 * 512, kv + 1000 * 512] * 2
     assert memory_cost(UNITS, LLAMA_2_7B, 1000).tolist() == expected
+
+
+def test_units_of_a_kind_have_equal_shares_of_its_seconds() -> None:
+    assert latency_cost(UNITS, 3.0, 2.0).tolist() == [0.5e9] * 10

@@ -1,0 +1,208 @@
+"""The times that a budget in time goes by: measured once, then kept in the user's cache.
+
+Three models with random weights take turns: the dense one, one with about half of the FFN channels
+in every layer, and one with about half of the KV groups.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from grasp_deploy.bench.limits import check_positions
+from grasp_deploy.bench.throughput.record import Cell, Engine, ThroughputSettings
+from grasp_deploy.bench.throughput.run import bench_throughput
+from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
+from grasp_deploy.checkpoint.limits import check_vllm_runs
+from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.checkpoint.read.source import resolve_config
+from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
+from grasp_deploy.compression.budget_options import refuse_pruned
+from grasp_deploy.compression.resume import CONFIG_FILE
+from grasp_deploy.compression.synthesize import write_shape
+from grasp_deploy.compression.time_budget import milliseconds, phase_of, time_budget
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.goal import PhaseTimes, Times
+from grasp_deploy.engine.vllm_process import vllm_platform
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.files.json_files import read_json, typed, write_json
+from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.files.record import machine, versions
+
+NEW_TOKENS, REPETITIONS = 64, 5
+TILE = 64  # FFN channels that kernels take at once
+
+
+def with_times(
+    config: CompressConfig,
+    begun: Path | None = None,
+    on_progress: OnProgress = ignore_progress,
+    *,
+    measures: bool = True,
+) -> tuple[CompressConfig, str]:
+    """A config that counts time, with its times, and a line that says where they come from.
+
+    They are those of the run that was `begun` in this folder with the same options, or those in the
+    cache, or are measured now. InputError if that fails, or without `measures`.
+    """
+    if (known := _of_run(begun, config)) is not None:
+        return replace(config, times=known), _sentence(known, config, "those of this run")
+    stated = resolve_config(config.model, config.revision)
+    shape = config_and_shape(stated)[1]
+    refuse_quantised(shape)
+    refuse_pruned(config, shape)
+    engine = engine_for(shape)
+    path = cache_file(shape, engine, config)
+    with suppress(InputError):  # absent, damaged, or without a price in this phase
+        known = typed(read_json(path, ""), Times, path, "")
+        time_budget(replace(config, times=known))
+        return replace(config, times=known), _sentence(known, config, f"kept in {path}")
+    if not measures:
+        raise InputError(
+            "no times of this model are kept here, and one process alone measures them: give the "
+            "command once without torchrun, with --dry-run"
+        )
+    known = _measured(stated, shape, engine, config, on_progress)
+    config = replace(config, times=known)
+    time_budget(config)
+    write_json(path, asdict(known))
+    return config, _sentence(known, config, f"measured now, kept in {path}")
+
+
+def engine_for(shape: ModelShape) -> Engine:
+    """vLLM where one is installed that can run the model, else transformers."""
+    try:
+        check_vllm_runs(shape, vllm_platform("auto", enforce_eager=False))
+    except InputError:
+        return "transformers"
+    return "vllm"
+
+
+def cache_file(shape: ModelShape, engine: Engine, config: CompressConfig) -> Path:
+    """The file of what was measured on this machine, for one shape, engine, batch and context."""
+    release = [versions().get(name) for name in (engine, f"{engine}-cpu", "torch")]
+    key = repr((shape, engine, release, machine(), config.batch, config.context))
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return caches / "grasp-deploy" / "times" / f"{name}.json"
+
+
+def _of_run(begun: Path | None, config: CompressConfig) -> Times | None:
+    """The times of an unfinished run of these options, or of the checkpoint that came of it."""
+    if begun is None:
+        return None
+    for folder in (begun.with_name(f"{begun.name}.partial"), begun):
+        with suppress(InputError):
+            stored = read_json(folder / CONFIG_FILE, "")
+            times = stored.pop("times", None)
+            if times and stored | {"times": None} == config.as_dict() | {"times": None}:
+                return typed(times, Times, folder, "")
+    return None
+
+
+def _measured(
+    stated: Path,
+    shape: ModelShape,
+    engine: Engine,
+    config: CompressConfig,
+    on_progress: OnProgress,
+) -> Times:
+    """Time the three models; InputError for what cannot be measured."""
+    dense = BenchModel("dense", stated, shape, random_weights=True)
+    settings = throughput_settings(dense, engine, config)
+    layer = shape.layers[0]
+    channels, groups = layer.intermediate_size, layer.num_key_value_heads
+    fewer_channels = channels // 2 // TILE * TILE or max(1, channels // 2)
+    fewer_groups = max(1, groups // 2)
+    sizes = [(fewer_channels, groups), (channels, fewer_groups)]
+    cells = timed(dense, [uniform(shape, *size) for size in sizes], settings, on_progress)
+    here = machine()
+    return Times(
+        machine=here.get("gpu", here["processor"]),
+        engine=engine,
+        measured_on=datetime.now(UTC).date().isoformat(),
+        batch=settings.batches[0],
+        context=settings.tokens,
+        channels_share=fewer_channels / channels,
+        groups_share=fewer_groups / groups,
+        decode=PhaseTimes(*paired_medians(cells, "tpot_seconds")),
+        prefill=PhaseTimes(*paired_medians(cells, "ttft_seconds")),
+    )
+
+
+def throughput_settings(
+    dense: BenchModel, engine: Engine, config: CompressConfig
+) -> ThroughputSettings:
+    """The settings of a bench at the config's batch and context; InputError if there are none."""
+    assert config.batch is not None and config.context is not None, "checked with the config"
+    check_positions([dense], config.context, "--context")
+    new_tokens = min(NEW_TOKENS, config.context // 2)
+    if new_tokens < 2:
+        raise InputError(f"--context {config.context} is too short to be timed: give 4 or more")
+    return ThroughputSettings(
+        engine=engine,
+        batches=(config.batch,),
+        prompt_tokens=config.context - new_tokens,
+        new_tokens=new_tokens,
+        repetitions=REPETITIONS,
+    )
+
+
+def uniform(dense: ModelShape, channels: int, groups: int) -> ModelShape:
+    """The pruned shape whose layers all keep so many FFN channels and KV groups."""
+    layers = pruned_layers(dense, [(channels, groups)] * len(dense.layers))
+    return replace(dense, layers=layers, pruned=True)
+
+
+def timed(
+    dense: BenchModel,
+    shapes: Sequence[ModelShape],
+    settings: ThroughputSettings,
+    on_progress: OnProgress = ignore_progress,
+) -> list[Cell]:
+    """Cells of the dense model and of others with random weights; InputError where one fails.
+
+    They take turns, so that a machine that is busy for a while slows all of them; one after the
+    other where they do not fit in memory together.
+    """
+    config, models = read_config(dense.path), [dense]
+    with TemporaryDirectory() as folder:
+        for number, shape in enumerate(shapes, start=1):
+            path = Path(folder) / f"shape-{number}"
+            write_shape(config, shape, path)
+            models.append(BenchModel(path.name, path, shape, random_weights=True))
+        with suppress(InputError):
+            cells = bench_throughput(models, settings, [], on_progress).cells
+            if all(cell.samples for cell in cells):
+                return cells
+        records = [bench_throughput([model], settings, [], on_progress) for model in models]
+    return [record.cells[0] for record in records]
+
+
+def paired_medians(cells: Sequence[Cell], name: str) -> list[float]:
+    """Seconds of the first cell's model, then of others by the ratio to it in the same round."""
+    first, *others = ([getattr(sample, name) for sample in cell.samples] for cell in cells)
+    dense = statistics.median(first)
+    ratios = ([b / a for a, b in zip(first, other, strict=True)] for other in others)
+    return [dense, *(dense * statistics.median(ratio) for ratio in ratios)]
+
+
+def _sentence(times: Times, config: CompressConfig, source: str) -> str:
+    phase, step = phase_of(config), {"decode": "a decode step", "prefill": "a prefill"}
+    seconds: dict[str, Any] = asdict(getattr(times, phase))
+    dense, channels, groups = map(milliseconds, seconds.values())
+    return (
+        f"{step[phase]} at batch {times.batch}, context {times.context} takes {dense}; {channels} "
+        f"with {times.channels_share:.0%} of the FFN channels, {groups} with "
+        f"{times.groups_share:.0%} of the KV groups ({times.engine}, {times.machine}, "
+        f"{times.measured_on}; {source})"
+    )
