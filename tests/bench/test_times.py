@@ -53,9 +53,8 @@ def cell_of(factor: float) -> Cell:
 
 
 def config_of(model: Path, **options: Any) -> CompressConfig:
-    return CompressConfig(
-        **{"model": str(model), "batch": 8, "context": 64, "speedup": 1.2} | options
-    )
+    given: Any = {"model": str(model), "batch": 8, "context": 64, "speedup": 1.2}
+    return CompressConfig(**{**given, **options})
 
 
 def test_three_shapes_are_measured_once_for_each_point(model: Path, measured: list[Any]) -> None:
@@ -75,7 +74,7 @@ def test_three_shapes_are_measured_once_for_each_point(model: Path, measured: li
 
 
 def test_what_the_cache_holds_is_of_one_machine_and_engine(
-    measured: list[Any], model: Path, monkeypatch: pytest.MonkeyPatch
+    measured: list[Any], model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = config_of(model)
     path = cache_file(SHAPE, "vllm", config)
@@ -90,6 +89,13 @@ def test_what_the_cache_holds_is_of_one_machine_and_engine(
         with_times(config)
         assert json.loads(kept.read_text())["batch"] == 8
     assert len(measured) == 3
+    begun, made = tmp_path / "out", with_times(config)[0]
+    begun.with_name("out.partial").mkdir()
+    begun.with_name("out.partial").joinpath("compress_config.json").write_text(made.to_json())
+    kept.unlink()
+    assert with_times(config, begun)[0] == made and len(measured) == 3
+    with_times(config_of(model, speedup=1.3), begun)
+    assert len(measured) == 4, "of a run with other options nothing is taken"
 
 
 def test_noise_is_not_kept_and_bad_points_are_refused(
