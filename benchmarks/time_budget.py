@@ -57,7 +57,7 @@ def rows_of(
     folder: Path,
     show: OnProgress,
 ) -> list[dict[str, Any]]:
-    """A row for each speedup at one batch: dense, predicted and measured seconds."""
+    """A row for each speedup at one batch: asked, predicted and measured."""
     config, _ = with_times(config, on_progress=show)
     time, rows, shapes = time_budget(config), [], []
     assert time is not None, "the cost is a time"
@@ -71,12 +71,12 @@ def rows_of(
             row["refused"] = str(error)
         else:
             shapes.append(shape)
-            row["predicted_seconds"] = predicted_seconds(time, dense.shape, shape)
+            row["predicted"] = time.dense_seconds / predicted_seconds(time, dense.shape, shape)
         rows.append(row)
     cells = timed(dense, shapes, throughput_settings(dense, engine_for(dense.shape), config), show)
     dense_seconds, *measured = paired_medians(cells, "tpot_seconds")
     for row in (row for row in rows if "refused" not in row):
-        row |= {"dense_seconds": dense_seconds, "measured_seconds": measured.pop(0)}
+        row["measured"] = dense_seconds / measured.pop(0)
     return rows
 
 
@@ -98,8 +98,7 @@ def speedup_table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         gains = ["beyond reach"]
         if "refused" not in row:
-            seconds = (row["predicted_seconds"], row["measured_seconds"])
-            gains = [f"{row['dense_seconds'] / each:.2f}" for each in seconds]
+            gains = [f"{row[name]:.2f}" for name in ("predicted", "measured")]
         table.add_row(str(row["batch"]), f"{row['speedup']:g}", *gains)
     return table
 

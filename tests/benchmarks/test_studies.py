@@ -283,7 +283,7 @@ def test_time_budget(
             )
             break
     reached, beyond = record["rows"]
-    assert reached["predicted_seconds"] > 0 and reached["measured_seconds"] > 0
+    assert reached["predicted"] >= 1.01 and reached["measured"] > 0
     assert "beyond reach" in beyond["refused"]
     assert "Times as fast as dense" in capsys.readouterr().out
 
