@@ -30,9 +30,8 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from grasp_deploy.bench.throughput.record import ThroughputSettings
-from grasp_deploy.bench.throughput.run import bench_throughput
-from grasp_deploy.bench.throughput.table import throughput_table
+from grasp_deploy.bench.throughput import ThroughputSettings, bench_throughput
+from grasp_deploy.bench.throughput_show import throughput_table
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.config.option import number_list
 from grasp_deploy.data import TextSource, read_blocks

@@ -23,9 +23,8 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from grasp_deploy.bench.kv.record import KvSettings
-from grasp_deploy.bench.kv.run import bench_kv
-from grasp_deploy.bench.kv.table import kv_table
+from grasp_deploy.bench.kv import KvSettings, bench_kv
+from grasp_deploy.bench.kv_show import kv_table
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.sizes import parse_bytes
 

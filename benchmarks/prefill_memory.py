@@ -28,10 +28,8 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from grasp_deploy.bench.memory.prefill import predict_prefill
-from grasp_deploy.bench.memory.record import MemoryRecord, MemorySettings
-from grasp_deploy.bench.memory.run import bench_memory
-from grasp_deploy.bench.memory.table import memory_table
+from grasp_deploy.bench.memory import MemoryRecord, MemorySettings, bench_memory, predict_prefill
+from grasp_deploy.bench.memory_show import memory_table
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 
 LLAMA_2_7B = CONFIGS / "llama-2-7b.json"

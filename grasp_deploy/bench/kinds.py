@@ -6,24 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from grasp_deploy.bench.kv import verdict as kv
-from grasp_deploy.bench.kv.record import KvRecord
-from grasp_deploy.bench.kv.table import kv_table
-from grasp_deploy.bench.memory import verdict as memory
-from grasp_deploy.bench.memory.record import MemoryRecord
-from grasp_deploy.bench.memory.table import memory_table
-from grasp_deploy.bench.serve import verdict as serve
-from grasp_deploy.bench.serve.record import ServeRecord
-from grasp_deploy.bench.serve.table import serve_table
-from grasp_deploy.bench.throughput import verdict as throughput
-from grasp_deploy.bench.throughput.frontier import speed_drawing, untimed_line
-from grasp_deploy.bench.throughput.record import ThroughputRecord
-from grasp_deploy.bench.throughput.table import gain_table, throughput_table
+from grasp_deploy.bench import kv_show, memory_show, serve_show, throughput_show
+from grasp_deploy.bench.frontier import speed_drawing, untimed_line
+from grasp_deploy.bench.kv import KvRecord
+from grasp_deploy.bench.memory import MemoryRecord
+from grasp_deploy.bench.serve import ServeRecord
+from grasp_deploy.bench.throughput import ThroughputRecord
 from grasp_deploy.compression.family.record import FamilyRecord
 from grasp_deploy.compression.family.table import family_table
 from grasp_deploy.errors import InputError
@@ -35,40 +27,59 @@ from grasp_deploy.evaluate.tasks.record import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.report.losses import verdict as losses
-from grasp_deploy.report.section import NamedRecord, Section, read_records
+from grasp_deploy.report.section import Line, NamedRecord, Section, read_records
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from grasp_deploy.report.figure_style import Drawing
 
+Rows = Callable[[Any], list[Line]]
+
 
 @dataclass(frozen=True)
 class Kind:
-    """Reading and drawing of one benchmark's records; the functions take the typed record.
-
-    `verdict` has `verdicts` and `headlines`. Where there is one, a `plot` lies beside it.
-    """
+    """Reading and drawing of one benchmark's records; the functions take the typed record."""
 
     title: str
     record: type[Any]
     tables: Sequence[Callable[[Any], Table]]
-    verdict: ModuleType | None = None
+    headlines: Rows = lambda _: []
+    verdicts: Rows = lambda _: []  # more figures, point by point, for `--json`
+    plot: str = ""  # a module with `figures`, imported late, because they need matplotlib
 
 
+LOSSES = (losses.headlines, losses.verdicts, "grasp_deploy.report.losses.plot")
 KINDS = {
     "throughput": Kind(
-        "Throughput and latency", ThroughputRecord, (throughput_table, gain_table), throughput
+        "Throughput and latency",
+        ThroughputRecord,
+        (throughput_show.throughput_table, throughput_show.gain_table),
+        throughput_show.headlines,
+        throughput_show.verdicts,
+        throughput_show.__name__,
     ),
-    "memory": Kind("Prefill memory", MemoryRecord, (memory_table,), memory),
-    "kv": Kind("KV cache", KvRecord, (kv_table,), kv),
-    "serve": Kind("Load on the live server", ServeRecord, (serve_table,), serve),
+    "memory": Kind(
+        "Prefill memory",
+        MemoryRecord,
+        (memory_show.memory_table,),
+        memory_show.headlines,
+        plot=memory_show.__name__,
+    ),
+    "kv": Kind("KV cache", KvRecord, (kv_show.kv_table,), kv_show.headlines, plot=kv_show.__name__),
+    "serve": Kind(
+        "Load on the live server",
+        ServeRecord,
+        (serve_show.serve_table,),
+        serve_show.headlines,
+        plot=serve_show.__name__,
+    ),
     "tasks": Kind("Accuracy on tasks", TasksRecord, (lambda r: task_table(to_builtins(r)),)),
     "drift": Kind(
         "Drift from the dense model", DriftRecord, (text_table, flip_table, answer_table)
     ),
-    "family": Kind("Family of budgets", FamilyRecord, (family_table,), losses),
-    "perplexity": Kind("Perplexity", PerplexityRecord, (perplexity_table,), losses),
+    "family": Kind("Family of budgets", FamilyRecord, (family_table,), *LOSSES),
+    "perplexity": Kind("Perplexity", PerplexityRecord, (perplexity_table,), *LOSSES),
 }
 
 
@@ -91,32 +102,27 @@ def section_of(named: NamedRecord, speeds: Sequence[NamedRecord] = ()) -> Sectio
             "`python -m benchmarks.report`"
         )
     kind, record = KINDS[benchmark], typed_record(document, named.path)
+    headlines, timings = kind.headlines(record), []
+    for timed in speeds if kind.headlines is losses.headlines else ():
+        timings.append(typed_record(timed.record, timed.path))
+        headlines += untimed_line(record, timings[-1], timed.name)
 
-    def figures() -> list[Drawing]:  # imported late, because it needs matplotlib
-        assert judge is not None, "it has no figures"
-        plot = f"{judge.__name__.rpartition('.')[0]}.plot"
-        drawings = list(import_module(plot).figures(record))
+    def figures() -> list[Drawing]:
+        drawings = list(import_module(kind.plot).figures(record)) if kind.plot else []
         by_speed = (speed_drawing(record, timing) for timing in timings)
         for number, drawing in enumerate(filter(None, by_speed)):
             name = f"{drawing.name}-{number + 1}" if number else drawing.name
             drawings.append(replace(drawing, name=name))
         return drawings
 
-    judge = kind.verdict
-    headlines = judge.headlines(record) if judge else []
-    timings = []
-    if judge is losses:
-        for timed in speeds:
-            timings.append(typed_record(timed.record, timed.path))
-            headlines += untimed_line(record, timings[-1], timed.name)
     return Section(
         name=named.name,
         title=kind.title,
         record=document,
         tables=lambda: [t for draw in kind.tables if (t := draw(record)).row_count],
         headlines=headlines,
-        verdicts=to_builtins(judge.verdicts(record)) if judge else [],
-        figures=figures if judge else list,
+        verdicts=to_builtins(kind.verdicts(record)),
+        figures=figures,
         models=document["models"],
     )
 

@@ -1,13 +1,16 @@
-"""The parts that the records of all benches share: header, models, and their consistency."""
+"""What all benches share: the checks before a measurement, and the parts of a record."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
 
 from grasp_deploy.checkpoint.footprint import Footprint, footprint
+from grasp_deploy.checkpoint.read.source import positions_at
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.record import new_record
 
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
@@ -78,6 +81,19 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
                     f"{dense.repetitions}"
                 )
 
+    @classmethod
+    def made(
+        cls,
+        benchmark: str,
+        command: Sequence[str],
+        settings: Any,
+        models: Sequence[BenchModel],
+        cells: Sequence[Cell],
+    ) -> Self:
+        """The record of a finished bench: its cells, with the header of every record."""
+        measured = [RecordModel(model.name, footprint(model.shape)) for model in models]
+        return cls(**new_record(benchmark, command, settings, models=measured, cells=cells))
+
     @property
     def baseline(self) -> str:
         """Name of the first model."""
@@ -95,13 +111,8 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
         return None if dense is cell else dense
 
     def line(self, model: str, **figures: Any) -> dict[str, Any]:
-        """A verdict or headline on a model as JSON has it."""
+        """A headline on a model as JSON has it, or one of its rows."""
         return {"benchmark": self.benchmark, "model": model, "baseline": self.baseline, **figures}
-
-
-def record_models(models: Sequence[BenchModel]) -> list[RecordModel]:
-    """The models of a bench as its record has them."""
-    return [RecordModel(model.name, footprint(model.shape)) for model in models]
 
 
 def relative_error(measured: float, predicted: float) -> float:
@@ -115,3 +126,26 @@ def relative_error(measured: float, predicted: float) -> float:
 def prediction_outcome(error: float) -> str:
     """The outcome for a relative error of weights or KV cache."""
     return AS_PREDICTED if abs(error) <= TOLERANCE else NOT_AS_PREDICTED
+
+
+def check_positions(models: Sequence[BenchModel], tokens: int, options: str) -> None:
+    """InputError, naming the options to lower, for sequences longer than a model has positions."""
+    for model in models:
+        positions = positions_at(model.path)
+        if positions is not None and tokens > positions:
+            raise InputError(
+                f"sequences of {tokens} tokens exceed the {positions} positions that {model.name} "
+                f"was made for: lower {options}"
+            )
+
+
+def check_room(needed_bytes: int, what: str, remedy: str) -> None:
+    """InputError if the machine's memory does not suffice: the kernel would kill some process."""
+    from grasp_deploy.engine.serve import available_memory_bytes  # help needs no safetensors
+
+    free_bytes = available_memory_bytes()
+    if needed_bytes > free_bytes:
+        raise InputError(
+            f"{what} {needed_bytes / 2**30:,.1f} GiB, and {free_bytes / 2**30:,.1f} GiB are free: "
+            f"{remedy}"
+        )

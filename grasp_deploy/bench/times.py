@@ -17,9 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from grasp_deploy.bench.limits import check_positions
-from grasp_deploy.bench.throughput.record import Cell, Engine, ThroughputSettings
-from grasp_deploy.bench.throughput.run import bench_throughput
+from grasp_deploy.bench.record import check_positions
+from grasp_deploy.bench.throughput import Cell, Engine, ThroughputSettings, bench_throughput
 from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.checkpoint.limits import check_vllm_runs
 from grasp_deploy.checkpoint.plan import pruned_layers

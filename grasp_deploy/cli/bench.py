@@ -6,16 +6,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from grasp_deploy.bench.kv.record import KvSettings
-from grasp_deploy.bench.memory.record import MemorySettings
-from grasp_deploy.bench.serve.record import ServeSettings
-from grasp_deploy.bench.throughput.record import ThroughputSettings
+from grasp_deploy.bench.kv import KvSettings, bench_kv
+from grasp_deploy.bench.memory import MemorySettings, bench_memory
+from grasp_deploy.bench.serve import ServeSettings, bench_serve
+from grasp_deploy.bench.throughput import ThroughputSettings, bench_throughput
 from grasp_deploy.cli.console import Commands, print_json, stderr
 from grasp_deploy.cli.options import Command, Json, Models, RecordOutput, takes_settings
 from grasp_deploy.cli.report import print_report
@@ -45,21 +44,28 @@ TpotLimit = Annotated[
 EndLimit = Annotated[
     float | None, typer.Option(min=0.0, help="Longest time to the end of a good request.")
 ]
-# Benches of models side by side: `bench_KIND` of the folder KIND measures with such settings.
-BENCHES = {
-    "memory": MemorySettings,
-    "kv": KvSettings,
-    "throughput": ThroughputSettings,
-}
-HELP = {
-    "memory": "Measure the memory of one prefill: weights, KV cache and peak, beside predictions.",
-    "kv": "Count the tokens and sequences that the KV cache holds beside the weights.",
-    "throughput": "Measure throughput, TTFT and TPOT against batch size, models side by side.",
+BENCHES: dict[str, tuple[type, Callable[..., Any], str]] = {  # models side by side
+    "memory": (
+        MemorySettings,
+        bench_memory,
+        "Measure the memory of one prefill: weights, KV cache and peak, beside predictions.",
+    ),
+    "kv": (
+        KvSettings,
+        bench_kv,
+        "Count the tokens and sequences that the KV cache holds beside the weights.",
+    ),
+    "throughput": (
+        ThroughputSettings,
+        bench_throughput,
+        "Measure throughput, TTFT and TPOT against batch size, models side by side.",
+    ),
 }
 
 
-def bench_command(kind: str, settings_type: type) -> Command:
+def bench_command(kind: str) -> Command:
     """The command of one of BENCHES."""
+    settings_type, measure = BENCHES[kind][:2]
 
     @takes_settings(settings_type)
     def command(
@@ -70,7 +76,6 @@ def bench_command(kind: str, settings_type: type) -> Command:
         output: RecordOutput = None,
         as_json: Json = False,
     ) -> None:
-        measure = getattr(import_module(f"grasp_deploy.bench.{kind}.run"), f"bench_{kind}")
         loading = {"random_weights": random_weights, "dtype": settings.dtype}
         run_bench(kind, partial(measure, settings=settings), models, output, as_json, **loading)
 
@@ -80,8 +85,8 @@ def bench_command(kind: str, settings_type: type) -> Command:
 bench_app = typer.Typer(
     cls=Commands, no_args_is_help=True, help="Measure memory and speed, models side by side."
 )
-for kind, settings_type in BENCHES.items():
-    bench_app.command(kind, help=HELP[kind])(bench_command(kind, settings_type))
+for kind, (*_, help_text) in BENCHES.items():
+    bench_app.command(kind, help=help_text)(bench_command(kind))
 
 
 @bench_app.command("serve")
@@ -102,8 +107,6 @@ def serve_bench_command(
         raise InputError("--concurrency and --request-rate are two kinds of load: give one of them")
     slo_ms = {"ttft": slo_ttft_ms, "tpot": slo_tpot_ms, "e2el": slo_e2e_ms}
     settings = replace(settings, slo_ms={k: ms for k, ms in slo_ms.items() if ms is not None})
-    from grasp_deploy.bench.serve.run import bench_serve
-
     measure = partial(bench_serve, settings=settings, vllm_arguments=vllm_flags)
     record = run_bench("serve", measure, names, output, as_json)
     for cell in record.cells:

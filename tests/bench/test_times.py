@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from grasp_deploy.bench import times as module
-from grasp_deploy.bench.throughput.engines import MODULES
-from grasp_deploy.bench.throughput.record import Cell, Sample
-from grasp_deploy.bench.throughput.run import bench_throughput
+from grasp_deploy.bench.engines.request import MODULES
+from grasp_deploy.bench.throughput import Cell, Sample, bench_throughput
 from grasp_deploy.bench.times import cache_file, engine_for, paired_medians, with_times
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.config.compress_config import CompressConfig
@@ -126,7 +125,7 @@ def test_models_that_do_not_fit_together_are_timed_one_by_one(
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     for engine in MODULES:
-        monkeypatch.setitem(MODULES, engine, "tests.bench.throughput.fake_engine")
+        monkeypatch.setitem(MODULES, engine, "tests.bench.fake_engine")
 
     def narrow(models: Any, *others: Any) -> Any:
         if len(models) > 1:

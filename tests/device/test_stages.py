@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from grasp_deploy.bench.memory.child import prefill, warm_up
-from grasp_deploy.bench.throughput.transformers_child import generate
+from grasp_deploy.bench.engines.memory_child import prefill, warm_up
+from grasp_deploy.bench.engines.transformers_child import generate
 from grasp_deploy.checkpoint.read.loading import load, random_model
 from grasp_deploy.checkpoint.verify import WRONG, verify
 from grasp_deploy.checkpoint.write.export import export

@@ -1,0 +1,1 @@
+"""The child processes of the benches: one engine, or one load generator, in each."""

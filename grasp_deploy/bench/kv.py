@@ -1,0 +1,142 @@
+"""`bench kv`: tokens and sequences that a memory holds beside the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from grasp_deploy.bench.record import (
+    BenchCell,
+    BenchRecord,
+    PositiveCount,
+    check_positions,
+    check_room,
+)
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
+from grasp_deploy.checkpoint.read.source import positions_at
+from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
+from grasp_deploy.engine.offline import KvCapacity, kv_capacity, predict_capacity
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
+from grasp_deploy.files.sizes import parse_bytes
+
+if TYPE_CHECKING:  # it imports safetensors, which no help text needs
+    from grasp_deploy.evaluate.models import BenchModel
+
+DEFAULT_CONTEXT_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class KvSettings:
+    """A memory for weights and KV cache together, and the tokens of a full sequence."""
+
+    memory_bytes: int = option(
+        "Memory for weights and KV cache together, such as 16GiB. Default: 20GiB.",
+        20 * 2**30,
+        flag="--memory",
+        parse=parse_bytes,
+    )
+    context_tokens: Count | None = option(
+        "Tokens of a full sequence. Default: 2048, or the models' limit if lower.",
+        None,
+        flag="--context",
+    )
+    predict_only: bool = option("Predict without starting vLLM.", False)
+    dtype: str = option(BENCH_DTYPE_HELP, "auto")  # recorded only: the models' shapes have it
+    seed: Seed = option(BENCH_SEED_HELP, 0)
+    block_tokens: int = 16  # this and the next: filled in for the record
+    random_weights: bool = False
+
+
+class Cell(BenchCell):
+    """One model with the KV cache that its weights leave of the memory."""
+
+    memory_bytes: PositiveCount  # of the cache alone
+    context_tokens: PositiveCount
+    kv_bytes_per_token: PositiveCount
+    layer_kv_bytes_per_token: Annotated[list[PositiveCount], Meta(min_length=1)]
+    predicted: KvCapacity
+    measured: KvCapacity | None = None  # None: no vLLM was asked
+
+    @property
+    def held(self) -> KvCapacity:
+        """The capacity: measured, or else predicted."""
+        return self.measured or self.predicted
+
+
+class KvRecord(BenchRecord[Cell], kw_only=True):
+    """The KV cache of every model, one cell each."""
+
+    settings: KvSettings
+
+
+def bench_kv(
+    models: Sequence[BenchModel],
+    settings: KvSettings,
+    command: Sequence[str],
+    on_progress: OnProgress = ignore_progress,
+) -> KvRecord:
+    """Predict what the KV cache of every model holds, and ask vLLM where it is installed.
+
+    A model's KV cache gets what its weights leave of the memory, so that smaller weights count too.
+    A real engine is started on each model with a cache of that size, unless `predict_only` is set.
+    Raises InputError for a context that a model was not made for and for a memory that does not
+    hold one sequence beside the weights, ChildError if vLLM fails.
+    """
+    limits = filter(None, (positions_at(model.path) for model in models))
+    context_tokens = settings.context_tokens or min([DEFAULT_CONTEXT_TOKENS, *limits])
+    check_positions(models, context_tokens, "--context")
+    platform: Platform | None = None
+    with suppress(InputError):
+        platform = installed_platform()
+    measures = platform is not None and not settings.predict_only
+    if measures and platform == "cpu":
+        check_room(settings.memory_bytes, "--memory is", "ask for less, or give --predict-only")
+    settings = replace(
+        settings,
+        context_tokens=context_tokens,
+        block_tokens=BLOCK_TOKENS[platform or "cuda"],
+        random_weights=models[0].random_weights,
+    )
+    cells = [_predicted(model, settings, context_tokens) for model in models]
+    if measures:
+        advance = step_counter(on_progress, "asking vLLM", len(models))
+        for model, cell in zip(models, cells, strict=True):
+            cell.measured = _measured(model, cell, settings.seed)
+            advance()
+    return KvRecord.made("kv", command, settings, models, cells)
+
+
+def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> Cell:
+    shape, memory_bytes = model.shape, settings.memory_bytes
+    pool_bytes = memory_bytes - shape.weight_bytes
+    token_bytes = shape.kv_bytes_per_token()
+    capacity = predict_capacity(pool_bytes, token_bytes, context_tokens, settings.block_tokens)
+    if capacity.sequences < 1:
+        raise InputError(
+            f"--memory holds {memory_bytes / 2**20:,.1f} MiB, which is too little for the "
+            f"{shape.weight_bytes / 2**20:,.1f} MiB of {model.name}'s weights and one sequence of "
+            f"{context_tokens} tokens of {token_bytes / 2**10:,.1f} KiB: ask for more "
+            "memory or a shorter --context"
+        )
+    head_bytes = 2 * shape.head_dim * shape.bytes_per_parameter  # a key and a value
+    layer_bytes = [layer.num_key_value_heads * head_bytes for layer in shape.layers]
+    return Cell(model.name, pool_bytes, context_tokens, token_bytes, layer_bytes, capacity)
+
+
+def _measured(model: BenchModel, cell: Cell, seed: int) -> KvCapacity:
+    from grasp_deploy.evaluate.models import model_folder
+
+    with model_folder(model) as directory:
+        return kv_capacity(
+            directory,
+            cell.memory_bytes,
+            cell.context_tokens,
+            dtype=model.shape.dtype,
+            random_weights=model.random_weights,
+            seed=seed,
+        )

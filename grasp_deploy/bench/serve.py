@@ -1,0 +1,261 @@
+"""`bench serve`: load on the live server, with vLLM's own load generator.
+
+This bench adds the pairing: every model gets the same requests, in the same order of loads, from a
+server with the same flags, started for it alone. Each repetition starts all servers again, in the
+opposite order.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct, convert
+
+from grasp_deploy.bench.record import (
+    Amount,
+    BenchCell,
+    BenchRecord,
+    Count,
+    Positive,
+    PositiveCount,
+    check_positions,
+)
+from grasp_deploy.bench.throughput import rounds
+from grasp_deploy.checkpoint.limits import installed_platform
+from grasp_deploy.config.option import (
+    BENCH_SEED_HELP,
+    LARGEST_NUMBER,
+    REPETITIONS_HELP,
+    Seed,
+    option,
+)
+from grasp_deploy.config.option import Count as CountOption
+from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.engine.flags import FORMAT, read_flags
+from grasp_deploy.engine.vllm_process import CACHE_VARIABLE
+from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
+
+if TYPE_CHECKING:  # it imports safetensors, which no help text needs
+    from grasp_deploy.evaluate.models import BenchModel
+
+CHILD = "grasp_deploy.bench.engines.load_generator"
+CONCURRENCIES = (1, 8, 32)
+METRICS, PERCENTILES = ("ttft", "tpot", "itl", "e2el"), (50, 90, 99)
+PATIENCE_SECONDS = 12 * 3600.0  # 500 long requests, one after the other, on a CPU
+START_SECONDS = 1800.0
+RateOption = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """The requests, and a load for each concurrency and rate; by default `CONCURRENCIES`."""
+
+    concurrencies: tuple[CountOption, ...] = option(
+        "Requests at once, one load for each number. Default: 1,8,32.", (), flag="--concurrency"
+    )
+    request_rates: tuple[RateOption, ...] = option(
+        "Instead of --concurrency: requests per second, such as 0.5,2,8.", (), flag="--request-rate"
+    )
+    requests: CountOption = option("Requests of each load.", 500)
+    prompt_tokens: CountOption = option("Tokens of each prompt.", 512)
+    new_tokens: CountOption = option("Tokens of each answer.", 128)
+    slo_ms: Mapping[str, float] = field(default_factory=dict)  # of ttft, tpot, e2el
+    repetitions: CountOption = option(REPETITIONS_HELP, 1)
+    seed: Seed = option(BENCH_SEED_HELP, 0)
+    server_flags: tuple[str, ...] = ()  # of every server; filled in for the record
+
+    def __post_init__(self) -> None:
+        if not self.concurrencies and not self.request_rates:
+            object.__setattr__(self, "concurrencies", CONCURRENCIES)
+
+
+class Percentiles(Struct, frozen=True):
+    """Seconds over the requests of one load."""
+
+    mean: Amount
+    p50: Amount
+    p90: Amount
+    p99: Amount
+
+
+class Sample(Struct, frozen=True, omit_defaults=True):
+    """One load, as vLLM's load generator saw it."""
+
+    completed: Count
+    failed: Count
+    seconds: Amount
+    requests_per_second: Amount
+    output_tokens_per_second: Amount
+    output_tokens: Count
+    ttft_seconds: Percentiles
+    tpot_seconds: Percentiles
+    itl_seconds: Percentiles
+    e2e_seconds: Percentiles
+    goodput_requests_per_second: Amount | None
+    errors: list[str] = []  # the first few of different texts
+
+
+class LoadPoint(Struct, frozen=True):
+    """Requests at once, or else requests per second."""
+
+    max_concurrency: PositiveCount | None
+    request_rate: Positive | None
+
+    @property
+    def title(self) -> str:
+        """`8 requests at once`, or `0.5 requests per second`."""
+        kind = "at once" if self.max_concurrency else "per second"
+        return f"{self.size:,g} {'request' if self.size == 1 else 'requests'} {kind}"
+
+    @property
+    def size(self) -> float:
+        """Requests at once or per second; records have loads of one sort."""
+        return self.max_concurrency or self.request_rate or 0
+
+
+class Cell(BenchCell):
+    """One model under one load."""
+
+    load: LoadPoint
+    requests: PositiveCount  # of each sample
+    samples: Annotated[list[Sample], Meta(min_length=1)]
+
+    @property
+    def point(self) -> LoadPoint:
+        return self.load
+
+    @property
+    def repetitions(self) -> int:
+        return len(self.samples)
+
+    @property
+    def failed(self) -> int:
+        """Failed requests of all samples."""
+        return sum(sample.failed for sample in self.samples)
+
+    @property
+    def rates(self) -> list[float]:
+        """Output tokens per second of each sample."""
+        return [sample.output_tokens_per_second for sample in self.samples]
+
+    def latency(self, name: str, percentile: str) -> float:
+        """Seconds of a percentile of `ttft`, `tpot`, `itl` or `e2e`: the median of the samples."""
+        latencies = (getattr(sample, f"{name}_seconds") for sample in self.samples)
+        return statistics.median(getattr(seconds, percentile) for seconds in latencies)
+
+
+class ServeRecord(BenchRecord[Cell], kw_only=True):
+    """All models under all loads."""
+
+    settings: ServeSettings
+
+
+def bench_serve(
+    models: Sequence[BenchModel],
+    settings: ServeSettings,
+    vllm_arguments: Sequence[str],
+    command: Sequence[str],
+    on_progress: OnProgress = ignore_progress,
+) -> ServeRecord:
+    """Serve every model and put every load on it.
+
+    `vllm_arguments` go to every server. Raises InputError for what cannot be served or loaded, and
+    ChildError if vLLM fails.
+    """
+    from grasp_deploy.engine.serve import check_before_serving
+
+    installed_platform()
+    tokens = settings.prompt_tokens + settings.new_tokens
+    check_positions(models, tokens, "--prompt-tokens or --new-tokens")
+    settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
+    for model in models:  # all of them before the first, which may be hours
+        check_before_serving(model.path, settings.server_flags)
+    loads = [
+        *(LoadPoint(concurrency, None) for concurrency in settings.concurrencies),
+        *(LoadPoint(None, rate) for rate in settings.request_rates),
+    ]
+    cells = [Cell(model.name, load, settings.requests, []) for model in models for load in loads]
+    advance = step_counter(on_progress, "serving", settings.repetitions * len(cells))
+    environment, patience = bench_serve_environment(), PATIENCE_SECONDS
+    with child(CHILD, environment, name="vllm bench serve", timeout_seconds=patience) as ask:
+        for repetition, order in enumerate(rounds(models, settings.repetitions)):
+            seed = settings.seed + repetition * len(loads)
+            for model in order:
+                own = [cell for cell in cells if cell.model == model.name]
+                _serve_and_load(model.path, settings, seed, own, ask, advance)
+    return ServeRecord.made("serve", command, settings, models, cells)
+
+
+def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> tuple[str, ...]:
+    """The flags of every server, the user's last, so that they win.
+
+    Prefix caching is off, because random prompts of a small vocabulary repeat. On a CPU the KV
+    cache gets one size for all: what serving the first model would give it.
+    """
+    from grasp_deploy.engine.serve import available_memory_bytes, cpu_cache_bytes
+
+    flags, given = ["--no-enable-prefix-caching"], read_flags(vllm_arguments)
+    sized = given.sets_cache_size or os.environ.get(CACHE_VARIABLE)
+    if installed_platform() == "cpu" and not sized:
+        cache_bytes = cpu_cache_bytes(first.path, available_memory_bytes()) // given.workers
+        flags += ["--kv-cache-memory-bytes", str(cache_bytes)]
+    return (*flags, *vllm_arguments)
+
+
+def bench_serve_environment() -> dict[str, str]:
+    """The environment of the child: no proxy stands between it and a server on this machine."""
+    local = [*filter(None, [os.environ.get("no_proxy")]), "127.0.0.1", "localhost"]
+    return {**os.environ, "no_proxy": ",".join(local), "NO_PROXY": ",".join(local)}
+
+
+def _serve_and_load(
+    directory: Path,
+    settings: ServeSettings,
+    seed: int,
+    cells: Sequence[Cell],
+    ask: Ask,
+    advance: Callable[[], None],
+) -> None:
+    """Start a server and add a sample to each cell; load i draws its requests from seed + i."""
+    from grasp_deploy.engine.serve import running_server
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        with running_server(directory, settings.server_flags, log, START_SECONDS) as url:
+            for index, cell in enumerate(cells):
+                arguments = load_arguments(cell.load, settings, seed + index, url, directory)
+                cell.samples.append(convert(ask({"arguments": arguments}), Sample))
+                advance()
+
+
+def load_arguments(
+    load: LoadPoint, settings: ServeSettings, seed: int, url: str, directory: Path
+) -> list[str]:
+    """The arguments that send a load to the server of a model's folder.
+
+    Random tokens arrive as fast as the concurrency allows, or at a mean rate (a Poisson process).
+    """
+    arguments = [
+        *("--backend", "vllm", "--base-url", url),
+        *("--tokenizer", str(directory), "--tokenizer-mode", FORMAT["tokenizer_mode"]),
+        *("--dataset-name", "random", "--num-prompts", str(settings.requests)),
+        *("--random-input-len", str(settings.prompt_tokens)),
+        *("--random-output-len", str(settings.new_tokens), "--random-range-ratio", "0"),
+        *("--ignore-eos", "--temperature", "0", "--seed", str(seed), "--disable-tqdm"),
+        *("--percentile-metrics", ",".join(METRICS)),
+        *("--metric-percentiles", ",".join(map(str, PERCENTILES)), "--save-detailed"),
+        *("--num-warmups", str(load.max_concurrency or 1)),
+    ]
+    if load.max_concurrency is not None:
+        arguments += ["--max-concurrency", str(load.max_concurrency)]
+    if load.request_rate is not None:
+        arguments += ["--request-rate", str(load.request_rate)]
+    if settings.slo_ms:
+        arguments += ["--goodput", *(f"{name}:{ms:g}" for name, ms in settings.slo_ms.items())]
+    return arguments

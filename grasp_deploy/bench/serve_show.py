@@ -1,0 +1,181 @@
+"""Load on live servers, as a table, sentences and figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from grasp_deploy.bench.ideal import Case, reason_lines
+from grasp_deploy.bench.serve import Cell, LoadPoint, ServeRecord
+from grasp_deploy.bench.table import milliseconds, new_table, paired_change, with_spread
+from grasp_deploy.stats.noise import (
+    SLOWER,
+    TOO_FEW,
+    UNDECIDED,
+    Difference,
+    differences,
+    of_repetitions,
+)
+from grasp_deploy.stats.wording import common_outcome, counted, grouped, points_by_outcome, span
+
+if TYPE_CHECKING:
+    from grasp_deploy.report.figure_style import Drawing
+
+HEADS = ("model", "tokens/s", "Δ", "TTFT, ms", "TPOT, ms", "E2E, ms", "failed")
+LATENCIES = {
+    "ttft": "Time to the first token, by load",
+    "tpot": "Time per output token, by load",
+    "itl": "Time between two tokens, by load",
+    "e2e": "Time to the last token, by load",
+}
+
+
+def serve_table(record: ServeRecord) -> Table:
+    """Rates, latencies and failed requests of each model's server under each load."""
+    settings = record.settings
+    title = (
+        f"Load on the live server: {settings.requests:,} requests of "
+        f"{settings.prompt_tokens:,} + {settings.new_tokens:,} tokens"
+    )
+    caption = (
+        "tokens/s of output; Δ: change against the first model; latencies: median/99th percentile"
+    )
+    slo = settings.slo_ms
+    if slo:
+        caption += "; good/s: requests within the SLO"
+    table = new_table(title, (*HEADS, "good/s") if slo else HEADS, caption)
+    for cells in grouped(record.cells, lambda cell: cell.load):
+        table.add_row(Text(cells[0].load.title, style="bold"))
+        for cell in cells:
+            good = [sample.goodput_requests_per_second or 0.0 for sample in cell.samples]
+            figures = _figures(cell, record.dense_cell(cell))
+            figures += [f"{statistics.median(good):,.2f}"] if slo else []
+            table.add_row(Text(cell.model), *figures)
+        table.add_section()
+    return table
+
+
+def _figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
+    latencies = (
+        "/".join(milliseconds(cell.latency(name, percentile)) for percentile in ("p50", "p99"))
+        for name in ("ttft", "tpot", "e2e")
+    )
+    asked = cell.requests * len(cell.samples)
+    return [
+        with_spread(cell.rates),
+        paired_change(cell.rates, dense.rates if dense else []),
+        *latencies,
+        Text(f"{cell.failed:,} of {asked:,}", "red") if cell.failed else "none",
+    ]
+
+
+def compared(record: ServeRecord) -> dict[tuple[str, LoadPoint], Difference]:
+    """The difference of output tokens per second from the first model's, by model and load.
+
+    Cells whose requests failed are left out: a server that drops some has less to do.
+    """
+    pairs = [
+        (dense, cell)
+        for cell in record.cells
+        if (dense := record.dense_cell(cell)) and not dense.failed and not cell.failed
+        if all(dense.rates + cell.rates)
+    ]
+    results = differences([(dense.rates, cell.rates) for dense, cell in pairs])
+    return {(cell.model, cell.load): one for (_, cell), one in zip(pairs, results, strict=True)}
+
+
+def headlines(record: ServeRecord) -> list[dict[str, Any]]:
+    """One sentence for each model over all loads; then likely reasons if it is slower."""
+    lines, results = [], compared(record)
+    for cells in grouped(record.cells, lambda cell: cell.model):
+        model, failed = cells[0].model, sum(cell.failed for cell in cells)
+        found = {c.load: results[model, c.load] for c in cells if (model, c.load) in results}
+        no_claim = f"{counted(failed, 'request') if failed else 'no request'} failed"
+        outcomes = [found[c.load].outcome if c.load in found else no_claim for c in cells]
+        asked = sum(cell.requests * len(cell.samples) for cell in cells)
+        sentence = f"{failed:,} of {asked:,} requests failed"
+        if found:
+            sentence += f"; {_comparison(found, record.baseline, len(cells[0].samples))}"
+        outcome = no_claim if failed else common_outcome(outcomes)
+        lines.append(record.line(model, outcome=outcome, sentence=f"{sentence}."))
+        lines += reason_lines(_cases(record, model, found), record.line(model))
+    return lines
+
+
+def _comparison(found: Mapping[LoadPoint, Difference], baseline: str, repetitions: int) -> str:
+    ratios = span([one.ratio for one in found.values()], ".2f", "x")
+    points = points_by_outcome([(one.outcome, load.title) for load, one in found.items()])
+    if any(one.outcome == UNDECIDED for one in found.values()):
+        points = TOO_FEW.format(repetitions)
+    loads = f"over {len(found)} loads"
+    return f"{ratios} the output tokens per second of {baseline} {loads}: {points}"
+
+
+def _cases(
+    record: ServeRecord, model: str, found: Mapping[LoadPoint, Difference]
+) -> Iterator[Case]:
+    """The cases of a slower model; a batch is as large as the requests at once."""
+    gains = {load.max_concurrency or 0: one.ratio for load, one in found.items()}
+    for load, one in found.items():
+        if one.outcome == SLOWER and one.interval:
+            at_once = load.max_concurrency or 0
+            yield Case(
+                dense=record.footprints[record.baseline],
+                pruned=record.footprints[model],
+                batch=at_once,
+                gain_by_batch={**gains, at_once: one.ratio},
+                highest_gain=one.interval[1],
+                on_gpu="gpu" in record.machine,
+            )
+
+
+def figures(record: ServeRecord) -> Iterator[Drawing]:
+    """Output tokens per second, then each latency: its median and 99th percentile."""
+
+    def rate(cell: Cell) -> float:
+        return statistics.median(cell.rates)
+
+    title = "Output tokens per second, by load"
+    yield _drawing(record, "throughput", title, "tokens per second", [rate])
+    for name, title in LATENCIES.items():
+        curves = [partial(_milliseconds, name=name, percentile=p) for p in ("p50", "p99")]
+        yield _drawing(record, name, title, "milliseconds", curves)
+
+
+def _milliseconds(cell: Cell, name: str, percentile: str) -> float:
+    return 1000 * cell.latency(name, percentile)
+
+
+def _drawing(
+    record: ServeRecord, name: str, title: str, unit: str, curves: Sequence[Callable[[Cell], float]]
+) -> Drawing:
+    from grasp_deploy.report import figure_style as style
+
+    cells, first = record.cells, record.cells[0]
+    loads = sorted({cell.load for cell in cells}, key=lambda load: load.size)
+    failed = sum(cell.failed for cell in cells)
+    repeated = of_repetitions("median", len(first.samples))
+    note = f"{first.requests:,} requests at each load, {failed:,} failed; {repeated}"
+    axes = style.new_axes(title, note)
+    axes.set_xticks(range(len(loads)), labels=[f"{load.size:,g}" for load in loads])
+    axes.margins(x=0.08)
+    axes.set_xlabel("requests per second" if loads[0].request_rate else "requests at once")
+    axes.set_ylabel(unit)
+    for index, model in enumerate(record.models):
+        own = sorted((c for c in cells if c.model == model.name), key=lambda c: c.load.size)
+        places = [loads.index(cell.load) for cell in own]
+        marker = style.MARKERS[index % len(style.MARKERS)]
+        look: dict[str, Any] = {"color": style.color_of(index), "marker": marker}
+        for curve, dashes in zip(curves, ("-", style.DASHED), strict=False):
+            axes.plot(places, [curve(cell) for cell in own], linestyle=dashes, **look)
+    style.count_from_zero(axes)
+    handles = [style.line_handle(index, model.name) for index, model in enumerate(record.models)]
+    if len(curves) > 1:
+        handles.append(style.key_handle("half of the requests"))
+        handles.append(style.key_handle("99 % of them", style.DASHED))
+    return style.finished(f"serve-{name}", title, axes, handles)

@@ -1,0 +1,284 @@
+"""`bench throughput`: throughput and latency against batch size, models side by side.
+
+Each model has an engine in a child process of its own, and all stay alive. Every point is measured
+in rounds, with a turn for every model (A B, B A, A B, ...): drifts of the machine slow all alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from msgspec import Struct, convert
+
+from grasp_deploy.bench.engines.request import MODULES, environment_of, load_request
+from grasp_deploy.bench.memory import predict_prefill
+from grasp_deploy.bench.record import (
+    Amount,
+    BenchCell,
+    BenchRecord,
+    Positive,
+    PositiveCount,
+    check_positions,
+    check_room,
+)
+from grasp_deploy.checkpoint.deployment import Load, kv_bytes
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_vllm_runs
+from grasp_deploy.config.option import (
+    BENCH_DTYPE_HELP,
+    BENCH_SEED_HELP,
+    DEVICE_HELP,
+    ENFORCE_EAGER_HELP,
+    REPETITIONS_HELP,
+    Count,
+    Seed,
+    option,
+)
+from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.engine.vllm_process import vllm_platform
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
+from grasp_deploy.files.sizes import parse_bytes
+
+if TYPE_CHECKING:  # it imports safetensors, which no help text needs
+    from grasp_deploy.evaluate.models import BenchModel
+
+QUANTITIES = {  # rates in tokens per second, and what sentences call them
+    "throughput": "throughput",
+    "prefill": "prefill speed",
+    "decode": "decode speed",
+}
+PATIENCE_SECONDS = 6 * 3600.0  # a large batch on a CPU may take an hour
+Engine = Literal["vllm", "transformers"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ThroughputSettings:
+    """The engine, the batches and their lengths; the same for all models."""
+
+    engine: Engine = option("vllm; or transformers, for machines without vLLM.", "vllm")
+    batches: tuple[Count, ...] = option(
+        "Requests at a time, one measurement for each number.",
+        (1, 2, 4, 8, 16, 32, 64),
+        flag="--batch",
+    )
+    prompt_tokens: Count = option("Tokens of each prompt.", 2048)
+    new_tokens: Count = option("Tokens generated for each prompt.", 256)
+    repetitions: Count = option(REPETITIONS_HELP, 3)
+    kv_memory_bytes: int | None = option(
+        "Size of vLLM's KV cache, the same for each model, such as 4GiB. Default: what the largest "
+        "batch of the first model takes.",
+        None,
+        flag="--kv-memory",
+        parse=parse_bytes,
+    )
+    enforce_eager: bool = option(ENFORCE_EAGER_HELP, False)
+    device: str = option(DEVICE_HELP, "auto")
+    dtype: str = option(BENCH_DTYPE_HELP, "auto")
+    seed: Seed = option(BENCH_SEED_HELP, 0)
+    random_weights: bool = False  # this and the next: filled in for the record
+    prefix_caching: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one sequence at its end."""
+        return self.prompt_tokens + self.new_tokens
+
+    @property
+    def title(self) -> str:
+        """The engine and the lengths, for titles."""
+        return f"{self.engine}, {self.prompt_tokens:,} prompt and {self.new_tokens:,} new tokens"
+
+
+class Sample(Struct, frozen=True):
+    """One batch: seconds until its last token; TTFT and TPOT as means over its requests."""
+
+    seconds: Positive
+    ttft_seconds: Positive
+    tpot_seconds: Amount | None  # None: there was but one new token
+    joules: Amount | None = None  # None: no GPU counts them
+
+
+class Cell(BenchCell, kw_only=True, omit_defaults=True):
+    """One model at one batch size; `refused` is the reason for a lack of samples."""
+
+    engine: str
+    batch: PositiveCount
+    prompt_tokens: PositiveCount
+    new_tokens: PositiveCount
+    samples: list[Sample]
+    refused: str | None = None
+
+    @property
+    def point(self) -> int:
+        return self.batch
+
+    @property
+    def repetitions(self) -> int:
+        return len(self.samples)
+
+    def rates(self, quantity: str) -> list[float]:
+        """Tokens per second of each repetition; empty where there was nothing to decode.
+
+        Throughput counts output tokens over all of the time, prefill and decode those of the phase
+        over its own time.
+        """
+        tokens, name = {
+            "throughput": (self.new_tokens, "seconds"),
+            "prefill": (self.prompt_tokens, "ttft_seconds"),
+            "decode": (1, "tpot_seconds"),
+        }[quantity]
+        times = [getattr(sample, name) for sample in self.samples]
+        return [self.batch * tokens / time for time in times] if all(times) else []
+
+
+class ThroughputRecord(BenchRecord[Cell], kw_only=True):
+    """All models at all batch sizes; repetition i of every model ran side by side."""
+
+    settings: ThroughputSettings
+
+
+def bench_throughput(
+    models: Sequence[BenchModel],
+    settings: ThroughputSettings,
+    command: Sequence[str],
+    on_progress: OnProgress = ignore_progress,
+) -> ThroughputRecord:
+    """Measure every model at every batch size.
+
+    A cell without samples says in `refused` why: that batch did not fit in the GPU's memory. Raises
+    InputError for what cannot be measured, and ChildError if an engine fails.
+    """
+    settings = checked(models, settings)
+    with ExitStack() as stack:
+        asks = _start(stack, models, settings, on_progress)
+        steps = len(settings.batches) * len(models) * (1 + settings.repetitions)
+        advance = step_counter(on_progress, "measuring", steps)
+        cells: list[Cell] = []
+        for batch in settings.batches:
+            cells += _cells_of_batch(batch, models, asks, settings, advance)
+    if not any(cell.samples for cell in cells):
+        raise InputError(str(cells[0].refused))
+    return ThroughputRecord.made("throughput", command, settings, models, cells)
+
+
+def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> ThroughputSettings:
+    """Check settings and models without an engine, and fill in what was left open.
+
+    Raises InputError for an engine that is not installed, for options of the other engine, and for
+    models that cannot be measured with these settings.
+    """
+    from grasp_deploy.checkpoint.read.loading import resolve_device  # help needs no torch
+
+    check_positions(models, settings.tokens, "--prompt-tokens or --new-tokens")
+    settings = replace(settings, random_weights=models[0].random_weights)
+    if settings.engine == "vllm":
+        settings = _checked_for_vllm(models, settings)
+    elif settings.kv_memory_bytes is not None or settings.enforce_eager:
+        raise InputError(
+            "--kv-memory and --enforce-eager are options of vLLM: leave them out, or give "
+            "--engine vllm"
+        )
+    settings = replace(settings, device=str(resolve_device(settings.device)))
+    if settings.device == "cpu":  # a GPU says itself when it is full
+        check_room(
+            _needed_bytes(models, settings),
+            f"{len(models)} models side by side take",
+            "take smaller batches or shorter prompts, or compare fewer models at a time",
+        )
+    return settings
+
+
+def _checked_for_vllm(
+    models: Sequence[BenchModel], settings: ThroughputSettings
+) -> ThroughputSettings:
+    platform = vllm_platform(settings.device, settings.enforce_eager)
+    block, memory = BLOCK_TOKENS[platform], settings.kv_memory_bytes
+    if memory is None:
+        load = Load(max(settings.batches), settings.tokens, block_tokens=block)
+        memory = kv_bytes(models[0].shape, load)
+    for model in models:
+        check_vllm_runs(model.shape, platform)
+        least = kv_bytes(model.shape, Load(1, settings.tokens, block_tokens=block))
+        if memory < least:
+            raise InputError(
+                f"--kv-memory of {memory:,} bytes does not hold one sequence of {settings.tokens} "
+                f"tokens of {model.name}: give at least {ceil(least / 2**20)}MiB"
+            )
+    return replace(settings, device=platform, kv_memory_bytes=memory)
+
+
+def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings) -> int:
+    """All weights, and the caches: vLLM's pools stay, those of transformers come one at a time."""
+    weight_bytes = sum(model.shape.weight_bytes for model in models)
+    if settings.engine == "vllm":
+        return weight_bytes + len(models) * (settings.kv_memory_bytes or 0)
+    batch, beside = max(settings.batches), []
+    for model in models:
+        prefill = predict_prefill(model.shape, batch, settings.prompt_tokens)
+        later = batch * settings.new_tokens * model.shape.kv_bytes_per_token()
+        beside.append(prefill.peak_bytes - prefill.weight_bytes + later)
+    return weight_bytes + max(beside)
+
+
+def _start(
+    stack: ExitStack,
+    models: Sequence[BenchModel],
+    settings: ThroughputSettings,
+    on_progress: OnProgress,
+) -> list[Ask]:
+    from grasp_deploy.evaluate.models import model_folder
+
+    module, environment = MODULES[settings.engine], environment_of(settings.engine)
+    asks = []
+    for model in models:  # all of them at once, because libraries take seconds to import
+        name = f"{settings.engine} with {model.name}"
+        started = child(module, environment, name=name, timeout_seconds=PATIENCE_SECONDS)
+        asks.append(stack.enter_context(started))
+    advance = step_counter(on_progress, "starting engines", len(models))
+    for model, ask in zip(models, asks, strict=True):
+        ask(load_request(model, stack.enter_context(model_folder(model)), settings))
+        advance()
+    return asks
+
+
+def _cells_of_batch(
+    batch: int,
+    models: Sequence[BenchModel],
+    asks: Sequence[Ask],
+    settings: ThroughputSettings,
+    advance: Callable[[], None],
+) -> list[Cell]:
+    """Warm up every model with a batch of the same shape, then measure in rounds."""
+    tokens = {"prompt_tokens": settings.prompt_tokens, "new_tokens": settings.new_tokens}
+    point: dict[str, Any] = {"batch": batch, **tokens}
+    cells = [Cell(model=m.name, engine=settings.engine, samples=[], **point) for m in models]
+    children = list(zip(asks, cells, strict=True))
+    for number, turns in enumerate([children, *rounds(children, settings.repetitions)]):
+        # Other prompts in each round, the same for all models.
+        request = {**point, "seed": settings.seed + number}
+        for ask, cell in turns:
+            _measure(ask, request, cell)
+            if number == 0:
+                cell.samples.clear()
+            advance()
+    return cells
+
+
+def rounds(models: Sequence[T], repetitions: int) -> list[list[T]]:
+    """The models' turns in each round: in order, and backwards in every other round."""
+    return [list(models[::-1] if index % 2 else models) for index in range(repetitions)]
+
+
+def _measure(ask: Ask, request: dict[str, Any], cell: Cell) -> None:
+    if cell.refused:
+        return
+    try:
+        cell.samples.append(convert(ask(request), Sample))
+    except InputError as error:
+        cell.samples.clear()
+        cell.refused = str(error)

@@ -1,0 +1,112 @@
+"""Batches through transformers: the same tokens as generate(), times that say what they claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from grasp_deploy.bench.engines import transformers_child
+from grasp_deploy.bench.engines.timing import random_prompts
+from grasp_deploy.checkpoint.cache import PreallocatedLayer, empty_cache
+from grasp_deploy.errors import InputError
+from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model
+
+PROMPTS = random_prompts(3, 11, 256, seed=0)
+
+
+def greedy(model: PreTrainedModel, new_tokens: int) -> torch.Tensor:
+    """The tokens that a measured batch is continued by."""
+    tokens = torch.tensor(PROMPTS)
+    cache = empty_cache(model, len(PROMPTS), 11 + new_tokens)
+    parts = []
+    with torch.inference_mode():
+        for _ in range(new_tokens):
+            tokens = transformers_child._next_tokens(model, tokens, cache)
+            parts.append(tokens)
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("variant", ["llama", "qwen2-tied", "qwen3", "qwen2-sliding"])
+def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
+    model = tiny_model(**VARIANTS[variant])
+    if pruned:
+        model = slice_by_hand(model, random_kept(model.config))
+    generator: Any = model
+    options = {"max_new_tokens": 7, "min_new_tokens": 7, "do_sample": False, "eos_token_id": None}
+    wanted = generator.generate(torch.tensor(PROMPTS), **options)
+    assert torch.equal(greedy(model, 7), wanted[:, 11:])
+    is_ours = isinstance(empty_cache(model, 1, 9).layers[0], PreallocatedLayer)
+    assert is_ours != ("sliding" in variant), "transformers' own cache forgets"
+
+
+def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
+    dense = tiny_model("llama")
+    model = slice_by_hand(dense, random_kept(dense.config))
+    layers: list[Any] = list(empty_cache(model, batch=2, tokens=9).layers)
+    heads = [layer.num_key_value_heads for layer in model.config.per_layer_config]
+    assert len(set(heads)) > 1
+    assert [layer.all_keys.shape for layer in layers] == [(2, k, 9, 32) for k in heads]
+    new = torch.ones(2, heads[0], 4, 32)
+    layers[0].update(new, 2 * new)
+    keys, values = layers[0].update(3 * new[:, :, :1], new[:, :, :1])
+    assert keys.data_ptr() == layers[0].all_keys.data_ptr()
+    assert keys[0, 0, :, 0].tolist() == [1, 1, 1, 1, 3]
+    assert values[0, 0, :, 0].tolist() == [2, 2, 2, 2, 1]
+
+
+def test_random_weights_need_a_config_only(tmp_path: Path) -> None:
+    tiny_model("qwen3").config.save_pretrained(tmp_path)
+    model = transformers_child.load(str(tmp_path), "bfloat16", "cpu", random_weights=True, seed=0)
+    assert model.vocab_size == 256 and model.gpu is None
+    first, last = model.generate(PROMPTS, 3)
+    assert 0 < first[0] < last[2]
+    with pytest.raises(InputError, match="weights"):
+        transformers_child.load(str(tmp_path), "bfloat16", "cpu", random_weights=False, seed=0)
+
+
+def test_weights_that_do_not_fit_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(transformers_child, "load_weights", fail)
+    with pytest.raises(InputError, match=r"^cpu has no room for m .* fewer models at a time$"):
+        transformers_child.load("m", "bfloat16", "cpu", random_weights=False, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (RuntimeError("a bug of ours"), False),
+    ],
+)
+def test_only_memory_that_runs_out_is_told_in_one_line(
+    error: RuntimeError, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(transformers_child, "_next_tokens", fail)
+    words = r"^3 prompts of 11 tokens do not fit .* smaller batches" if told else "a bug of ours"
+    with pytest.raises(InputError if told else RuntimeError, match=words):
+        transformers_child.generate(tiny_model("llama"), PROMPTS, 2)
+
+
+def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still but for one second in the prefill and two in each decode step."""
+    clock = [0.0]
+
+    def step(model: PreTrainedModel, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+        clock[0] += 1.0 if tokens.shape[1] > 1 else 2.0
+        return tokens[:, :1]
+
+    monkeypatch.setattr(transformers_child, "_next_tokens", step)
+    monkeypatch.setattr(transformers_child, "_now", lambda device: clock[0])
+    assert transformers_child.generate(tiny_model("llama"), PROMPTS, 4) == ([1.0] * 3, [7.0] * 3)

@@ -1,0 +1,59 @@
+"""The ideal gain, against bytes and operations counted by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from msgspec import convert
+
+from grasp_deploy.bench.ideal import (
+    decode_step_bytes,
+    ideal_gains,
+    prefill_operations,
+    share_of_ideal,
+)
+from grasp_deploy.bench.throughput import Cell, Sample
+from grasp_deploy.checkpoint.footprint import Footprint
+from tests.bench.records import model
+
+TIMES = [Sample(seconds=10.0, ttft_seconds=4.0, tpot_seconds=1.0)]
+
+
+def footprint_of(keep: float = 1.0, **sizes: Any) -> Footprint:
+    return convert(model("any", keep, **sizes)["footprint"], Footprint)
+
+
+def cell(batch: int, prompt: int, new: int) -> Cell:
+    point = {"batch": batch, "prompt_tokens": prompt, "new_tokens": new}
+    return convert({"model": "any", "engine": "vllm", **point, "samples": TIMES}, Cell)
+
+
+def test_decoding_moves_the_weights_and_the_cache() -> None:
+    layer = 4096 * (4 * 4096 + 3 * 11008) + 2 * 4096
+    weight_bytes = 2 * (32 * layer + 4096 + 32000 * 4096)  # lm_head, but not the embedding
+    cache_bytes = 4 * 110 * 32 * 2 * 4096 * 2
+    for tied in (False, True):  # a tied table is read as the output projection
+        dense = footprint_of(tie_word_embeddings=tied)
+        assert decode_step_bytes(dense, cell(4, 100, 20)) == weight_bytes + cache_bytes
+
+
+def test_a_prefill_counts_linear_layers_attention_and_the_last_logits() -> None:
+    linear = 2 * 3 * 32 * 4096 * (4 * 4096 + 3 * 11008)
+    attention = 4 * (1 + 2 + 3) * 32 * 4096
+    logits = 2 * 4096 * 32000
+    assert prefill_operations(footprint_of(), cell(5, 3, 1)) == 5 * (linear + attention + logits)
+
+
+def test_the_ideal_of_the_whole_splits_the_dense_time() -> None:
+    ideal = ideal_gains(footprint_of(), footprint_of(0.6), cell(8, 2048, 256))
+    assert 1.3 < ideal["decode"] < ideal["prefill"] < 1.9
+    assert ideal["throughput"] == pytest.approx(10 / (4 / ideal["prefill"] + 6 / ideal["decode"]))
+
+
+def test_share_of_ideal() -> None:
+    assert share_of_ideal(1.5, 1.5) == 1
+    assert share_of_ideal(math.sqrt(1.5), 1.5) == pytest.approx(0.5)
+    assert share_of_ideal(1 / 1.5, 1.5) == pytest.approx(-1)
+    assert share_of_ideal(1.3, 1.01) is None  # no gain to hope for

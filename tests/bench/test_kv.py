@@ -1,0 +1,130 @@
+"""`bench kv`: what a memory holds, predicted and as a running vLLM says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_deploy.bench import kv
+from grasp_deploy.bench.kv_show import headlines, kv_table
+from grasp_deploy.engine.offline import KvCapacity, predict_capacity
+from grasp_deploy.errors import InputError
+from tests.bench import records
+from tests.bench.records import lines_of, typed
+from tests.cli.command import assert_refused, document, grasp_deploy
+from tests.tiny import pruned_config, tiny_config
+
+KV_HEADS, LAYERS, HEAD_DIM, WIDTH = 4, 3, 32, 2
+TOKEN_BYTES = 2 * LAYERS * KV_HEADS * HEAD_DIM * WIDTH
+MEMORY = 64 * 2**20
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A config file, and a folder with half of its KV groups, not the same number in each layer."""
+    folder = tmp_path_factory.mktemp("models")
+    dense = tiny_config("llama", num_key_value_heads=KV_HEADS, dtype="bfloat16")
+    dense.to_json_file(folder / "dense.json")
+    pruned: Any = pruned_config(dense, [(1, 96), (3, 64), (2, 32)])
+    pruned.architectures = ["GraspLlamaForCausalLM"]
+    pruned.save_pretrained(folder / "half")
+    return [folder / "dense.json", folder / "half"]
+
+
+def kv_record(models: list[Path], *options: str) -> dict[str, Any]:
+    memory = ("--random-weights", "--memory", "64MiB", "--json")
+    return document("bench", "kv", *models, *memory, *options)
+
+
+def table_text(record: dict[str, Any]) -> str:
+    return "\n".join(lines_of(kv_table(typed(record))))
+
+
+def test_a_cache_gets_what_the_weights_leave(models: list[Path]) -> None:
+    record = kv_record(models, "--context", "500", "--predict-only")
+    assert record["settings"]["block_tokens"] in (16, 128)
+    assert record["settings"]["context_tokens"] == 500 and record["settings"]["random_weights"]
+    text = table_text(record)
+    assert "predicted only: no vLLM was asked" in text and "64 MiB" in text
+    for model, cell in zip(record["models"], record["cells"], strict=True):
+        assert cell["model"] == model["name"] and cell["measured"] is None
+        assert cell["memory_bytes"] == MEMORY - model["footprint"]["weight_bytes"]
+        figures = (cell["kv_bytes_per_token"], *cell["predicted"].values())
+        assert all(f"{figure:,}" in text for figure in figures)
+    dense, pruned = record["cells"]
+    left = dense["memory_bytes"] - dense["predicted"]["cached_tokens"] * TOKEN_BYTES
+    assert 0 <= left < 128 * TOKEN_BYTES
+    heads = [cell["layer_kv_bytes_per_token"] for cell in (dense, pruned)]
+    assert heads == [[2 * HEAD_DIM * WIDTH * h for h in kept] for kept in ([4, 4, 4], [1, 3, 2])]
+    assert dense["kv_bytes_per_token"] == 2 * pruned["kv_bytes_per_token"] == TOKEN_BYTES
+    assert "-50.0%" in text  # the bytes of a token
+
+
+def test_sequences_take_whole_blocks() -> None:
+    # 10 blocks of 16 tokens at 3 bytes each, and a rest
+    assert predict_capacity(10 * 48 + 47, 3, 16, 16) == KvCapacity(160, 10)
+    assert predict_capacity(10 * 48, 3, 17, 16) == KvCapacity(160, 5)
+    assert predict_capacity(10 * 48, 3, 161, 16) == KvCapacity(160, 0)
+
+
+@pytest.mark.vllm
+def test_a_running_vllm_holds_what_was_predicted(models: list[Path]) -> None:
+    record = kv_record(models, "--context", "500")
+    for cell in record["cells"]:
+        assert cell["measured"] == cell["predicted"]
+        shown = cell["memory_bytes"] / cell["measured"]["cached_tokens"]
+        assert shown == pytest.approx(cell["kv_bytes_per_token"], rel=0.005)
+    text = table_text(record)
+    assert text.count("vLLM") == 2 and "predicted only" not in text
+
+
+def test_without_vllm_there_is_a_prediction(
+    models: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> str:
+        raise InputError("vLLM is not installed")
+
+    monkeypatch.setattr(kv, "installed_platform", absent)
+    record = kv_record(models)
+    assert [cell["measured"] for cell in record["cells"]] == [None, None]
+    assert record["settings"]["block_tokens"] == 16
+    assert record["settings"]["context_tokens"] == 512, "what the models were made for"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--memory", "1KiB"), ("--memory holds 0.0 MiB", "dense's weights", "more memory")),
+        (("--context", "513"), ("513 tokens exceed the 512 positions", "dense", "--context")),
+        (("--memory", "2GiB"), ("2.0 GiB", "1.0 GiB are free", "--predict-only")),
+    ],
+)
+def test_what_cannot_be_held_is_refused(
+    options: tuple[str, ...],
+    words: tuple[str, ...],
+    models: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kv, "installed_platform", lambda: "cpu")
+    monkeypatch.setattr("grasp_deploy.engine.serve.available_memory_bytes", lambda: 2**30)
+    given = ("--random-weights", "--context", "500", *options)
+    assert_refused(grasp_deploy("bench", "kv", models[0], *given), *words)
+
+
+def test_the_gain_counts_the_smaller_weights_too() -> None:
+    both = [records.model("dense"), records.model("pruned", 0.6)]
+    dense_tokens, pruned_tokens = (
+        (20 * 2**30 - one["footprint"]["weight_bytes"]) / one["footprint"]["kv_bytes_per_token"]
+        for one in both
+    )
+    dense, pruned = (line["sentence"] for line in headlines(typed(records.kv_record(both))))
+    assert f" GiB of cache hold {dense_tokens // 2048:.0f} sequences of 2,048 tokens;" in dense
+    assert f"{pruned_tokens / dense_tokens:.2f}x the tokens of dense" in pruned
+
+
+@pytest.mark.parametrize(("missing", "outcome"), [(127, "as predicted"), (128, "not as predicted")])
+def test_a_block_that_is_not_full_is_as_predicted(missing: int, outcome: str) -> None:
+    document = records.kv_record([records.model("dense")])
+    cell = document["cells"][0]
+    cell["measured"]["cached_tokens"] = cell["predicted"]["cached_tokens"] - missing
+    assert headlines(typed(document))[0]["outcome"] == outcome

@@ -1,0 +1,164 @@
+"""`bench serve`: every model under the same loads, from vLLM's own load generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+
+from grasp_deploy.bench import serve
+from grasp_deploy.bench.engines.load_generator import sample_of
+from grasp_deploy.bench.serve import (
+    LoadPoint,
+    ServeSettings,
+    bench_serve,
+    bench_serve_environment,
+    load_arguments,
+    server_flags,
+)
+from grasp_deploy.cli.bench import split_flags
+from grasp_deploy.engine import serve as server
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import bench_models
+from tests.bench.engines.test_load_generator import result
+from tests.cli.command import assert_refused, grasp_deploy
+from tests.installed import pretend
+from tests.tiny import save_tiny
+
+GIB = 2**30
+SHORT: dict[str, Any] = {"requests": 5, "prompt_tokens": 64, "new_tokens": 8}
+REQUESTS = ServeSettings(
+    requests=20, prompt_tokens=64, new_tokens=16, slo_ms={"ttft": 200.0, "tpot": 12.5}
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("dense", "pruned"):
+        save_tiny("llama", folder / name)
+    return [folder / "dense", folder / "pruned"]
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """What servers and the load generator were asked for, with neither of them there."""
+    events: list[tuple[str, Any]] = []
+
+    @contextmanager
+    def running_server(path: Path, flags: Sequence[str], *_: object) -> Iterator[str]:
+        events.append(("start", (path.name, list(flags))))
+        yield f"http://{path.name}"
+        events.append(("stop", path.name))
+
+    @contextmanager
+    def child(*_: object, **__: object) -> Iterator[Any]:
+        def ask(request: dict[str, list[str]]) -> dict[str, Any]:
+            asked = request["arguments"]
+            values = {flag: asked[asked.index(flag) + 1] for flag in ("--base-url", "--seed")}
+            events.append(("load", values))
+            sample: dict[str, Any] = to_builtins(sample_of(result()))
+            return sample
+
+        yield ask
+
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
+    monkeypatch.setattr(server, "available_memory_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(server, "running_server", running_server)
+    monkeypatch.setattr(serve, "child", child)
+    return events
+
+
+def test_every_server_gets_the_same_loads_and_rounds_alternate(
+    models: list[Path], events: list[tuple[str, Any]]
+) -> None:
+    seen: list[dict[str, Any]] = []
+    settings = ServeSettings((1,), (0.5,), repetitions=2, seed=7, **SHORT)
+    chosen = bench_models([str(path) for path in models])
+    record = bench_serve(chosen, settings, ["--max-model-len", "512"], ["bench"], seen.append)
+
+    turns = [what[0] for event, what in events if event == "start"]
+    assert turns == ["dense", "pruned", "pruned", "dense"]
+    kinds = [event for event, _ in events]
+    assert kinds == ["start", "load", "load", "stop"] * 4, "one server at a time"
+    flags = [what[1] for event, what in events if event == "start"]
+    assert all(one == flags[0] for one in flags)
+    assert flags[0] == [
+        *("--no-enable-prefix-caching", "--kv-cache-memory-bytes", str(4 * GIB)),
+        *("--max-model-len", "512"),
+    ]
+    assert list(record.settings.server_flags) == flags[0]
+
+    both = [LoadPoint(1, None), LoadPoint(None, 0.5)]
+    points = [(cell.model, cell.load) for cell in record.cells]
+    assert points == [(name, load) for name in ("dense", "pruned") for load in both]
+    assert all(cell.requests == 5 and len(cell.samples) == 2 for cell in record.cells)
+    loads = [(what["--base-url"][7:], what["--seed"]) for event, what in events if event == "load"]
+    assert loads == [  # the same requests for both models, others in each repetition
+        *(("dense", "7"), ("dense", "8"), ("pruned", "7"), ("pruned", "8")),
+        *(("pruned", "9"), ("pruned", "10"), ("dense", "9"), ("dense", "10")),
+    ]
+    assert [row["step"] for row in seen] == list(range(9)) and seen[-1]["steps"] == 8
+
+
+def test_the_users_cache_size_stays(models: list[Path], events: list[tuple[str, Any]]) -> None:
+    first = bench_models([str(models[0])])[0]
+    flags = server_flags(first, ["--kv-cache-memory-bytes", "1000"])
+    assert flags == ("--no-enable-prefix-caching", "--kv-cache-memory-bytes", "1000")
+
+
+def test_all_models_are_checked_before_the_first_server(
+    models: list[Path], tmp_path: Path, events: list[tuple[str, Any]]
+) -> None:
+    save_tiny("llama", tmp_path / "odd", head_dim=8)
+    chosen = bench_models([str(models[0]), str(tmp_path / "odd")])
+    with pytest.raises(InputError, match="the model's heads are 8 wide"):
+        bench_serve(chosen, ServeSettings(**SHORT), [], ["bench"])
+    assert events == []
+
+
+def test_flags_for_vllm_begin_with_the_first_dash() -> None:
+    assert split_flags(["a", "b"]) == (["a", "b"], [])
+    assert split_flags(["a", "b", "--port", "1"]) == (["a", "b"], ["--port", "1"])
+
+
+def test_bad_options_are_refused_in_one_line(
+    models: list[Path], events: list[tuple[str, Any]]
+) -> None:
+    for arguments, words in (
+        ((models[0], "--concurrency", "1", "--request-rate", "1"), "two kinds of load"),
+        ((models[0], "--prompt-tokens", "500", "--new-tokens", "13"), "exceed the 512 positions"),
+        ((models[0], "--concurrency", "0"), "--concurrency '0'"),
+        (("--", "--enforce-eager"), "no model is named"),
+    ):
+        assert_refused(grasp_deploy("bench", "serve", *arguments), words)
+    assert events == []
+
+
+def test_the_arguments_of_a_load() -> None:
+    url, folder = "http://127.0.0.1:1234", Path("model")
+    arguments = load_arguments(LoadPoint(8, None), REQUESTS, 3, url, folder)
+    values = {
+        **{"--base-url": url, "--tokenizer": "model"},
+        **{"--max-concurrency": "8", "--num-prompts": "20", "--seed": "3"},
+        **{"--random-input-len": "64", "--random-output-len": "16", "--random-range-ratio": "0"},
+        **{"--percentile-metrics": "ttft,tpot,itl,e2el", "--metric-percentiles": "50,90,99"},
+    }
+    assert {flag: arguments[arguments.index(flag) + 1] for flag in values} == values
+    assert "--ignore-eos" in arguments and "--request-rate" not in arguments
+    assert arguments[arguments.index("--goodput") + 1 :] == ["ttft:200", "tpot:12.5"]
+    plain = replace(REQUESTS, slo_ms={})
+    arguments = load_arguments(LoadPoint(None, 0.5), plain, 3, url, folder)
+    assert arguments[arguments.index("--request-rate") + 1] == "0.5"
+    assert "--max-concurrency" not in arguments and "--goodput" not in arguments
+
+
+def test_no_proxy_stands_between_the_load_and_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "example.org")
+    environment = bench_serve_environment()
+    assert environment["NO_PROXY"] == environment["no_proxy"] == "example.org,127.0.0.1,localhost"

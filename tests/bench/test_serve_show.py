@@ -1,0 +1,80 @@
+"""Verdicts over load on the live server, and their table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grasp_deploy.bench.serve_show import compared, headlines, serve_table
+from grasp_deploy.stats.noise import FASTER, NO_DIFFERENCE, UNDECIDED
+from tests.bench.records import lines_of, model, record, row_of, serve_record, served, typed
+
+DENSE, PRUNED = model("dense"), model("pruned", 0.6)
+NAMES = ("llama-2-7b", "llama-2-7b-keep-0.6-multiple-64")
+
+
+def test_rates_against_the_first_model() -> None:
+    made = serve_record([DENSE, PRUNED], gains={"pruned": 1.3})
+    dense, pruned = headlines(typed(made))
+    assert dense["outcome"] == "no request failed"
+    assert "0 of 4,500 requests failed" in dense["sentence"]
+    assert pruned["outcome"] == FASTER and "over 3 loads: faster at each" in pruned["sentence"]
+    for cell in made["cells"]:
+        del cell["samples"][2:]
+    twice = headlines(typed(made))[1]
+    assert twice["outcome"] == UNDECIDED and "(n=2): repeat at least 3 times" in twice["sentence"]
+    same = compared(typed(serve_record([DENSE, {**DENSE, "name": "dense#2"}])))
+    assert [one.outcome for one in same.values()] == [NO_DIFFERENCE] * 3
+
+
+def test_reasons_of_a_slower_server() -> None:
+    lines = headlines(typed(serve_record([DENSE, PRUNED], gains={"pruned": 0.8})))
+    reasons = {line["reason"] for line in lines if "reason" in line}
+    assert reasons == {"odd widths", "many distinct shapes"}
+
+
+@pytest.mark.parametrize("failing", ["dense", "pruned"])
+def test_failed_requests_are_named_and_nothing_is_compared(failing: str) -> None:
+    made = typed(serve_record([DENSE, PRUNED], gains={"pruned": 1.3}, failed={failing: 2}))
+    assert compared(made) == {}
+    outcomes = {line["model"]: line["outcome"] for line in headlines(made)}
+    assert outcomes.pop(failing) == "18 requests failed"
+    assert [*outcomes.values()] == ["no request failed"]
+
+
+def test_a_server_that_answered_without_a_token_is_not_compared() -> None:
+    made = serve_record([DENSE, PRUNED])
+    made["cells"][4]["samples"][0]["output_tokens_per_second"] = 0.0
+    loads = [load.max_concurrency for _, load in compared(typed(made))]
+    assert loads == [8, 128]
+
+
+def cell(name: str, at_once: int, rate: float, failed: int = 0) -> dict[str, Any]:
+    load = {"max_concurrency": at_once, "request_rate": None}
+    samples = [{**served(rate, failed), "goodput_requests_per_second": 1.25}]
+    return {"model": name, "load": load, "requests": 500, "samples": samples}
+
+
+def lines(*cells: dict[str, Any], width: int = 100, **settings: Any) -> list[str]:
+    document = record("serve", [model(name) for name in NAMES], cells=list(cells))
+    document["settings"] |= settings
+    return lines_of(serve_table(typed(document)), width)
+
+
+def test_latencies_changes_and_failures() -> None:
+    drawn = lines(
+        *(cell(NAMES[0], 1, 100.0), cell(NAMES[0], 32, 1000.0)),
+        *(cell(NAMES[1], 1, 125.0), cell(NAMES[1], 32, 900.0, failed=3)),
+    )
+    assert drawn[0].strip() == "Load on the live server: 500 requests of 512 + 128 tokens"
+    assert row_of(drawn, "1 request at once") and row_of(drawn, "32 requests at once")
+    assert "100/270" in row_of(drawn, "125", "+25%", "none")
+    assert row_of(drawn, "900", "-10%", "3 of 500")
+    assert not any("good/s" in line for line in drawn)
+
+
+def test_goodput_where_there_is_an_slo_and_servers_that_answered_nothing() -> None:
+    cells = cell(NAMES[0], 1, 0.0, failed=500), cell(NAMES[1], 1, 12345.6, failed=12)
+    drawn = lines(*cells, width=80, slo_ms={"ttft": 200.0})
+    assert row_of(drawn, "good/s") and row_of(drawn, "500 of 500", "1.25")

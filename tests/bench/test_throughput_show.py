@@ -1,0 +1,155 @@
+"""Verdicts over throughput, with reasons that fit the shapes, and their tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grasp_deploy.bench.throughput_show import gain_table, headlines, throughput_table, verdicts
+from grasp_deploy.stats.noise import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED
+from tests.bench import records
+from tests.bench.records import Record, lines_of, model, row_of, throughput_record, typed
+
+DENSE = model("dense")
+PRUNED = model("pruned", 0.6)
+ALIGNED = model("aligned", 0.6, multiple=128)
+SLOW = {"pruned": 0.9, "aligned": 0.9}
+NAMES = ("llama-2-7b", "llama-2-7b-keep-0.6-multiple-64")
+TINY: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4}
+
+
+def outcomes(record: Record) -> set[str]:
+    return {row["outcome"] for row in verdicts(typed(record))}
+
+
+def reasons(record: Record) -> set[str]:
+    return {line["reason"] for line in headlines(typed(record)) if "reason" in line}
+
+
+def test_two_runs_of_one_model_give_no_difference() -> None:
+    """Whole records, 3 quantities at 7 batch sizes with 3 repetitions: under 3 % have any claim."""
+    again = {**DENSE, "name": "dense#2"}
+    records = (throughput_record([DENSE, again], noise=0.03, seed=seed) for seed in range(100))
+    assert sum(outcomes(record) != {NO_DIFFERENCE} for record in records) < 3
+
+
+@pytest.mark.parametrize(("gain", "outcome"), [(1.2, FASTER), (0.85, SLOWER)])
+def test_a_real_difference_is_found(gain: float, outcome: str) -> None:
+    rows = []
+    for seed in range(30):
+        record = throughput_record(
+            [DENSE, PRUNED], gains={"pruned": gain}, noise=0.02, seed=seed, batches=(1, 4, 16, 64)
+        )
+        rows += verdicts(typed(record))
+    assert all(row["ratio"] == pytest.approx(gain, rel=0.1) for row in rows)
+    assert sum(row["outcome"] == outcome for row in rows) > 0.97 * len(rows)
+    assert {row["outcome"] for row in rows} <= {outcome, NO_DIFFERENCE}
+
+
+def test_a_model_that_reaches_its_ideal_needs_no_reasons() -> None:
+    record = throughput_record([DENSE, PRUNED], noise=0.001)
+    lines = headlines(typed(record))
+    assert [line["quantity"] for line in lines] == ["throughput", "prefill", "decode"]
+    assert "the throughput of dense at batch 1 to 64: faster at each" in lines[0]["sentence"]
+    assert all(0.9 < row["share_of_ideal"] < 1.1 for row in verdicts(typed(record)))
+    swapped = throughput_record([PRUNED, DENSE], noise=0.001)  # larger, and so it may be slower
+    assert outcomes(swapped) == {SLOWER} and reasons(swapped) == set()
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ([DENSE, PRUNED], {"odd widths", "many distinct shapes"}),
+        ([DENSE, ALIGNED], {"many distinct shapes"}),
+        ([model("dense", **TINY), model("pruned", 0.6, **TINY)], {"odd widths", "tiny model"}),
+    ],
+)
+def test_reasons_of_a_slower_model(models: list[dict[str, Any]], expected: set[str]) -> None:
+    record = throughput_record(models, gains=SLOW, noise=0.001)
+    assert outcomes(record) == {SLOWER} and reasons(record) == expected
+    sentence = headlines(typed(record))[0]["sentence"]
+    assert "slower than dense at each" in sentence and "ideal" not in sentence
+    twice = throughput_record(models, gains=SLOW, noise=0.001, repetitions=2)
+    assert outcomes(twice) == {UNDECIDED} and reasons(twice) == set()
+    assert "(n=2): repeat at least 3 times" in headlines(typed(twice))[0]["sentence"]
+
+
+def test_odd_widths_are_no_reason_on_a_cpu() -> None:
+    on_gpu = throughput_record([DENSE, PRUNED], gains=SLOW, noise=0.001)
+    on_gpu["settings"]["device"] = "cpu"
+    assert reasons(on_gpu) == {"many distinct shapes"}
+
+
+def test_a_gain_that_grows_with_the_batch_is_launch_bound() -> None:
+    record = throughput_record([DENSE, ALIGNED], noise=0.001, overhead_seconds=4e-3)
+    assert "launch-bound small batches" in reasons(record)
+    noisy = throughput_record([DENSE, ALIGNED], gains={"aligned": 1.0}, noise=0.05)
+    assert "launch-bound small batches" not in reasons(noisy)
+
+
+def test_a_batch_that_did_not_fit_is_left_out_and_named() -> None:
+    document = throughput_record([DENSE, PRUNED], batches=(32, 64))
+    for cell in document["cells"]:
+        if (cell["model"], cell["batch"]) == ("dense", 64):
+            cell["samples"], cell["refused"] = [], "batch 64 takes more than the GPU has"
+        for sample in cell["samples"]:
+            sample["tpot_seconds"] = None  # as if there were but one new token
+    record = typed(document)
+    points = [(row["batch"], row["quantity"]) for row in verdicts(record)]
+    assert points == [(32, "throughput"), (32, "prefill")]
+    line = headlines(record)[0]
+    assert (line["model"], line["outcome"]) == ("dense", "not measured")
+    assert "batch 64 takes more" in line["sentence"]
+
+
+def lines(*cells: dict[str, Any]) -> list[str]:
+    document = records.record("throughput", [model(name) for name in NAMES], cells=list(cells))
+    document["settings"] |= {"prompt_tokens": 2048, "new_tokens": 200}
+    return lines_of(throughput_table(typed(document)))
+
+
+def cell(name: str, batch: int, *seconds: float, joules: float | None = None) -> dict[str, Any]:
+    samples = [
+        {"seconds": s, "ttft_seconds": s / 4, "tpot_seconds": s / 400, "joules": joules}
+        for s in seconds
+    ]
+    tokens = {"prompt_tokens": 2048, "new_tokens": 200}
+    return {"model": name, "engine": "vllm", "batch": batch, **tokens, "samples": samples}
+
+
+def test_medians_with_spread_and_paired_changes() -> None:
+    drawn = lines(cell(NAMES[0], 8, 2.0, 4.0, 8.0), cell(NAMES[1], 8, 1.0, 2.0, 4.0))
+    assert drawn[0].strip() == "Throughput: vllm, 2,048 prompt and 200 new tokens"
+    # 8 x 200 tokens in 4 s; half the range of 800, 400 and 200 tokens/s is 75 % of 400
+    first = row_of(drawn, "llama-2-7b ", "400 ±75%")
+    assert "1,000 " in first and "10.0 " in first and first.count("%") == 1
+    second = row_of(drawn, "800 ±75%")
+    assert "+100%" in second and second.count("-50%") == 2
+    assert not any("J/token" in line for line in drawn)
+
+
+def test_energy_where_it_was_measured_and_batches_that_did_not_fit() -> None:
+    drawn = lines(
+        cell(NAMES[0], 1, 2.0, joules=50.0),
+        cell(NAMES[1], 1, 1.0, joules=20.0),
+        cell(NAMES[0], 64),
+        cell(NAMES[1], 64, 4.0),
+    )
+    assert "0.25" in row_of(drawn, "100", "llama-2-7b ") and "J/token" in drawn[2]
+    batch_64 = drawn.index(row_of(drawn, "batch 64 "))
+    assert "llama-2-7b " in drawn[batch_64 + 1] and "does not fit" in drawn[batch_64 + 1]
+    alone = row_of(drawn, "3,200")
+    assert "%" not in alone, "one repetition has no spread, and nothing to be compared with"
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict", "repetitions"),
+    [(1.0, "within noise", 3), (1.3, UNDECIDED, 2), (1.3, FASTER, 3), (0.8, SLOWER, 3)],
+)
+def test_of_the_ideal_nothing_is_said_in_doubt(gain: float, verdict: str, repetitions: int) -> None:
+    options: dict[str, Any] = {"batches": (8,), "repetitions": repetitions, "noise": 0.001}
+    made = throughput_record([DENSE, PRUNED], gains={"pruned": gain}, **options)
+    row = row_of(lines_of(gain_table(typed(made))), "batch 8")
+    *_, ideal, share, shown = [cell.strip() for cell in row.split("│")[1:-1]]
+    assert ideal and shown == verdict and bool(share) == (verdict == "faster")
