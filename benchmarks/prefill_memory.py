@@ -28,8 +28,9 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from grasp_deploy.bench.memory import MemoryRecord, MemorySettings, bench_memory, predict_prefill
+from grasp_deploy.bench.memory import MemoryRecord, MemorySettings, bench_memory
 from grasp_deploy.bench.memory_show import memory_table
+from grasp_deploy.bench.prefill import predict_prefill
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 
 LLAMA_2_7B = CONFIGS / "llama-2-7b.json"
@@ -58,7 +59,7 @@ def paper_table(
         table.add_row(
             model.name,
             f"{tokens:,}",
-            f"{predict_prefill(model.shape, PAPER_BATCH, tokens).peak_bytes / 2**20:,.1f}",
+            f"{predict_prefill(model, PAPER_BATCH, tokens).peak_bytes / 2**20:,.1f}",
             f"{sizes.peak_bytes / 2**20:,.1f}" if sizes else "-",
             f"{paper:,.1f}" if paper else "-",
         )

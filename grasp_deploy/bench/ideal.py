@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,66 +96,47 @@ def reason_lines(cases: Iterable[Case], shared: dict[str, Any]) -> list[dict[str
     """A headline for each different reason, with the keys that its model's headlines share."""
     sentences: dict[str, str] = {}
     for case in cases:
-        for name, rule in RULES.items():
-            if sentence := rule(case):
-                sentences.setdefault(name, sentence)
+        for name, sentence in _reasons(case):
+            sentences.setdefault(name, sentence)
     return [
         {**shared, "outcome": "likely reason", "reason": name, "sentence": sentence}
         for name, sentence in sentences.items()
     ]
 
 
-def _odd_widths(case: Case) -> str | None:
-    """GPU kernels pad widths that do not fill a tile; on a CPU widths made no difference."""
-    widths = [layer.intermediate_size for layer in case.pruned.layers]
-    odd = sum(width % WIDE_TILE > 0 for width in widths)
-    dense_is_odd = any(layer.intermediate_size % WIDE_TILE for layer in case.dense.layers)
-    if not case.on_gpu or not odd or dense_is_odd:
-        return None
-    return (
-        f"The FFN channels of {odd} of {len(widths)} layers are no multiple of {WIDE_TILE}, and "
-        "matrix kernels are slower at such widths. To try: compress with `--ffn-multiple 128`."
+def _reasons(case: Case) -> Iterator[tuple[str, str]]:
+    dense, pruned, gains = case.dense, case.pruned, case.gain_by_batch
+    layers, gain = len(pruned.layers), gains[case.batch]
+    odd, dense_odd = (
+        sum(layer.intermediate_size % WIDE_TILE > 0 for layer in one.layers)
+        for one in (pruned, dense)
     )
-
-
-def _launch_bound(case: Case) -> str | None:
-    """At small batches a step waits for kernels to start, whatever their size."""
-    gains, gain = case.gain_by_batch, case.gain_by_batch[case.batch]
-    larger = [batch for batch in gains if batch > case.batch]
-    best = max(larger, key=gains.__getitem__, default=case.batch)
-    if gains[best] < max(GROWTH * gain, case.highest_gain):
-        return None
-    return (
-        f"The gain grows with the batch, from {gain:.2f}x at {case.batch} to {gains[best]:.2f}x "
-        f"at {best}: a small batch waits for work to be started rather than done. To try: serve "
-        "larger batches, on a GPU by vLLM with CUDA graphs (without `--enforce-eager`)."
-    )
-
-
-def _many_shapes(case: Case) -> str | None:
-    shapes = case.pruned.distinct_shapes
-    if shapes <= max(MANY_SHAPES, case.dense.distinct_shapes):
-        return None
-    return (
-        f"The {len(case.pruned.layers)} layers have {shapes} distinct shapes, and each costs the "
-        "engine its own kernels, compiled pieces and metadata. To try: compress with larger "
-        "`--ffn-multiple` and `--kv-multiple`."
-    )
-
-
-def _tiny_model(case: Case) -> str | None:
-    if case.dense.weight_bytes >= TINY_WEIGHT_BYTES:
-        return None
-    return (
-        f"Even the first model has only {case.dense.weight_bytes / 2**20:,.1f} MiB of weights, so "
-        "the engine's own work in each step weighs more than what was pruned. To try: measure a "
-        "model of the size that is to be served."
-    )
-
-
-RULES: dict[str, Callable[[Case], str | None]] = {
-    "odd widths": _odd_widths,
-    "launch-bound small batches": _launch_bound,
-    "many distinct shapes": _many_shapes,
-    "tiny model": _tiny_model,
-}
+    if case.on_gpu and odd and not dense_odd:  # on a CPU widths made no difference
+        yield (
+            "odd widths",
+            f"The FFN channels of {odd} of {layers} layers are no multiple of {WIDE_TILE}, and "
+            "matrix kernels are slower at such widths. To try: compress with `--ffn-multiple 128`.",
+        )
+    best = max((batch for batch in gains if batch >= case.batch), key=gains.__getitem__)
+    if gains[best] >= max(GROWTH * gain, case.highest_gain):
+        yield (
+            "launch-bound small batches",
+            f"The gain grows with the batch, from {gain:.2f}x at {case.batch} to "
+            f"{gains[best]:.2f}x at {best}: a small batch waits for work to be started rather than "
+            "done. To try: serve larger batches, on a GPU by vLLM with CUDA graphs (without "
+            "`--enforce-eager`).",
+        )
+    if pruned.distinct_shapes > max(MANY_SHAPES, dense.distinct_shapes):
+        yield (
+            "many distinct shapes",
+            f"The {layers} layers have {pruned.distinct_shapes} distinct shapes, and each costs "
+            "the engine its own kernels, compiled pieces and metadata. To try: compress with "
+            "larger `--ffn-multiple` and `--kv-multiple`.",
+        )
+    if dense.weight_bytes < TINY_WEIGHT_BYTES:
+        yield (
+            "tiny model",
+            f"Even the first model has only {dense.weight_bytes / 2**20:,.1f} MiB of weights, so "
+            "the engine's own work in each step weighs more than what was pruned. To try: measure "
+            "a model of the size that is to be served.",
+        )

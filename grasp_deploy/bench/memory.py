@@ -18,7 +18,6 @@ from grasp_deploy.bench.record import (
     check_positions,
     check_room,
 )
-from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 from grasp_deploy.config.option import (
     BENCH_DTYPE_HELP,
     BENCH_SEED_HELP,
@@ -34,7 +33,6 @@ from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counte
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
 
-FLOAT32_BYTES, INT64_BYTES = 4, 8
 CHILD = "grasp_deploy.bench.engines.memory_child"
 # Resident memory must follow the tensors that are alive. So the C library takes each from the
 # kernel and returns it at once (by default it would keep freed memory), and threads share one heap.
@@ -100,7 +98,8 @@ def bench_memory(
 
     Raises InputError for a device that is not there or too small, ChildError if a child fails.
     """
-    from grasp_deploy.checkpoint.read.loading import resolve_device  # help needs no torch
+    from grasp_deploy.bench.prefill import predict_prefill  # help needs no torch
+    from grasp_deploy.checkpoint.read.loading import resolve_device
 
     device = str(resolve_device(settings.device))
     settings = replace(settings, device=device, random_weights=models[0].random_weights)
@@ -108,7 +107,7 @@ def bench_memory(
     points = [(model, tokens) for model in models for tokens in settings.prompt_tokens]
     for model, tokens in points if device == "cpu" else []:
         check_room(
-            predict_prefill(model.shape, settings.batch, tokens).peak_bytes,
+            predict_prefill(model, settings.batch, tokens).peak_bytes,
             f"{settings.batch} prompts of {tokens} tokens of {model.name} take",
             "ask for fewer or shorter prompts",
         )
@@ -122,6 +121,8 @@ def bench_memory(
 
 def measured_cell(model: BenchModel, prompt_tokens: int, settings: MemorySettings) -> Cell:
     """Predict the prefills of random prompts of this length, and measure them in a child."""
+    from grasp_deploy.bench.prefill import predict_prefill
+
     request = {
         "path": str(model.path),
         "random_weights": model.random_weights,
@@ -138,71 +139,6 @@ def measured_cell(model: BenchModel, prompt_tokens: int, settings: MemorySetting
         round(statistics.median(getattr(sample, f"{name}_bytes") for sample in samples))
         for name in ("weight", "kv", "peak")
     )
-    predicted = predict_prefill(model.shape, settings.batch, prompt_tokens)
+    predicted = predict_prefill(model, settings.batch, prompt_tokens)
     measured = Sizes(weights, kv, peak, peak - weights - kv)
     return Cell(model.name, prompt_tokens, settings.batch, predicted, measured, samples)
-
-
-def predict_prefill(shape: ModelShape, batch: int, prompt_tokens: int) -> Sizes:
-    """Predict one prefill of `batch` prompts through the stock transformers forward.
-
-    The path is the one for serving: KV cache kept, SDPA without a materialised mask, logits of the
-    last position only, no gradients, full attention. All tensors that are alive at the worst moment
-    are counted, to the byte. Not counted: scratch memory inside kernels (a BLAS workspace, the
-    attention kernel's log-sum-exp), and what an allocator rounds up or holds back.
-
-    The peak is the largest of these moments (`w` bytes a value; per token if nothing else is said):
-
-    - in layer i: what `_layer_bytes` says, and the KV cache of the layers up to i;
-    - the head: the last hidden states `d·w`, and the logits `V·w` of each prompt.
-
-    Alive through all layers: the embeddings that came in `d·w`, the token ids 8, and for each
-    position its number 8 and the rotary tables `2·D·w`.
-    """
-    tokens, width = batch * prompt_tokens, shape.bytes_per_parameter
-    hidden = shape.hidden_size * width
-    everywhere = tokens * (hidden + INT64_BYTES)
-    everywhere += prompt_tokens * (INT64_BYTES + 2 * shape.head_dim * width)
-    moments, kv_bytes = [], 0
-    for index, layer in enumerate(shape.layers):
-        kv_bytes += tokens * 2 * layer.num_key_value_heads * shape.head_dim * width
-        layer_input = hidden if index else 0  # the first layer's is the embeddings
-        alive = layer_input + _layer_bytes(shape, layer)
-        moments.append(kv_bytes + everywhere + tokens * alive)
-    head = tokens * (hidden + INT64_BYTES) + batch * shape.vocab_size * width
-    most, weights = max(*moments, kv_bytes + head), shape.weight_bytes
-    return Sizes(weights, kv_bytes, weights + most, most - kv_bytes)
-
-
-def _layer_bytes(shape: ModelShape, layer: LayerShape) -> int:
-    """Bytes per token that a layer makes at its worst moment, beside its input and its KV cache.
-
-    With `h = d·w`, `q = H·D·w`, `k = K·D·w` (a value is as wide) and `f = F·w`:
-
-    - q-norm (Qwen3): the layer's normed input h, q, and what RMSNorm makes of q's H rows; k and v
-      are not there yet;
-    - rotary of q: h, q, three temporaries of q, k and v; these two are not in the cache yet, where
-      they are counted, and so left out here;
-    - rotary of k: the same with the rotated q and three temporaries of k;
-    - RMSNorm after attention: the residual h, and what RMSNorm makes of it;
-    - MLP: the residual h, its input h, and gate, up and their product, `3·f`;
-    - down_proj: the residual h, its input h, the product f, and what it returns, h.
-
-    RMSNorm makes two float32 copies of its input, and a variance and its root for each row. What
-    is never the most, because another of these always takes more, is left out (such as o_proj).
-    """
-    width = shape.bytes_per_parameter
-    heads = layer.num_attention_heads
-    hidden, ffn = shape.hidden_size * width, layer.intermediate_size * width
-    queries = heads * shape.head_dim * width
-    keys = layer.num_key_value_heads * shape.head_dim * width
-    attention = hidden + queries + max(3 * queries, queries + 3 * keys)
-    if shape.family.qk_norm:
-        q_norm = heads * _norm_bytes(shape.head_dim)
-        attention = max(attention, hidden + queries + q_norm - 2 * keys)
-    norm = hidden + _norm_bytes(shape.hidden_size)
-    return max(attention, norm, 2 * hidden + max(3 * ffn, ffn + hidden))
-
-
-def _norm_bytes(row: int) -> int:
-    return 2 * FLOAT32_BYTES * (row + 1)

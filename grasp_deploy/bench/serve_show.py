@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.bench.ideal import Case, reason_lines
 from grasp_deploy.bench.serve import Cell, LoadPoint, ServeRecord
 from grasp_deploy.bench.table import milliseconds, new_table, paired_change, with_spread
 from grasp_deploy.stats.noise import (
-    SLOWER,
     TOO_FEW,
     UNDECIDED,
     Difference,
@@ -90,7 +88,7 @@ def compared(record: ServeRecord) -> dict[tuple[str, LoadPoint], Difference]:
 
 
 def headlines(record: ServeRecord) -> list[dict[str, Any]]:
-    """One sentence for each model over all loads; then likely reasons if it is slower."""
+    """One sentence for each model over all loads."""
     lines, results = [], compared(record)
     for cells in grouped(record.cells, lambda cell: cell.model):
         model, failed = cells[0].model, sum(cell.failed for cell in cells)
@@ -103,7 +101,6 @@ def headlines(record: ServeRecord) -> list[dict[str, Any]]:
             sentence += f"; {_comparison(found, record.baseline, len(cells[0].samples))}"
         outcome = no_claim if failed else common_outcome(outcomes)
         lines.append(record.line(model, outcome=outcome, sentence=f"{sentence}."))
-        lines += reason_lines(_cases(record, model, found), record.line(model))
     return lines
 
 
@@ -114,24 +111,6 @@ def _comparison(found: Mapping[LoadPoint, Difference], baseline: str, repetition
         points = TOO_FEW.format(repetitions)
     loads = f"over {len(found)} loads"
     return f"{ratios} the output tokens per second of {baseline} {loads}: {points}"
-
-
-def _cases(
-    record: ServeRecord, model: str, found: Mapping[LoadPoint, Difference]
-) -> Iterator[Case]:
-    """The cases of a slower model; a batch is as large as the requests at once."""
-    gains = {load.max_concurrency or 0: one.ratio for load, one in found.items()}
-    for load, one in found.items():
-        if one.outcome == SLOWER and one.interval:
-            at_once = load.max_concurrency or 0
-            yield Case(
-                dense=record.footprints[record.baseline],
-                pruned=record.footprints[model],
-                batch=at_once,
-                gain_by_batch={**gains, at_once: one.ratio},
-                highest_gain=one.interval[1],
-                on_gpu="gpu" in record.machine,
-            )
 
 
 def figures(record: ServeRecord) -> Iterator[Drawing]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from msgspec import Struct, convert
 
 from grasp_deploy.bench.engines.request import MODULES, environment_of, load_request
-from grasp_deploy.bench.memory import predict_prefill
 from grasp_deploy.bench.record import (
     Amount,
     BenchCell,
@@ -217,9 +216,11 @@ def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings) ->
     weight_bytes = sum(model.shape.weight_bytes for model in models)
     if settings.engine == "vllm":
         return weight_bytes + len(models) * (settings.kv_memory_bytes or 0)
+    from grasp_deploy.bench.prefill import predict_prefill
+
     batch, beside = max(settings.batches), []
     for model in models:
-        prefill = predict_prefill(model.shape, batch, settings.prompt_tokens)
+        prefill = predict_prefill(model, batch, settings.prompt_tokens)
         later = batch * settings.new_tokens * model.shape.kv_bytes_per_token()
         beside.append(prefill.peak_bytes - prefill.weight_bytes + later)
     return weight_bytes + max(beside)

@@ -28,12 +28,6 @@ def test_rates_against_the_first_model() -> None:
     assert [one.outcome for one in same.values()] == [NO_DIFFERENCE] * 3
 
 
-def test_reasons_of_a_slower_server() -> None:
-    lines = headlines(typed(serve_record([DENSE, PRUNED], gains={"pruned": 0.8})))
-    reasons = {line["reason"] for line in lines if "reason" in line}
-    assert reasons == {"odd widths", "many distinct shapes"}
-
-
 @pytest.mark.parametrize("failing", ["dense", "pruned"])
 def test_failed_requests_are_named_and_nothing_is_compared(failing: str) -> None:
     made = typed(serve_record([DENSE, PRUNED], gains={"pruned": 1.3}, failed={failing: 2}))

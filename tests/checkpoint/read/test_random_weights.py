@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from grasp_deploy.bench.prefill import LiveTensors
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION, random_model
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.errors import InputError
-from tests.bench.live_tensors import LiveTensors
 from tests.tiny import VARIANTS, pruned_config, tiny_config
 
 
