@@ -87,10 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             settings = MemorySettings(lengths, options.batch, repetitions, options.device)
             command = command_of("prefill_memory", arguments)
             record = bench_memory(models, settings, command, on_progress)
-    if record:
-        Console().print(memory_table(record))
-    if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
-        Console().print(paper_table(models, lengths, record))
+        if record:
+            Console().print(memory_table(record))
+        if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
+            Console().print(paper_table(models, lengths, record))
     if record:
         write(options.output, record)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from grasp_deploy.bench.engines.memory_child import kv_bytes, prefill
 from grasp_deploy.bench.memory import Sizes
@@ -27,15 +27,20 @@ from grasp_deploy.evaluate.models import BenchModel
 @cache
 def predict_prefill(model: BenchModel, batch: int, prompt_tokens: int) -> Sizes:
     """Predict one prefill of `batch` prompts: the bytes at the worst moment, weights included."""
-    dtype, weights = getattr(torch, model.shape.dtype), model.shape.weight_bytes
-    with torch.device("meta"):
-        config = class_config(read_config(model.path))
-        built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    built.eval()
+    built, weights = _without_data(model), model.shape.weight_bytes
     with LiveTensors([*built.parameters(), *built.buffers()]) as tensors:
         token_ids = torch.zeros((batch, prompt_tokens), dtype=torch.int64, device="meta")
         kv = kv_bytes(prefill(built, token_ids))
     return Sizes(weights, kv, weights + tensors.peak_bytes, tensors.peak_bytes - kv)
+
+
+@cache
+def _without_data(model: BenchModel) -> PreTrainedModel:
+    config = class_config(read_config(model.path))
+    dtype = getattr(torch, model.shape.dtype)
+    with torch.device("meta"):
+        built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    return built.eval()
 
 
 class LiveTensors(TorchDispatchMode):

@@ -17,6 +17,7 @@ from benchmarks import budgets, prefill_memory, python_docs, reasoning, report
 from benchmarks.common.output import FOLDER
 from benchmarks.mask_stability import stability_of, stability_table
 from benchmarks.study.record import Answers, read_study
+from grasp_deploy.bench.memory import Sizes
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
@@ -79,6 +80,7 @@ def test_prefill_memory(
         seen.extend(models)
 
     monkeypatch.setattr(prefill_memory, "bench_memory", bench)
+    monkeypatch.setattr(prefill_memory, "predict_prefill", lambda *_: Sizes(1, 1, 3, 1))
     prefill_memory.main(["--output", str(tmp_path / "record.json")])
     dense, *kept = (model.shape.kv_bytes_per_token() for model in seen)
     assert kept[0] / dense == pytest.approx(3348 / 4096, abs=0.02)
