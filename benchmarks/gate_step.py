@@ -57,7 +57,7 @@ from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.layout import decoder_layers
 from grasp_deploy.pruning.objective import language_loss
-from grasp_deploy.pruning.projection import Ranking, project
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
 
@@ -165,7 +165,7 @@ def run_rounds(subject: Subject, rounds: int) -> tuple[dict[str, list[float]], T
     """Seconds of the step and of both bounds, in turns, and the learnt `(N,)` scores."""
     device = subject.tokens.device
     blocks = CalibrationBlocks(subject.tokens.flatten(0, 1).cpu(), subject.tokens[0, :0].cpu())
-    schedule = Schedule(blocks, 1, subject.tokens.shape[1], 0.01, seed=0, select="last")
+    schedule = Schedule(blocks, 1, subject.tokens.shape[1], 0.01, seed=0)
     state = LearningState(torch.zeros(subject.budget.units.size, device=device), 0.01)
     steps = learn_scores(subject.model, subject.budget, schedule, state, temperature=1.5)
     seconds: dict[str, list[float]] = {"step": [], "lower_bound": [], "tight_bound": []}
@@ -209,7 +209,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]
         else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     )
     own_projection = [
-        seconds_of(lambda: Ranking.of_scores(scores, subject.budget, 1.5, False).mask, device)
+        seconds_of(lambda: project(torch.sigmoid(scores / 1.5), subject.budget), device)
         for _ in range(options.steps)
     ]
     copied = ("keep", "dtype", "attention", "steps", "batch_size", "sequence_length")

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from benchmarks.baselines.grasprune import learning
 from benchmarks.common.output import (
     check_place,
     command_of,
@@ -31,10 +32,9 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from benchmarks.quality import PAPER
 from benchmarks.study.options import add_study_options, keeps_and_seeds, settings_of
 from grasp_deploy.compression.frozen_model import FrozenModel
-from grasp_deploy.compression.mask import ranking_of
+from grasp_deploy.compression.mask import mask_of
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.scores import gate_steps, initial_scores
@@ -43,13 +43,10 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.training import LearningState
 
-WAYS: dict[str, dict[str, Any]] = {
-    "projected straight-through": PAPER,
-    "Gumbel-TopK": {**PAPER, "method": "gumbel-topk"},
-    "straight-through behind rounds": {"method": "grasp"},
-}
+WAYS = ("projected straight-through", "Gumbel-TopK", "straight-through behind rounds")
 SNAPSHOTS = 32
 # Shares of units whose state is the same in a snapshot and in the next one.
 Survival = Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=2)]
@@ -91,16 +88,23 @@ def _halves(shares: list[float]) -> list[str]:
     return [f"{100 * statistics.fmean(half):.2f}" for half in (shares[:middle], shares[middle:])]
 
 
-def masks_while_learning(job: PreparedRun, work: Path, on_progress: OnProgress) -> list[Tensor]:
+def masks_while_learning(
+    name: str, job: PreparedRun, work: Path, on_progress: OnProgress
+) -> list[Tensor]:
     """`(N,)` masks of the scores alone, without noise, at the start and after even spans."""
     with Workspace.open(work / "run", job, resume=False, overwrite=True) as workspace:
         frozen = FrozenModel(job, workspace, on_progress)
-        state = LearningState(initial_scores(frozen)[0], job.gate_schedule.learning_rate)
-        masks = [ranking_of(frozen, state.values.detach()).mask.cpu()]
-        for step in gate_steps(frozen, state):
+        text = CalibrationText(job.blocks.train, job.config.batch_size, seed=job.config.seed)
+        if name == WAYS[2]:
+            state = LearningState(initial_scores(frozen)[0], job.gate_schedule.learning_rate)
+            steps = gate_steps(frozen, state)
+        else:
+            state, steps = learning(frozen.model, job.budget, text, noisy=name == WAYS[1])
+        masks = [mask_of(frozen, state.values.detach()).cpu()]
+        for step in steps:
             frozen.report("gates", step.step, step.steps)
             if step.step % max(1, step.steps // SNAPSHOTS) == 0:
-                masks.append(ranking_of(frozen, state.values.detach()).mask.cpu())
+                masks.append(mask_of(frozen, state.values.detach()).cpu())
     return masks
 
 
@@ -124,9 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = {**settings_of(options, folder), "keep": keep, "seed": seed}
         record = new_record("mask-stability", command_of("mask_stability", arguments), settings)
         rows = []
-        for name, way in WAYS.items():
-            job = prepare(CompressConfig(**{**settings, **way}))
-            masks = masks_while_learning(job, folder, on_progress)
+        job = prepare(CompressConfig(**settings))
+        for name in WAYS:
+            masks = masks_while_learning(name, job, folder, on_progress)
             kv = job.budget.units.is_kv
             rows.append(Row(name, survival(masks, ~kv), survival(masks, kv)))
             write(options.output, {**record, "rows": to_builtins(rows)})

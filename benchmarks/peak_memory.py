@@ -74,7 +74,7 @@ class _EnoughError(Exception):
 
 def gate_steps(model: nn.Module, budget: Budget, blocks: CalibrationBlocks) -> None:
     """Held-out loss and two steps of gates, then of scales: the second has the moments."""
-    schedule = Schedule(blocks, 1, DEFAULTS.batch_size, DEFAULTS.learning_rate, 0, "best")
+    schedule = Schedule(blocks, 1, DEFAULTS.batch_size, DEFAULTS.learning_rate, 0)
     start = torch.zeros(budget.units.size, device=budget.costs.device)
     state = LearningState(start, DEFAULTS.learning_rate)
     temperature = DEFAULTS.temperature

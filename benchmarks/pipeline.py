@@ -1,8 +1,7 @@
 """Seconds and memory of each stage of a compression at a true shape.
 
-Random weights and random tokens: time and memory do not depend on them. One criterion, the gates by
-the text and by distillation, the closed-form compensation, the scales, and the cut in rounds; one
-epoch of each, from which the time of the paper's schedule follows.
+Random weights and random tokens: time and memory do not depend on them. One round, the
+paper's gates, the closed-form compensation, the scales, and the cut in rounds.
 
     python -m benchmarks.pipeline --config benchmarks/configs/qwen3-0.6b.json --device cuda
 """
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel
 
+from benchmarks.baselines.grasprune import EPOCHS
 from benchmarks.common.models import MODEL
 from benchmarks.common.output import (
     CONFIGS,
@@ -49,7 +49,7 @@ from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 
-GATE_BLOCKS = 4 * 512  # the paper's schedule: four epochs of 512 sequences
+GATE_BLOCKS = EPOCHS * 512  # the paper's schedule: four epochs of 512 sequences
 SCALE_BLOCKS = 512
 DEFAULTS = CompressConfig("model", keep=0.5)
 CRITERION_BLOCKS = DEFAULTS.sequences_of("criterion")
@@ -66,7 +66,6 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
         sequences=options.sequences,
         sequence_length=options.sequence_length,
         batch_size=options.batch_size,
-        select="last",
         device=options.device,
         **changes,
     )
@@ -112,20 +111,18 @@ def stage_rows(
 ) -> Iterator[dict[str, Any]]:
     """A row for each stage: its seconds and peak memory, and the time at the paper's schedule."""
     masks: dict[str, torch.Tensor] = {}
-    rounds = {"method": "progressive"}
-    gates = {"method": "grasp", "start": "equal", "gate_sequences": options.sequences}
-    text, dense = ({**gates, "objective": name} for name in ("text", "distillation"))
+    rounds: dict[str, Any] = {"method": "progressive"}
+    gates = {"method": "benchmarks.baselines.grasprune:paper"}
     for name, changes, stage, blocks_at_schedule in (
-        ("criterion", {"method": "obs"}, mask_chosen, CRITERION_BLOCKS),
-        ("gates, text", text, mask_chosen, GATE_BLOCKS),
-        ("gates, distillation", dense, mask_chosen, GATE_BLOCKS),
+        ("one round", {**rounds, "rounds": 1}, mask_chosen, CRITERION_BLOCKS),
+        ("gates", gates, mask_chosen, GATE_BLOCKS),
         (
             "compensation",
             rounds,
-            lambda frozen: refit(frozen, masks["criterion"]),
+            lambda frozen: refit(frozen, masks["one round"]),
             COMPENSATION_BLOCKS,
         ),
-        ("scales", rounds, lambda frozen: learn_scales(frozen, masks["criterion"]), SCALE_BLOCKS),
+        ("scales", rounds, lambda frozen: learn_scales(frozen, masks["one round"]), SCALE_BLOCKS),
         ("rounds", rounds, mask_chosen, CRITERION_BLOCKS),
     ):
         job = random_job(options, **changes)
@@ -133,9 +130,10 @@ def stage_rows(
         with Workspace.open(folder, job, resume=False, overwrite=False) as workspace:
             frozen = FrozenModel(job, workspace, on_progress, model)
             result, seconds, peak = measured(job.device, partial(stage, frozen))
-        if name == "criterion":
+        if name == "one round":
             masks[name] = result
-        blocks = min(blocks_at_schedule, len(job.blocks.train))
+        epochs = EPOCHS if name == "gates" else 1
+        blocks = min(blocks_at_schedule, epochs * len(job.blocks.train))
         yield {
             "stage": name,
             "blocks": blocks,

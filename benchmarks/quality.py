@@ -37,61 +37,40 @@ from benchmarks.study.record import new_study
 from benchmarks.study.rows import by_key, check_title, earlier_rows, key_of, rows_of_others
 from benchmarks.study.tables import accuracy_tables, quality_tables
 from benchmarks.study.tasks import add_task_options, recorded, task_settings_of
-from grasp_deploy.config.compress_options import CRITERIA
 from grasp_deploy.errors import InputError
 from grasp_deploy.healing.heal import check_installed
 
+BASELINES = "benchmarks.baselines"
 # The paper's own recipe: equal scores, the last mask, no least squares.
 PAPER: dict[str, Any] = {
-    "method": "grasp",
-    "start": "equal",
-    "select": "last",
-    "learning_rate_schedule": "constant",
-    "epochs": 4,
-    "gate_sequences": 512,
+    "method": f"{BASELINES}.grasprune:paper",
     "compensation": False,
     "norm_scales": False,
 }
-GATES: dict[str, Any] = {"method": "grasp", "gate_sequences": 512}
 SMOKE_VARIANTS = 3
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
+ONE_SHOT = (
+    *("random", "magnitude", "taylor-vector", "taylor-element", "taylor-gate"),
+    *("flap", "wanda-structured", "obs"),
+)
+
+
+def baseline(module: str, name: str, **options: Any) -> dict[str, Any]:
+    """The options of a baseline by the name of its variant."""
+    return {"method": f"{BASELINES}.{module}:{name.replace('-', '_')}", **options}
+
 
 STUDIES: dict[str, list[Variant]] = {
     "methods": [
         Variant("default"),
         Variant("rounds alone", {"method": "progressive"}),
         Variant("paper", PAPER),
-        Variant("gumbel-topk", {**PAPER, "method": "gumbel-topk"}),
-        *(Variant(name, {"method": name, **MASK_ALONE}) for name in CRITERIA),
+        Variant("gumbel-topk", PAPER | baseline("grasprune", "gumbel-topk")),
+        *(Variant(name, baseline("one_shot", name, **MASK_ALONE)) for name in ONE_SHOT),
         *(
-            Variant(f"{name}, compensated", {"method": name, "scale_epochs": 0})
+            Variant(f"{name}, compensated", baseline("one_shot", name, scale_epochs=0))
             for name in ("taylor-element", "flap", "wanda-structured", "obs")
         ),
-    ],
-    "additions": [
-        Variant("default"),
-        *(Variant(f"{count} rounds", {"rounds": count}) for count in (1, 3, 10)),
-        *(
-            Variant(f"rounds by {name}", {"round_criterion": name})
-            for name in ("taylor-element", "flap", "wanda-structured")
-        ),
-        Variant("rounds alone", {"method": "progressive"}),
-        *(Variant(f"gates from {start}", {**GATES, "start": start}) for start in ("equal", "obs")),
-        *(
-            Variant(name, {**GATES, "start": "equal", **options})
-            for name, options in (
-                ("gates, four epochs", {"epochs": 4}),
-                ("gates, constant rate", {"learning_rate_schedule": "constant"}),
-                ("gates, last mask", {"select": "last"}),
-                ("gates, distilled", {"objective": "distillation"}),
-                ("gates on keys and values", {"gate_site": "keys-values"}),
-                ("gates, averaged", {"select": "average", "learning_rate_schedule": "constant"}),
-                ("gates, batches of 4", {"batch_size": 4, "epochs": 4, "scale_epochs": 4}),
-            )
-        ),
-        Variant("no compensation", {"compensation": False}),
-        Variant("no scales", {"scale_epochs": 0}),
-        Variant("mask alone", MASK_ALONE),
     ],
     "stages": [  # one switched off, or turned, at a time
         Variant("default"),
@@ -104,14 +83,12 @@ STUDIES: dict[str, list[Variant]] = {
         Variant("a tenth of the ridge", {"ridge": 1.6}),
         Variant("ten times the ridge", {"ridge": 160.0}),
         Variant("no refit", {"compensation": False}),
-        Variant("rounds by taylor-element", {"round_criterion": "taylor-element"}),
         Variant("eight rounds", {"rounds": 8}),
         Variant("128 channels at once", {"ffn_multiple": 128}),
     ],
     "ranking": [
-        Variant(f"{ranking}{', paper' if options else ''}", {"ranking": ranking, **options})
-        for options in (PAPER, {})
-        for ranking in ("score", "score-per-cost")
+        Variant("score, paper", PAPER),
+        Variant("score-per-cost, paper", PAPER | baseline("grasprune", "paper-per-cost")),
     ],
     "own": [
         Variant("the text alone, scales of units alone", {"norm_scales": False}),
@@ -121,10 +98,8 @@ STUDIES: dict[str, list[Variant]] = {
     ],
     "tokens": [
         Variant("the text and own text", own="half"),
-        Variant("4 x, for scales", own="half", text=4),
-        Variant("16 x, for scales", own="half", text=16),
-        Variant("4 x, for all stages", own="half", text=4, stages="all"),
-        Variant("16 x, for all stages", own="half", text=16, stages="all"),
+        Variant("4 x, for all stages", own="half", text=4),
+        Variant("16 x, for all stages", own="half", text=16),
     ],
     "scales": [
         Variant("paper with scales", PAPER),
@@ -137,11 +112,13 @@ STUDIES: dict[str, list[Variant]] = {
     ],
     "healing": [Variant("default"), Variant("default, healed", healing={"minutes": 10.0})],
     "allocation": [
-        Variant(
-            f"{method}, {allocation}", {"method": method, "allocation": allocation, **MASK_ALONE}
-        )
+        Variant(f"{method}, {allocation}", baseline(module, f"{method}{ending}", **MASK_ALONE))
         for method in ("taylor-element", "wanda-structured", "flap", "magnitude")
-        for allocation in ("global", "layerwise", "owl")
+        for allocation, module, ending in (
+            ("global", "one_shot", ""),
+            ("layerwise", "shares", "-layerwise"),
+            ("owl", "shares", "-owl"),
+        )
     ],
 }
 

@@ -58,8 +58,6 @@ OPTIONS: dict[str, Any] = {
     "rounds": 1,
     "sequences": 4,
     "sequence_length": 256,
-    "criterion_sequences": 2,
-    "compensation_sequences": 2,
     "dtype": "bfloat16",
     "device": "cpu",
 }

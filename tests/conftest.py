@@ -122,7 +122,6 @@ def short_config(demo_text: tuple[Path, Path]) -> CompressConfig:
         sequences=16,
         sequence_length=128,
         rounds=2,
-        epochs=1,
         scale_epochs=1,
         batch_size=4,
     )

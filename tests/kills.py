@@ -30,8 +30,8 @@ from tests.tiny import save_tiny
 PRINTABLE = slice(32, 127)  # bytes
 STATED = ("manifest.json", "plan.grasp", "metrics.jsonl")  # with seconds, or hashes of those
 SEQUENCES = "sequences 64 --sequence-length 32 --device cpu"
-STUDIES = "rounds=3 criterion-sequences=24 compensation-sequences=48 epochs=1"
-LEARNING = " ".join(f"--set {study}" for study in f"{STUDIES} scale-epochs=1".split())
+STUDIES = "rounds=3 scale-epochs=1"
+LEARNING = " ".join(f"--set {study}" for study in STUDIES.split())
 COMPRESS = (
     f"compress {{at}}/model {LEARNING} --calibration {{at}}/text.txt --calibration-{SEQUENCES}"
 )

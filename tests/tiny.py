@@ -35,6 +35,7 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 # Arguments of `tiny_model` for the equivalence tests.
+RANDOM, MAGNITUDE = (f"benchmarks.baselines.one_shot:{name}" for name in ("random", "magnitude"))
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama"},
     "llama-mha": {"family": "llama", "num_key_value_heads": 4},

@@ -22,7 +22,6 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.budget_options import unit_costs
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import OWN, CompressConfig
-from grasp_deploy.config.compress_options import STAGE_PARTS
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.settings import TaskSettings
@@ -46,12 +45,11 @@ class Variant:
     # Share of own text, in place of the study's. Of as many sequences again, as by default.
     own: Literal["none", "half", "all"] = "none"
     text: int = 1  # times as many sequences as the study's
-    stages: Literal["scales", "all"] = "scales"  # that see the more of them
 
     def in_brief(self) -> Variant:
         """The variant in seconds, as far as the study's settings do not shorten it."""
         brief = self if self.healing is None else replace(self, healing=BRIEF_HEALING)
-        return replace(brief, text=min(2, self.text), stages="scales")
+        return replace(brief, text=min(2, self.text))
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """The config of the study's settings with this variant's options."""
@@ -63,9 +61,6 @@ class Variant:
         elif self.own == "all":
             settings |= {"calibration": [OWN], "calibration_split": None}
         if self.text > 1:
-            if self.stages == "scales":
-                before = CompressConfig(**{**settings, "keep": keep})
-                settings |= {f"{s}_sequences": before.sequences_of(s) for s in STAGE_PARTS}
             settings |= {"sequences": self.text * settings["sequences"]}
         return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
 
@@ -74,7 +69,7 @@ class Variant:
         healing = {} if self.healing is None else {"healing": self.healing}
         own: dict[str, Any] = {} if self.own == "none" else {"own": self.own}
         if self.text > 1:
-            own |= {"text": self.text, "stages": self.stages}
+            own |= {"text": self.text, "stages": "all"}
         return {**recorded_options(self.config(settings, 1.0, 0)), **healing, **own}
 
 
@@ -163,7 +158,8 @@ class Bench:
         units = UnitTable.of_layers(plan.dense_layers)
         ffn_share, kv_share = units.kept_shares(plan.mask)
         budget = plan.provenance["budget"]
-        scores = mean_scores(plan, units.is_kv) if config.allocation == "global" else (None, None)
+        one_ranking = ".shares:" not in config.method
+        scores = mean_scores(plan, units.is_kv) if one_ranking else (None, None)
         ffn_cost, kv_cost = cost_shares(plan, unit_costs(config, self.shape, units), units.is_kv)
         return Row(
             variant=variant,
@@ -204,7 +200,7 @@ def cost_shares(plan: Plan, costs: torch.Tensor, is_kv: torch.Tensor) -> tuple[f
 def mean_scores(plan: Plan, is_kv: torch.Tensor) -> tuple[float | None, float | None]:
     """Mean scores of the kept FFN channels and KV groups in the method's own unit.
 
-    Comparable only if one ranking spans all layers: other allocations turn scores into ranks.
+    Comparable only if one ranking spans all layers: shares of layers turn scores into ranks.
     """
     return _mean(plan.scores[plan.mask & ~is_kv]), _mean(plan.scores[plan.mask & is_kv])
 

@@ -104,12 +104,8 @@ class Options(Struct):
 
     model: Name
     method: str
-    start: str
     rounds: Count
-    round_criterion: str
     targets: str
-    allocation: str
-    select: str
     compensation: bool
     scale_epochs: Count
     base_model_id: HubId | None = None

@@ -76,7 +76,7 @@ def _assigned_texts(assignments: Iterable[str]) -> dict[str, str]:
         name, equals, value = assignment.partition("=")
         name = name.strip().replace("-", "_")
         if not equals:
-            raise InputError(f"--set {assignment} has no value: write it like --set epochs=4")
+            raise InputError(f"--set {assignment} has no value: write it like --set rounds=3")
         if name not in STUDY_FIELDS:
             raise InputError(f"--set {assignment}: {_advice(name)}")
         is_bool = isinstance(STUDY_FIELDS[name].default, bool)

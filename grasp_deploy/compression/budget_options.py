@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from contextlib import chdir, redirect_stdout, suppress
 from fractions import Fraction
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,6 +15,7 @@ from grasp_deploy.checkpoint.deployment import (
     deployment_memory,
 )
 from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.compression.own_function import own_values
 from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
@@ -208,41 +205,9 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
 
 
 def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
-    """`(N,)` costs of the user's own `function(units, shape)`, imported from the working folder."""
-    module_name, _, function_name = reference.partition(":")
-    failure, folder = "cannot be imported:", str(Path.cwd())
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    sys.path.insert(0, folder)
-    try:
-        # Stdout is reserved for results. What the user's code sets is put back.
-        with chdir(folder), redirect_stdout(sys.stderr), torch.enable_grad():
-            function = getattr(importlib.import_module(module_name), function_name)
-            failure = "failed with"
-            costs = torch.as_tensor(function(units, shape), dtype=torch.float64).detach()
-            costs = costs.to_dense().cpu()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever the user's code raises
-        try:
-            text = str(error)
-        except Exception:
-            text = "its text cannot be had"
-        raise InputError(
-            f"--cost {reference} {failure} {type(error).__name__}: {text}; give "
-            "package.module:function, importable from here, which is called as "
-            "function(units, shape) and returns one number per unit"
-        ) from None
-    finally:
-        with suppress(ValueError):  # the user's code may have removed it
-            sys.path.remove(folder)
-        torch.set_default_dtype(dtype)
-        if torch.get_default_device() != device:
-            torch.set_default_device(device)
-    if tuple(costs.shape) != (units.size,):
-        raise InputError(
-            f"--cost {reference} returned shape {tuple(costs.shape)}: one number for each of the "
-            f"{units.size} units is needed, shape ({units.size},)"
-        )
+    """`(N,)` costs of the user's own `function(units, shape)`."""
+    option = f"--cost {reference}"
+    costs = own_values(option, "function(units, shape)", units.size, units, shape)
     # What is not a number fails all comparisons. Smaller costs would be rounded away in the sum.
     largest = float(torch.where(costs <= LARGEST_COST, costs, 0.0).max())
     smallest = max(1 / LARGEST_COST, largest / LARGEST_RANGE)
@@ -250,7 +215,7 @@ def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:
     if wrong.any():
         unit = int(wrong.nonzero()[0])
         raise InputError(
-            f"--cost {reference} returned {float(costs[unit])} for unit {unit}: costs are 0, or "
+            f"{option} returned {float(costs[unit])} for unit {unit}: costs are 0, or "
             f"from {smallest:g} (the largest / {LARGEST_RANGE:g}) to {LARGEST_COST:g}"
         )
     return costs

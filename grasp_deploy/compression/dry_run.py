@@ -16,7 +16,7 @@ from grasp_deploy.checkpoint.read.loading import check_length, class_config, res
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.memory import Way, passes_of, sequences_of, summed_of
-from grasp_deploy.compression.prepare import check_sequences, divides_weights
+from grasp_deploy.compression.prepare import check_own_text
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
@@ -79,7 +79,7 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
     refuse_quantised(shape)
     check_length(config.sequence_length, limits_of(stated))
     n = sequences_of(config)
-    check_sequences(config, n.own, n.train)
+    check_own_text(config, n.own)
     asked = parse_bytes(device_memory, "--device-memory") if device_memory else None
     has_none = asked is not None and not torch.cuda.is_available()
     device = resolve_device("cpu" if has_none else config.device)
@@ -97,9 +97,9 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
 def ways_of(one: Way, most: int) -> tuple[Way, ...]:
     """One process, on a GPU also with weights that wait on the CPU, then several, `most` at most.
 
-    One alone for options that divide no weights.
+    One alone for a method of the user's, which reads whole weights.
     """
-    if not divides_weights(one.config):
+    if not one.config.cuts_in_rounds:
         return (one,)
     waiting = (replace(one, offload=True),) if one.on_gpu else ()
     return (one, *waiting, *(replace(one, processes=n) for n in PROCESSES if n <= most))

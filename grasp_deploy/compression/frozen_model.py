@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.own_text import STAGE as OWN_TEXT
 from grasp_deploy.compression.own_text import with_own_text
-from grasp_deploy.compression.prepare import PreparedRun, divides_weights
+from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import COLUMNS, StageResult, Workspace
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.files.progress import OnProgress
@@ -124,15 +124,6 @@ class FrozenModel:
                 norms.assign(norm_scales.flatten())
             yield
 
-    @torch.no_grad()
-    def dense_logits(self, ids: Tensor) -> Tensor:
-        """`(B, T, V)` logits of the dense model, whatever columns are refitted at present.
-
-        No gate may be closed.
-        """
-        with self.outputs.dense() if self.run.config.compensation else nullcontext():
-            return self.model(input_ids=ids, use_cache=False).logits
-
     def heldout_loss(
         self,
         gates: Tensor | None = None,
@@ -207,7 +198,7 @@ class FrozenModel:
             self.on_progress(record["metrics"][-1])
         self.workspace.save(stage, state.tensors(), record)
         self.records[stage] = record
-        return state.chosen(schedule.select)
+        return state.chosen
 
     def once(self, stage: str, compute: Callable[[], StageResult]) -> StageResult:
         """A stage's result, computed, timed and saved unless it was before."""
@@ -277,7 +268,7 @@ def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
 
 def may_offload(run: PreparedRun) -> bool:
     """True if weights are on a GPU, and may wait in the CPU's memory instead."""
-    return run.device.type == "cuda" and divides_weights(run.config) and world() == 1
+    return run.device.type == "cuda" and run.config.cuts_in_rounds and world() == 1
 
 
 def _refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
@@ -304,15 +295,14 @@ def explained_failures(run: PreparedRun) -> Iterator[None]:
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(
             f"the least squares of a layer cannot be solved ({first_line(error)}): use more "
-            "text (--calibration-sequences), other text, or --method taylor-element --set "
-            "compensation=no"
+            "text (--calibration-sequences), other text, or --set compensation=no"
         ) from None
     except (MemoryError, RuntimeError) as error:
         attention = run.config.attention
         if is_out_of_memory(error):
             raise InputError(
                 f"{run.device} is out of memory ({first_line(error)}): try a shorter "
-                "--sequence-length, --gradient-checkpointing, --set compensation-sequences=64, or "
+                "--sequence-length, --gradient-checkpointing, fewer --calibration-sequences, or "
                 "--dtype bfloat16"
             ) from None
         if attention == "sdpa":

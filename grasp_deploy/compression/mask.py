@@ -13,15 +13,18 @@ from torch import Tensor
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.resume import StageResult
 from grasp_deploy.pruning import training
-from grasp_deploy.pruning.projection import Ranking
+from grasp_deploy.pruning.projection import project
 
 
-def ranking_of(frozen: FrozenModel, scores: Tensor) -> Ranking:
-    """Ranking of `(N,)` scores, with the mask that they keep under the budget."""
+def mask_of(frozen: FrozenModel, scores: Tensor) -> Tensor:
+    """The `(N,)` mask that scores keep under the budget.
+
+    Learnt ones rank by keep probability; others have any size, and a sigmoid would saturate.
+    """
     run = frozen.run
-    if not run.config.learns:  # a criterion's scores have any size: a sigmoid would saturate
-        return Ranking(scores, run.budget)
-    return Ranking.of_scores(scores, run.budget, run.config.temperature, run.ranks_per_cost)
+    if run.config.learns:
+        scores = torch.sigmoid(scores / run.config.temperature)
+    return project(scores, run.budget)
 
 
 def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> Tensor:
@@ -31,7 +34,7 @@ def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> T
     """
     if reached is not None and not frozen.run.config.learns:
         return reached
-    mask = ranking_of(frozen, scores).mask
+    mask = mask_of(frozen, scores)
     return mask if frozen.before is None else mask & frozen.before.mask
 
 
@@ -73,14 +76,7 @@ def learn_scales(frozen: FrozenModel, mask: Tensor) -> tuple[Tensor, Tensor | No
         "scales",
         start,
         schedule,
-        lambda state: training.learn_scales(
-            frozen.model,
-            run.budget.units,
-            mask,
-            schedule,
-            state,
-            frozen.dense_logits if config.objective == "distillation" else None,
-        ),
+        lambda state: training.learn_scales(frozen.model, run.budget.units, mask, schedule, state),
     )
     return values[: len(mask)], values[len(mask) :].view(norms) if hidden else None
 

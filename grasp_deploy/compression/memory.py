@@ -52,10 +52,10 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     """
     n, refits = sequences_of(config), config.compensation
     rounds = config.rounds if config.cuts_in_rounds else 1
-    gates = config.epochs * min(n.train, config.sequences_of("gate")) if config.learns else 0
+    gates = min(n.train, config.sequences_of("gate")) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
-    scored = 3 * n.scored * rounds * (config.first_scores != "equal")
+    scored = 3 * n.scored * rounds
     found = {
         "own-text": n.own,
         "rounds" if config.cuts_in_rounds else "criterion": scored * (1 + refits),

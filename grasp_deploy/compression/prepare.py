@@ -22,15 +22,16 @@ from grasp_deploy.checkpoint.read.source import ModelSource, file_state, resolve
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.own_function import METHOD_CALL, own_function
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_options import METHODS
 from grasp_deploy.config.option import assigned
 from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.criteria.criterion import ADDITIVE
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.ranks import by_lead, from_all, from_lead, is_joined, rank, world
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
@@ -133,7 +134,7 @@ class PreparedRun:
 
     @property
     def criterion_sequences(self) -> Tensor:
-        """`(n, T)` ids that criteria read."""
+        """`(n, T)` ids that a round reads."""
         return self.blocks.train[: self.config.sequences_of("criterion")]
 
     @property
@@ -141,14 +142,6 @@ class PreparedRun:
         """`(n, T)` ids that the last refit reads; in a walk half of them for each budget."""
         count = self.config.sequences_of("compensation")
         return self.blocks.train[: math.ceil(count / 2) if self.config.walks else count]
-
-    @property
-    def ranks_per_cost(self) -> bool:
-        """True if units are ranked by score per cost, False by score."""
-        config = self.config
-        if config.ranking == "auto":
-            return config.method in (*ADDITIVE, "progressive")
-        return config.ranking == "score-per-cost"
 
     @property
     def scale_schedule(self) -> Schedule:
@@ -162,16 +155,14 @@ class PreparedRun:
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             seed=config.seed,
-            select=config.select,
-            cosine=config.learning_rate_schedule == "cosine",
         )
 
     @property
     def gate_schedule(self) -> Schedule:
-        """The steps of learning gates, over the first of the sequences to learn from."""
+        """The steps of learning gates, once over the first of the sequences to learn from."""
         config = self.config
         blocks = replace(self.blocks, train=self.blocks.train[: config.sequences_of("gate")])
-        return replace(self.scale_schedule, blocks=blocks, epochs=config.epochs)
+        return replace(self.scale_schedule, blocks=blocks, epochs=1)
 
 
 def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
@@ -190,6 +181,8 @@ def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
         check_context(config.context, positions, config.model)
     dtype = from_lead(wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
+    if not config.cuts_in_rounds:
+        _check_method(config)
     tokenizer = load_tokenizer(source.directory)
     shape = config.sequence_length, config.sequences
     saved = by_lead(lambda: resumed and Workspace.saved_text(resumed, config))
@@ -211,36 +204,29 @@ def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
         hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
         tokenizer.eos_token_id,
     )
-    check_sequences(config, len(text.beginnings), len(run.blocks.train))
+    check_own_text(config, len(text.beginnings))
     _check_ranks(run)
     return run
 
 
-def check_sequences(config: CompressConfig, own: int, most: int) -> None:
-    """InputError for options that need more own text, or more to learn from."""
+def _check_method(config: CompressConfig) -> None:
+    """InputError for a method of the user's that cannot be imported, or has several processes."""
+    option = assigned(config, "method")
+    if is_joined():
+        raise InputError(
+            f"{option} is called with whole weights, which several processes divide: choose "
+            f"{' or '.join(METHODS)}, or start without torchrun"
+        )
+    own_function(option, METHOD_CALL)
+
+
+def check_own_text(config: CompressConfig, own: int) -> None:
+    """InputError for options of own text where there is none."""
     if not own and config.own_temperature != CompressConfig.own_temperature:
         raise InputError(
             f"{assigned(config, 'own_temperature')} has no effect without the model's own text: "
             "drop it, or drop --calibration self=0"
         )
-    for name in ("criterion_sequences", "compensation_sequences"):  # many of gates mean all of them
-        asked = getattr(config, name)
-        if asked is not None and asked > most:
-            raise InputError(
-                f"{assigned(config, name)} is more than the {most} sequences to learn from: give "
-                f"at most {most}, or more --calibration-sequences"
-            )
-
-
-def reads_whole_weights(config: CompressConfig) -> bool:
-    """True for a criterion that divided weights do not suffice."""
-    scored_by = config.round_criterion if config.cuts_in_rounds else config.first_scores
-    return scored_by not in ("obs", "equal", "random")
-
-
-def divides_weights(config: CompressConfig) -> bool:
-    """True if weights may be divided among processes, or wait in the CPU's memory."""
-    return not reads_whole_weights(config) and config.objective == "text"
 
 
 def _hashes_on_ranks(directory: Path) -> dict[str, str]:
@@ -266,20 +252,6 @@ def _check_ranks(run: PreparedRun) -> None:
                 f"process {number} has not the same {changed[-1]} as process 0: give every machine "
                 "the same files and packages"
             )
-    config = run.config
-    if reads_whole_weights(config):
-        name = (
-            "round_criterion" if config.cuts_in_rounds else "start" if config.learns else "method"
-        )
-        raise InputError(
-            f"{assigned(config, name)} reads whole weights, which several processes divide: drop "
-            "it, or start without torchrun"
-        )
-    if config.objective == "distillation":
-        raise InputError(
-            f"{assigned(config, 'objective')} needs two models at once: drop it, or start without "
-            "torchrun"
-        )
     fewest = min(len(run.criterion_sequences), len(run.compensation_sequences))
     if fewest < world():
         raise InputError(

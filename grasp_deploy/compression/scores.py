@@ -1,6 +1,6 @@
-"""Scores of all units: of a criterion, of pruning in rounds, or equal; then learnt from there.
+"""Scores of all units: of pruning in rounds, or of the user's own method; then learnt from there.
 
-Initial scores decide the mask by themselves, or are what gates are learnt from.
+First scores decide the mask by themselves, or are what gates are learnt from.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.own_function import METHOD_CALL, own_values
 from grasp_deploy.compression.resume import StageResult
-from grasp_deploy.pruning.allocation import allocate, by_rank, per_cost
+from grasp_deploy.config.option import assigned
+from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch
-from grasp_deploy.pruning.criteria.criterion import ADDITIVE, criterion_scores
-from grasp_deploy.pruning.criteria.moments import outlier_ratios
-from grasp_deploy.pruning.progressive import below_all, cut_round
+from grasp_deploy.pruning.criteria.obs import obs_scores
+from grasp_deploy.pruning.progressive import below_all, by_rank, cut_round, per_cost
 from grasp_deploy.pruning.training import LearningState, StepRecord, learn_scores
 
 # In a walk, of the prunable cost: a round removes as much as one of a single run to keep 0.4.
@@ -28,27 +29,30 @@ REMOVED_IN_ALL_ROUNDS = 0.6
 
 def initial_scores(frozen: FrozenModel) -> tuple[Tensor, Tensor | None]:
     """`(N,)` scores as the config asks for, and the `(N,)` mask that rounds reached by them."""
-    run, config = frozen.run, frozen.run.config
-    if config.first_scores == "equal":
-        return torch.zeros(run.budget.units.size, device=run.device), None
-    if config.cuts_in_rounds:
-        made = _in_rounds(frozen)
-    else:
-        made, _ = frozen.once("start", partial(_one_shot, frozen))
-    scores, mask = made["scores"], made.get("mask")
-    # Learning needs scores of a fixed range, whatever the criterion's unit.
-    return (by_rank(scores, run.budget) if config.learns else scores), mask
+    config = frozen.run.config
+    if not config.cuts_in_rounds:
+        return frozen.once("start", partial(_own_scores, frozen))[0]["scores"], None
+    made = _in_rounds(frozen)
+    scores, mask = made["scores"], made["mask"]
+    # Learning needs scores of a fixed range, whatever the size of the losses.
+    return (by_rank(scores, frozen.run.budget) if config.learns else scores), mask
 
 
-def _one_shot(frozen: FrozenModel) -> StageResult:
+def _own_scores(frozen: FrozenModel) -> StageResult:
+    """Scores of the user's `function(model, budget, text)`; InputError for what is no number."""
     run, config = frozen.run, frozen.run.config
+    option, size = assigned(config, "method"), run.budget.units.size
     on_batch = partial(frozen.report, "criterion")
-    scores = _criterion_scores(frozen, config.first_scores, on_batch)
-    ratios = None
-    if config.allocation == "owl":
-        text = CalibrationText(run.criterion_sequences, config.batch_size)
-        ratios = outlier_ratios(frozen.model, text)
-    return {"scores": allocate(config.allocation, scores, run.budget, ratios)}, {}
+    text = CalibrationText(run.blocks.train, config.batch_size, on_batch, config.seed)
+    scores = own_values(option, METHOD_CALL, size, frozen.model, run.budget, text)
+    wrong = ~scores.float().isfinite()  # as the plan holds them
+    if bool(wrong.any()):
+        unit = int(wrong.nonzero()[0])
+        raise InputError(
+            f"{option} returned {float(scores[unit])} for unit {unit}: scores are finite numbers "
+            "of float32, higher for units to keep"
+        )
+    return {"scores": scores.to(run.device)}, {}
 
 
 def _in_rounds(frozen: FrozenModel) -> dict[str, Tensor]:
@@ -91,11 +95,7 @@ def _one_round(frozen: FrozenModel, mask: Tensor, number: int, rounds: int) -> d
         frozen.report("rounds", (number - 1) * steps + step, rounds * steps)
 
     with frozen.gated(mask.float()):
-        scores = _criterion_scores(
-            frozen,
-            config.round_criterion,
-            lambda batch, batches: report(len(sequences) * batch // batches),
-        )
+        scores = _losses(frozen, lambda batch, batches: report(len(sequences) * batch // batches))
     start_cost = None if frozen.before is None else frozen.before.limit
     scores, mask = cut_round(frozen.run.budget, mask, scores, number, rounds, start_cost)
     columns = {}
@@ -107,20 +107,13 @@ def _one_round(frozen: FrozenModel, mask: Tensor, number: int, rounds: int) -> d
     return {"scores": scores, "mask": mask, **columns}
 
 
-def _criterion_scores(frozen: FrozenModel, name: str, on_batch: OnBatch) -> Tensor:
-    """`(N,)` scores of a criterion on the model as it is, per cost where those compare."""
-    run, config = frozen.run, frozen.run.config
-    scores = criterion_scores(
-        name,
-        frozen.model,
-        run.budget.units,
-        CalibrationText(run.criterion_sequences, config.batch_size, on_batch),
-        seed=config.seed,
-        removable=run.budget.costs > 0,  # what costs nothing always stays
-    )
-    if name in ADDITIVE and (config.learns or run.ranks_per_cost):
-        scores = per_cost(scores, run.budget.costs)
-    return scores
+def _losses(frozen: FrozenModel, on_batch: OnBatch) -> Tensor:
+    """`(N,)` float32 losses of removing a unit from the model as it is, per cost."""
+    run = frozen.run
+    text = CalibrationText(run.criterion_sequences, run.config.batch_size, on_batch)
+    costs = run.budget.costs  # what costs nothing always stays
+    scores = obs_scores(frozen.model, run.budget.units, text, removable=costs > 0)
+    return per_cost(scores.to(run.device).float(), costs)
 
 
 def learn_gates(frozen: FrozenModel, start: Tensor) -> Tensor:
@@ -140,8 +133,4 @@ def gate_steps(frozen: FrozenModel, state: LearningState) -> Iterator[StepRecord
         run.gate_schedule,
         state,
         temperature=config.temperature,
-        per_cost=run.ranks_per_cost,
-        noisy=config.method == "gumbel-topk",
-        site=config.gate_site,
-        dense_logits=frozen.dense_logits if config.objective == "distillation" else None,
     )

@@ -69,12 +69,11 @@ class CompressConfig(CompressOptions):
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str) -> CompressConfig:
         """From parsed JSON; InputError names the source, and a key that is unknown or missing."""
-        known = cls.__dataclass_fields__
-        unknown = sorted(values.keys() - known)
+        unknown = sorted(values.keys() - cls.__dataclass_fields__)
         if unknown:
             raise InputError(
-                f"{source} has unknown keys {', '.join(unknown)}: the known ones are "
-                f"{', '.join(sorted(known))}"
+                f"{source} has keys that this release does not know ({', '.join(unknown)}): "
+                "make it again without them"
             )
         if "model" not in values:
             raise InputError(f"{source} names no model: give MODEL, a hub id or a folder")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import typing
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -21,18 +20,7 @@ from grasp_deploy.config.option import (
     study,
 )
 
-Criterion = Literal[  # one-shot scores; a test compares them with `pruning.criteria`
-    "random",
-    "magnitude",
-    "taylor-vector",
-    "taylor-element",
-    "taylor-gate",
-    "flap",
-    "wanda-structured",
-    "obs",
-]
-CRITERIA: tuple[str, ...] = typing.get_args(Criterion)
-LEARNT_METHODS = ("grasp", "gumbel-topk")
+METHODS = ("grasp", "progressive")
 STAGE_PARTS = {"criterion": 8, "gate": 8, "compensation": 2}  # of all sequences one part
 FEWEST_SEQUENCES = 16  # of a stage, where there are so many
 WIDEST, NARROWEST = 128, 8  # multiples of widths that matrix kernels like
@@ -93,49 +81,21 @@ class CompressOptions(GoalOptions):
     )
     sequence_length: Length = option("Tokens in a calibration sequence.", 512, "Calibration")
 
-    method: Literal["progressive", "grasp", "gumbel-topk", Criterion] = option(
+    method: str = option(
         "How units are chosen: grasp (gates learnt under the budget, after pruning in rounds), "
-        f"progressive (rounds alone), gumbel-topk, or one-shot by a criterion: "
-        f"{', '.join(CRITERIA)}.",
+        "progressive (rounds alone), or your own package.module:function.",
         "grasp",
         "Method",
     )
-    start: Literal["progressive", "equal", Criterion] = study(
-        "Initial scores of learnt gates: progressive (pruning in rounds), equal, or a criterion.",
-        "progressive",
-    )
     rounds: Count = study("Rounds of progressive pruning.", 5)
-    round_criterion: Criterion = study("Criterion used in each round.", "obs")
-    criterion_sequences: Count | None = study(
-        "Sequences that a criterion reads. Default: an eighth of all, at least 16.", None
-    )
-    allocation: Literal["global", "layerwise", "owl"] = study(
-        "Allocation of the budget to layers under a one-shot criterion: global (one ranking), "
-        "layerwise (equal shares) or owl (by outliers).",
-        "global",
-    )
     compensation: bool = study(
         "Refit the kept output columns to the dense model's hidden states by least squares.", True
-    )
-    compensation_sequences: Count | None = study(
-        "Sequences that compensation reads. Default: half of all, at least 16.", None
     )
     ridge: Factor = study(
         "Tokens per input for which the original weights count in least squares.", 16.0
     )
 
-    epochs: Count = study("Passes over the sequences to learn the gates.", 1)
-    gate_sequences: Count | None = study(
-        "Sequences that gates are learnt from. Default: an eighth of all, at least 16.", None
-    )
     learning_rate: Factor = study("AdamW learning rate of scores and scales.", 0.01)
-    learning_rate_schedule: Literal["constant", "cosine"] = study(
-        "constant, or cosine decay to 0.", "cosine"
-    )
-    gate_site: Literal["outputs", "keys-values"] = study(
-        "Where a KV group is gated while learning: the outputs of its heads, or its keys-values.",
-        "outputs",
-    )
     temperature: Factor = study("Temperature of the gates: p = sigmoid(score / temperature).", 1.5)
     batch_size: Count = study("Sequences in a step.", 1)
     scale_epochs: CountOrZero = study(
@@ -144,21 +104,6 @@ class CompressOptions(GoalOptions):
     norm_scales: bool = study(
         "Learn a scale for each hidden channel behind each norm too, and fold it into the norm.",
         True,
-    )
-    objective: Literal["text", "distillation"] = study(
-        "Loss that gates and scales are learnt by: text (next token) or distillation (divergence "
-        "from the dense model).",
-        "text",
-    )
-    ranking: Literal["auto", "score", "score-per-cost"] = study(
-        "Rank units by score or score-per-cost; auto: per cost for criteria whose scores are "
-        "losses or sums over weights.",
-        "auto",
-    )
-    select: Literal["best", "last", "average"] = study(
-        "Mask to keep: best (on held-out sequences), last, or average (mean scores of the last "
-        "quarter of the steps). Scales likewise.",
-        "best",
     )
     seed: Seed = option("Seed of the order of sequences and of ties.", 0, "Running")
     device: str = option(DEVICE_HELP, "auto", "Running")
@@ -178,25 +123,18 @@ class CompressOptions(GoalOptions):
         return math.lcm(ffn, size), math.lcm(self.kv_multiple, size)
 
     def sequences_of(self, stage: str) -> int:
-        """Sequences that a stage may read: what its option says, or its share of all."""
-        asked: int | None = getattr(self, f"{stage}_sequences")
-        share = math.ceil(self.sequences / STAGE_PARTS[stage])
-        return max(FEWEST_SEQUENCES, share) if asked is None else asked
+        """Sequences that a stage may read: its share of all."""
+        return max(FEWEST_SEQUENCES, math.ceil(self.sequences / STAGE_PARTS[stage]))
 
     @property
     def learns(self) -> bool:
-        """True if gates are learnt; False if units are chosen in rounds or by one criterion."""
-        return self.method in LEARNT_METHODS
-
-    @property
-    def first_scores(self) -> str:
-        """The source of the first scores: "progressive", "equal" or a criterion."""
-        return self.start if self.learns else self.method
+        """True if gates are learnt, behind rounds."""
+        return self.method == "grasp"
 
     @property
     def cuts_in_rounds(self) -> bool:
-        """True if units are removed in rounds, before any gates are learnt."""
-        return self.first_scores == "progressive"
+        """True if units are removed in rounds; False if a function of the user's scores them."""
+        return self.method in METHODS
 
 
 def aligned_width(channels: int) -> int:

@@ -66,7 +66,7 @@ def option_fields(settings: Any) -> dict[str, dataclasses.Field[Any]]:
 
 
 def flag(settings: Any, name: str) -> str:
-    """The spelling of a field on the command line: `--keep`, or `--set epochs`."""
+    """The spelling of a field on the command line: `--keep`, or `--set rounds`."""
     metadata, dashed = settings.__dataclass_fields__[name].metadata, name.replace("_", "-")
     if metadata.get("shown") == "set":
         return f"--set {dashed}"
@@ -74,7 +74,7 @@ def flag(settings: Any, name: str) -> str:
 
 
 def assigned(settings: Any, name: str, value: Any = None) -> str:
-    """A field with its value as on the command line: `--keep 0.6`, or `--set epochs=4`.
+    """A field with its value as on the command line: `--keep 0.6`, or `--set rounds=3`.
 
     Numbers read `--batch 1,8`, and a flag that is not given `no --enforce-eager`.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grasp_deploy.config.compress_options import CompressOptions
+from grasp_deploy.config.compress_options import METHODS, CompressOptions
 from grasp_deploy.config.goal import BOUNDS, SIZES, TIMES
 from grasp_deploy.config.option import assigned, flag, parse_percent
 from grasp_deploy.errors import InputError
@@ -17,14 +17,13 @@ COST_OF_BUDGET = {
 }
 DEPLOYMENT = ("concurrent", "context", "kv_dtype", "gpu_memory_utilization", "overhead")
 COST_MODELS = ("parameters", "kv-bytes", "memory", "latency")
-PER_COST_MEANS_NOTHING = ("random", "flap", "wanda-structured")  # a test compares with ADDITIVE
-GATE_OPTIONS = ("start", "epochs", "gate_sequences", "gate_site", "temperature")
 
 
 def rule_problems(config: CompressOptions) -> list[str]:
     """Problems between options whose values are right one by one."""
     return [
         *_budget_problems(config),
+        *_method_problems(config),
         *_walk_problems(config),
         *_cost_problems(config),
         *_unused_problems(config),
@@ -87,6 +86,14 @@ def _deployment_problems(config: CompressOptions) -> Iterator[str]:
         yield str(error)
 
 
+def _method_problems(config: CompressOptions) -> Iterator[str]:
+    if not config.cuts_in_rounds and ":" not in config.method:
+        yield (
+            f"--method {config.method} is unknown: choose {', '.join(METHODS)} or your own "
+            "package.module:function"
+        )
+
+
 def _walk_problems(config: CompressOptions) -> Iterator[str]:
     increase = config.max_perplexity_increase
     if increase is not None:
@@ -101,8 +108,8 @@ def _walk_problems(config: CompressOptions) -> Iterator[str]:
     if config.family and config.is_bound:
         yield "a family has no bound on the loss: give one --keep, or drop --max-loss"
     if config.walks and not config.cuts_in_rounds:
-        first = assigned(config, "start" if config.learns else "method")
-        yield f"budgets that fall step by step need pruning in rounds: drop {first}"
+        method = assigned(config, "method")
+        yield f"budgets that fall step by step need pruning in rounds: drop {method}"
     if not config.is_bound and config.bound_step != type(config).bound_step:
         yield f"{assigned(config, 'bound_step')} has no effect without --max-loss: drop it"
 
@@ -127,18 +134,6 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
             f"{assigned(config, 'kv_cost_factor')} with {only} changes nothing, since only one "
             "kind of unit has a cost: drop one of them"
         )
-    if config.allocation != "global" and config.first_scores in ("progressive", "equal"):
-        yield (
-            f"{assigned(config, 'allocation')} needs the scores of one criterion: choose one with "
-            f"--method, such as obs (or with {flag(config, 'start')} for --method grasp)"
-        )
-    scored_by = config.round_criterion if config.cuts_in_rounds else config.method
-    per_cost = config.ranking == "score-per-cost" and not config.learns
-    if per_cost and scored_by in PER_COST_MEANS_NOTHING:
-        yield (
-            f"{assigned(config, 'ranking')} has no meaning for the scores of {scored_by}, which "
-            "have no zero: drop it, or choose another criterion"
-        )
 
 
 def _unused_problems(config: CompressOptions) -> Iterator[str]:
@@ -151,28 +146,23 @@ def _unused_problems(config: CompressOptions) -> Iterator[str]:
 
 def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield names of options without effect under this config, with the reason and the remedy."""
-    first = assigned(config, "start" if config.learns else "method")
+    method = assigned(config, "method")
     no_scales = assigned(config, "scale_epochs")
-    targets, compensation = assigned(config, "targets"), assigned(config, "compensation")
+    compensation = assigned(config, "compensation")
     if not config.learns:
-        without = f"{first} learns no gates; choose --method grasp"
+        without = f"{method} learns no gates; choose --method grasp"
         if config.is_bound:
             without = "a bound on the loss is met by rounds alone; give --keep"
-        yield GATE_OPTIONS, without
+        yield ("temperature",), without
         if not config.scale_epochs:
-            learning = ("learning_rate", "learning_rate_schedule", "objective", "select")
-            yield learning, f"{first} with {no_scales} learns nothing; drop {no_scales}"
+            nothing = f"{method} with {no_scales} learns nothing; drop {no_scales}"
+            yield ("learning_rate",), nothing
     if not config.cuts_in_rounds:
-        yield ("rounds", "round_criterion"), f"{first} does not prune in rounds; drop {first}"
-    if config.first_scores in ("equal", "random", "magnitude") and config.allocation != "owl":
-        yield ("criterion_sequences",), f"{first} reads no text; choose another criterion"
-    if config.learns and config.targets == "ffn":
-        yield ("gate_site",), f"{targets} leaves KV groups alone; drop {targets}"
+        yield ("rounds",), f"{method} does not prune in rounds; drop {method}"
     if config.cost_model != "latency":
         yield (
             ("batch",),
             f"--cost {config.cost_model} counts no time; choose --cost latency",
         )
     if not config.compensation:
-        refit = ("compensation_sequences", "ridge")
-        yield refit, f"{compensation} skips the refit; drop {compensation}"
+        yield ("ridge",), f"{compensation} skips the refit; drop {compensation}"

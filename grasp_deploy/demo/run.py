@@ -51,9 +51,7 @@ def run_demo(
             calibration=(str(calibration),),
             sequences=128,
             sequence_length=BLOCK_TOKENS,
-            criterion_sequences=32,
             rounds=3,
-            epochs=1,
             scale_epochs=1,
             batch_size=2,
         )

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.layout import PRUNABLE_LINEARS
-from grasp_deploy.pruning.objective import distillation_loss, mean_loss
+from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 LINEARS = tuple(linear.name.rpartition(".")[2] for linear in PRUNABLE_LINEARS)
@@ -37,9 +38,7 @@ class LoraDistiller:
         )
         self.config, self.blocks, self.teacher = config, blocks, teacher.eval()
         # For the order of the sequences alone: minutes or steps decide when to end.
-        self.schedule = Schedule(
-            blocks, 1, config.batch_size, config.learning_rate, config.seed, "best"
-        )
+        self.schedule = Schedule(blocks, 1, config.batch_size, config.learning_rate, config.seed)
         self.adapted = get_peft_model(student, adapters)  # puts them into the student itself
         self.student = student.eval()  # no dropout to switch on
         self.parameters = [p for p in student.parameters() if p.requires_grad]
@@ -140,3 +139,14 @@ class LoraDistiller:
 
     def _snapshot(self) -> list[Tensor]:
         return [parameter.detach().clone() for parameter in self.parameters]
+
+
+def distillation_loss(dense_logits: Tensor, logits: Tensor) -> Tensor:
+    """Mean Kullback-Leibler divergence of `(B, T, V)` logits from the dense model's, in nats.
+
+    The text's own loss also rewards learning the text's style. This one asks for the dense
+    model's predictions and no more (Hinton et al. 2015, temperature 1).
+    """
+    expected = F.log_softmax(dense_logits.flatten(0, 1).float(), dim=-1)
+    predicted = F.log_softmax(logits.flatten(0, 1).float(), dim=-1)
+    return F.kl_div(predicted, expected, log_target=True, reduction="batchmean")

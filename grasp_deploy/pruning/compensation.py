@@ -24,7 +24,6 @@ grows with the text but two hidden states for each token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -162,22 +161,6 @@ class OutputProjections:
             part, shape = self._parts[name], (self.linears[name].out_features, len(columns))
             rows = rows_from_lead(kept[name], shape, part.dtype)
             part[:, columns.to(part.device)] = rows.to(part.device)
-
-    @contextmanager
-    def dense(self) -> Iterator[None]:
-        """Hold the dense model's weights in the model within the `with` block.
-
-        Both are on the model's device from then on, and change places without a copy.
-        """
-        present = {name: linear.weight.data for name, linear in self.linears.items()}
-        for name, linear in self.linears.items():
-            self._dense[name] = self._dense[name].to(linear.weight.device)
-            linear.weight.data = self._dense[name]
-        try:
-            yield
-        finally:
-            for name, linear in self.linears.items():
-                linear.weight.data = present[name]
 
     @torch.no_grad()
     def reset(self) -> None:

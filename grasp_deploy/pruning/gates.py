@@ -3,17 +3,13 @@
 A gate multiplies a unit's output: an FFN channel's activation before `down_proj`, or the attention
 outputs of a KV group's `G` query heads before `o_proj`. It sits in a forward pre-hook of those two
 linear layers, so no attention or MLP forward is rewritten.
-
-While gates are learnt, a KV group's gate may stand elsewhere: at the keys and values that `k_proj`
-and `v_proj` return, as in the paper's own code. A closed gate leaves the same logits at either
-site, since values of 0 give outputs of 0 whatever the keys. The gradients differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +24,6 @@ from grasp_deploy.pruning.layout import (
 )
 from grasp_deploy.pruning.units import UnitTable
 
-GateSite = Literal["outputs", "keys-values"]
-
 
 class Gates:
     """The gate values that the hooks of one model read; assign new ones before a forward pass."""
@@ -42,35 +36,22 @@ class Gates:
     def assign(self, values: Tensor) -> None:
         """Set `(N,)` gate values; their gradient reaches the tensor given."""
         parts = zip(values.split(self._units.segment_sizes), self._widths, strict=True)
-        # (K,) -> (K·G·D,): one value for each input column of o_proj; (K·D,) of keys, values
+        # (K,) -> (K·G·D,): one value for each input column of o_proj
         self._of_segment = [part.repeat_interleave(width) for part, width in parts]
 
     def multiply(self, segment: int, x: Tensor) -> Tensor:
-        """`(B, T, width)` inputs of a linear layer, or keys or values, gated."""
+        """`(B, T, width)` inputs of a linear layer, gated."""
         return _Multiply.apply(x, self._of_segment[segment])
 
 
 @contextmanager
-def gated(model: nn.Module, units: UnitTable, site: GateSite = "outputs") -> Iterator[Gates]:
+def gated(model: nn.Module, units: UnitTable) -> Iterator[Gates]:
     """Gate the model in the `with` block, open until assigned."""
     projections = output_projections(model)
-    features = [linear.in_features for linear in projections]
-    attentions = [layer.self_attn for layer in decoder_layers(model)]
-    if site == "keys-values":
-        features[1::2] = [attention.v_proj.out_features for attention in attentions]
-    gates = Gates(units, [f // n for f, n in zip(features, units.segment_sizes, strict=True)])
+    sizes = zip(projections, units.segment_sizes, strict=True)
+    gates = Gates(units, [linear.in_features // size for linear, size in sizes])
     gates.assign(torch.ones(units.size, device=device_of(model)))
-    with ExitStack() as hooks:
-        if site == "outputs":
-            hooks.enter_context(on_inputs(projections, gates.multiply))
-        else:
-            ffn = projections[0::2]
-            hooks.enter_context(on_inputs(ffn, lambda layer, x: gates.multiply(2 * layer, x)))
-            for name in ("k_proj", "v_proj"):
-                linears = [attention.get_submodule(name) for attention in attentions]
-                hooks.enter_context(
-                    on_outputs(linears, lambda layer, y: gates.multiply(2 * layer + 1, y))
-                )
+    with on_inputs(projections, gates.multiply):
         yield gates
 
 

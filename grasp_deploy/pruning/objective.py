@@ -1,4 +1,4 @@
-"""Losses that learning minimises: of the text itself, or the distance from the dense model."""
+"""The next-token loss, which learning minimises."""
 
 from __future__ import annotations
 
@@ -58,14 +58,3 @@ def finite(loss: Tensor, stage: str, step: int) -> float:
     if not math.isfinite(value):
         raise LossError(f"the loss of the {stage} stage is {value} at step {step + 1}: {OVERFLOW}")
     return value
-
-
-def distillation_loss(dense_logits: Tensor, logits: Tensor) -> Tensor:
-    """Mean Kullback-Leibler divergence of `(B, T, V)` logits from the dense model's, in nats.
-
-    The text's own loss also rewards learning the calibration text's style. This one asks for the
-    dense model's predictions and no more (Hinton et al. 2015, temperature 1).
-    """
-    expected = F.log_softmax(dense_logits.flatten(0, 1).float(), dim=-1)
-    predicted = F.log_softmax(logits.flatten(0, 1).float(), dim=-1)
-    return F.kl_div(predicted, expected, log_target=True, reduction="batchmean")

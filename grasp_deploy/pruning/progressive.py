@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.projection import project
+from grasp_deploy.pruning.projection import descending, project
 
 
 def cut_round(
@@ -41,3 +41,23 @@ def cut_round(
 def below_all(scores: Tensor, removed: Tensor) -> Tensor:
     """`(N,)` scores in which removed units rank below all others."""
     return torch.where(removed, scores.min() - 1, scores)
+
+
+def per_cost(scores: Tensor, costs: Tensor) -> Tensor:
+    """`(N,)` float32 scores per unit of cost; units that cost nothing, always kept, stay as is.
+
+    For scores that are losses, or sums over a unit's parts, and not negative.
+    """
+    return (scores.double() / torch.where(costs > 0, costs, 1.0)).float()
+
+
+def by_rank(scores: Tensor, budget: Budget) -> Tensor:
+    """`(N,)` float32 scores from 1 down to -1 in even steps, in the order of `(N,)` scores.
+
+    Learning starts from them. At first it moves every score by about the same: the number of steps
+    until a unit crosses the cut should depend on its rank, not on the scale of its loss. Equals are
+    ordered as the projection orders them.
+    """
+    order = descending(scores, budget.tie_order)
+    even = torch.linspace(1, -1, len(scores), device=scores.device)
+    return torch.empty_like(even).scatter_(0, order, even)

@@ -8,9 +8,6 @@ prefix rule runs over chunks. With multiples of 1 a chunk is a unit, and the rul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
@@ -74,34 +71,3 @@ def _places(order: Tensor) -> Tensor:
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
     return places
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Values that rank the units, and the mask that they project to under a budget."""
-
-    values: Tensor  # (N,) of any size, higher for units that are kept first
-    budget: Budget
-
-    @classmethod
-    def of_scores(
-        cls, scores: Tensor, budget: Budget, temperature: float, per_cost: bool
-    ) -> Ranking:
-        """The ranking of `(N,)` learnt scores by `p`, or by `p / c` for the ablation (section 4.4).
-
-        `p = sigmoid(score / temperature)`.
-        """
-        probabilities = torch.sigmoid(scores / temperature)
-        if per_cost:
-            probabilities = probabilities / torch.where(budget.costs > 0, budget.costs, 1.0)
-        return cls(probabilities, budget)
-
-    @cached_property
-    def mask(self) -> Tensor:
-        """`(N,)` bool."""
-        return project(self.values, self.budget)
-
-    @cached_property
-    def order(self) -> Tensor:
-        """`(N,)` int64: units from the best to the worst, ties in the budget's order."""
-        return descending(self.values, self.budget.tie_order)

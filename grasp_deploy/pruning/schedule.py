@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 HELDOUT_CHECKS = 4  # masks measured on the held-out text, evenly over a stage of as many steps
 WITNESS_TOKENS = 2048  # that a plan gives away: enough to tell noise, read in seconds
-AVERAGED_SHARE = 1 / 4  # of a stage's steps, the last ones, where their values are averaged
-
-# The values that a stage ends with: those that did best on held-out sequences, those of the last
-# step, or the mean of those after each of the last quarter of the steps.
-Select = Literal["best", "last", "average"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +52,7 @@ class Schedule:
     batch_size: int
     learning_rate: float
     seed: int
-    select: Select
-    cosine: bool = False  # let the learning rate fall to 0, or keep it as it is
+    cosine: bool = True  # let the learning rate fall to 0, or keep it as it is
 
     @property
     def steps(self) -> int:
@@ -84,11 +77,6 @@ class Schedule:
 
     def is_check(self, step: int) -> bool:
         """True if the held-out loss is measured after `step` steps."""
-        if self.select != "best" or not len(self.blocks.heldout):
+        if not len(self.blocks.heldout):
             return False
         return step == self.steps or step % max(1, self.steps // HELDOUT_CHECKS) == 0
-
-    def is_averaged(self, step: int) -> bool:
-        """True if the values after `step` steps, one at least, belong to the average."""
-        first = self.steps - math.ceil(AVERAGED_SHARE * self.steps)
-        return self.select == "average" and step > first

@@ -17,25 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.gates import GateSite, gated, scaled_norms, straight_through
+from grasp_deploy.pruning.gates import gated, scaled_norms, straight_through
 from grasp_deploy.pruning.layout import decoder_layers
-from grasp_deploy.pruning.objective import (
-    OVERFLOW,
-    LossError,
-    distillation_loss,
-    finite,
-    language_loss,
-)
-from grasp_deploy.pruning.projection import Ranking
+from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.ranks import add_up, dealt, world
-from grasp_deploy.pruning.schedule import Schedule, Select
+from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.units import UnitTable
-
-Logits = Callable[[Tensor], Tensor]  # (B, T) ids to (B, T, V)
 
 
 class LearningState:
-    """Values, optimiser moments, and the best and mean values so far."""
+    """Values, optimiser moments, and the best values so far."""
 
     def __init__(self, start: Tensor, learning_rate: float) -> None:
         self.step = 0
@@ -45,8 +37,6 @@ class LearningState:
         )
         self.best_values = start.clone()
         self.best_loss = math.inf
-        self.averaged = 0  # number of values in the mean
-        self.mean_values = start.clone()
 
     def tensors(self) -> dict[str, Tensor]:
         """The state as named tensors, for saving."""
@@ -55,8 +45,6 @@ class LearningState:
             "values": self.values.detach(),
             "best_values": self.best_values,
             "best_loss": torch.tensor(self.best_loss, dtype=torch.float64),
-            "mean_values": self.mean_values,
-            "averaged": torch.tensor(self.averaged),
         }
         adam = self.optimizer.state[self.values]  # empty before the first step
         return tensors | {f"adam_{name}": moment for name, moment in adam.items()}
@@ -64,9 +52,9 @@ class LearningState:
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Return to a saved state; KeyError or RuntimeError if a tensor is missing or misshapen."""
-        self.step, self.averaged = int(tensors["step"]), int(tensors["averaged"])
+        self.step = int(tensors["step"])
         self.best_loss = float(tensors["best_loss"])
-        for name in ("values", "best_values", "mean_values"):
+        for name in ("values", "best_values"):
             getattr(self, name).copy_(tensors[name])
         if self.step:
             self.optimizer.state[self.values] = {
@@ -81,16 +69,10 @@ class LearningState:
             self.best_loss = loss
             self.best_values = self.values.detach().clone()
 
-    def average(self) -> None:
-        """Add the present values to the mean."""
-        self.averaged += 1
-        self.mean_values = self.mean_values.lerp(self.values.detach(), 1 / self.averaged)
-
-    def chosen(self, select: Select) -> Tensor:
-        """`(n,)` values that the stage ends with; the last where no others were kept."""
-        if select == "best" and self.best_loss < math.inf:
-            return self.best_values
-        return self.mean_values if select == "average" and self.averaged else self.values.detach()
+    @property
+    def chosen(self) -> Tensor:
+        """`(n,)` values that the stage ends with: the best, or the last if none were measured."""
+        return self.best_values if self.best_loss < math.inf else self.values.detach()
 
 
 @dataclass(frozen=True)
@@ -100,8 +82,8 @@ class StepRecord:
     stage: str
     step: int  # steps done
     steps: int  # steps in all
-    loss: float  # nats per token on the step's batch: of the text, or from the dense model
-    heldout_loss: float | None  # likewise, of the values before this step, where it was measured
+    loss: float  # nats per token on the step's batch
+    heldout_loss: float | None  # of the values before this step, where it was measured
     seconds: float
     mask: Tensor  # (N,) bool
 
@@ -113,28 +95,24 @@ def learn_scores(
     state: LearningState,
     *,
     temperature: float,
-    per_cost: bool = False,
-    noisy: bool = False,
-    site: GateSite = "outputs",
-    dense_logits: Logits | None = None,
+    noise: Callable[[int], Tensor] | None = None,
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
-    With `noisy` each step ranks the scores with new Gumbel noise added to `score / temperature`, as
-    in the paper's Gumbel-TopK gating. Masks are measured and chosen without noise. `site` is where
-    the gates of KV groups stand. The loss is that of the text, or the divergence from
-    `dense_logits`, if given. Raises LossError if it is not finite.
+    `noise(step)`, `(N,)`, is added to the scores of a step, and not to those that are measured.
+    Raises LossError if the loss is not finite.
     """
 
     def gates_at(step: int | None) -> tuple[Tensor, Tensor]:
         scores: Tensor = state.values
-        if noisy and step is not None:
-            scores = scores + temperature * gumbel_noise(scores, schedule.seed, step)
-        mask = Ranking.of_scores(scores.detach(), budget, temperature, per_cost).mask
-        return straight_through(torch.sigmoid(scores / temperature), mask), mask
+        if noise is not None and step is not None:
+            scores = scores + noise(step)
+        probabilities = torch.sigmoid(scores / temperature)
+        mask = project(probabilities.detach(), budget)
+        return straight_through(probabilities, mask), mask
 
-    with gated(model, budget.units, site) as gates:
-        yield from descend("gates", model, gates.assign, gates_at, schedule, state, dense_logits)
+    with gated(model, budget.units) as gates:
+        yield from descend("gates", model, gates.assign, gates_at, schedule, state)
 
 
 def learn_scales(
@@ -143,12 +121,11 @@ def learn_scales(
     mask: Tensor,
     schedule: Schedule,
     state: LearningState,
-    dense_logits: Logits | None = None,
 ) -> Iterator[StepRecord]:
     """Learn multipliers of the kept units, 1 at the start, while the `(N,)` mask is fixed (3.4).
 
     A gate is `m·scale`: removed units stay at 0 and get no gradient. Values behind the first `N`
-    are those of `gates.scaled_norms`. The loss is as in `learn_scores`.
+    are those of `gates.scaled_norms`.
     """
     size = len(mask)
     kept = torch.ones_like(state.values)
@@ -163,7 +140,7 @@ def learn_scales(
             gates.assign(values[:size])
             norms.assign(values[size:])
 
-        yield from descend("scales", model, assign, multipliers_at, schedule, state, dense_logits)
+        yield from descend("scales", model, assign, multipliers_at, schedule, state)
 
 
 def descend(
@@ -173,7 +150,6 @@ def descend(
     values_at: Callable[[int | None], tuple[Tensor, Tensor]],
     schedule: Schedule,
     state: LearningState,
-    dense_logits: Logits | None = None,
 ) -> Iterator[StepRecord]:
     """Steps of gradient descent on `state.values`.
 
@@ -183,13 +159,8 @@ def descend(
     is_half = next(model.parameters()).dtype == torch.float16
 
     def loss_of(ids: Tensor, values: Tensor) -> Tensor:
-        if dense_logits is None:
-            assign(values)
-            return language_loss(model, ids)
-        assign(torch.ones_like(values))
-        expected = dense_logits(ids)
         assign(values)
-        return distillation_loss(expected, model(input_ids=ids, use_cache=False).logits)
+        return language_loss(model, ids)
 
     @torch.no_grad()
     def measure() -> float:
@@ -215,8 +186,6 @@ def descend(
         state.optimizer.step()
         state.optimizer.zero_grad()
         state.step += 1
-        if schedule.is_averaged(state.step):
-            state.average()
         seconds = time.perf_counter() - start
         yield StepRecord(stage, state.step, schedule.steps, value, heldout_loss, seconds, mask)
     if schedule.steps and schedule.is_check(schedule.steps):
@@ -241,13 +210,6 @@ def _backward(loss: Tensor, state: LearningState, stage: str, factor: int) -> fl
             f"a gradient of the {stage} stage is not finite at step {state.step + 1}: {OVERFLOW}"
         )
     return value
-
-
-def gumbel_noise(like: Tensor, seed: int, step: int) -> Tensor:
-    """`(N,)` standard Gumbel noise of a step, the same on every device."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    uniform = torch.rand(len(like), generator=generator, dtype=torch.float64)
-    return -torch.log(-torch.log(uniform.clamp(1e-12, 1 - 1e-12))).to(like)
 
 
 def freeze(model: nn.Module, gradient_checkpointing: bool = False) -> None:

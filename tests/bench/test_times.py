@@ -144,7 +144,8 @@ def test_the_command_measures_and_a_run_keeps_its_times(
 ) -> None:
     output, text = tmp_path / "out", short_config.calibration
     words: tuple[str | Path, ...] = ("compress", short_config.model, "-o", output, *AT)
-    words += ("--method", "magnitude", "--set", "scale-epochs=0", "--speedup", "1.2")
+    words += ("--method", "progressive", "--set", "rounds=1", "--set", "scale-epochs=0")
+    words += ("--speedup", "1.2")
     words += ("--calibration-sequences", "8", "--sequence-length", "64")
     words += ("--calibration", text[0], "--calibration", text[1])
     time = document(*words, "--json")["time"]

@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 # A schedule of seconds on a tiny model. Options that a test adds behind it win.
 SHORT: tuple[str, ...] = (
     *("--calibration-sequences", "4", "--sequence-length", "16"),
-    *("--set", "rounds=1", "--set", "epochs=1", "--set", "scale-epochs=0", "--device", "cpu"),
+    *("--set", "rounds=1", "--set", "scale-epochs=0", "--device", "cpu"),
 )
 
 # Keys that every command prints about a model on --json.

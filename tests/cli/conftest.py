@@ -41,7 +41,7 @@ def pruned_once(tiny_folder: Path, make_once: MakeOnce) -> Path:
     def make(folder: Path) -> None:
         folder.mkdir()
         (folder / "text.txt").write_text(TEXT)
-        learning = ("scale-epochs=1", "select=last", "compensation=false")
+        learning = ("scale-epochs=1", "compensation=false")
         with chdir(folder):
             ended = compress(tiny_folder, *(f"--set={choice}" for choice in learning))
         assert ended.code == 0, ended.stderr

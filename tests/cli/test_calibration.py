@@ -14,12 +14,11 @@ from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import Ended, assert_refused, grasp_deploy
-from tests.tiny import save_tiny, tiny_tokenizer
+from tests.tiny import MAGNITUDE, save_tiny, tiny_tokenizer
 
 QUICK: tuple[str, ...] = (
     *("--calibration-sequences", "8", "--sequence-length", "64", "--keep", "0.7"),
-    *("--method", "magnitude"),
-    *("--set", "scale-epochs=0", "--set", "compensation-sequences=2", "--device", "cpu"),
+    *("--method", MAGNITUDE, "--set", "scale-epochs=0", "--device", "cpu"),
 )
 CHATS = [
     [{"role": "user", "content": f"What is {n} and {n}?"}, {"role": "assistant", "content": "It."}]

@@ -89,16 +89,6 @@ def test_a_budget_that_free_units_meet(
     assert grasp_deploy("verify", work / "out").code == 0
 
 
-@pytest.mark.parametrize("name", ["criterion", "compensation"])
-def test_sequences_beyond_the_text(tiny_folder: Path, work: Path, name: str) -> None:
-    asked = f"--set={name}-sequences=4"
-    words = (
-        f"{asked.replace('=', ' ', 1)} is more than the 2 sequences to learn from",
-        "at most 2",
-    )
-    assert_nothing_changes(tiny_folder, *words, options=(asked,))
-
-
 def test_code_in_a_model_folder_is_never_run(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = model.parent / "ran"
     (model / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass\n")

@@ -11,11 +11,12 @@ import pytest
 from grasp_deploy.demo.run import MODEL as DEMO
 from tests.cli.command import assert_refused, edit_json, grasp_deploy, needs_vllm, tree
 from tests.installed import pretend
+from tests.tiny import MAGNITUDE
 
 LOAD = ("--sequences", "8", "--context", "64")
 QUICK = (
-    *("--calibration-sequences", "8", "--sequence-length", "64", "--method", "magnitude"),
-    *("--set=scale-epochs=0", "--set=compensation-sequences=2"),
+    *("--calibration-sequences", "8", "--sequence-length", "64", "--method", MAGNITUDE),
+    "--set=scale-epochs=0",
 )
 SMALL = ("--gpu-memory", "6.8MiB", "--overhead", "1MiB", *LOAD)
 

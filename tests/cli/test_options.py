@@ -78,11 +78,11 @@ def test_an_option_without_default_is_required() -> None:
 
 
 def test_set_gives_options_of_studies_by_their_types() -> None:
-    names = ("gate-site=keys-values", "gate_sequences=8", "compensation=no", "epochs=1", "epochs=2")
+    names = ("targets=ffn", "own_temperature=2", "compensation=no", "rounds=1", "rounds=2")
     given = ("--keep", "0.5", *(f"--set={name}" for name in names))
     config, _ = run(takes_config, "m", *given)
-    expected = replace(CompressConfig("m", keep=0.5), gate_site="keys-values", gate_sequences=8)
-    assert config == replace(expected, compensation=False, epochs=2)
+    expected = replace(CompressConfig("m", keep=0.5), targets="ffn", own_temperature=2.0)
+    assert config == replace(expected, compensation=False, rounds=2)
     _, ended = run(takes_config, "m", *given, "--set", "ridge=1e-3")
     assert_refused(ended, "--set ridge=0.001 has no effect")
 
@@ -90,11 +90,11 @@ def test_set_gives_options_of_studies_by_their_types() -> None:
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
-        ("epochs", ("has no value", "--set epochs=4")),
-        ("epoch=4", ("unknown name", "did you mean epochs?", "compress --help-all")),
+        ("rounds", ("has no value", "--set rounds=3")),
+        ("round=4", ("unknown name", "did you mean rounds?", "compress --help-all")),
         ("keep=0.5", ("an option by itself: --keep",)),
-        ("epochs=many", ("--set epochs='many' is not allowed: give a whole number from 1",)),
-        ("epochs=0", ("--set epochs=0 is not allowed: give a whole number from 1",)),
+        ("rounds=many", ("--set rounds='many' is not allowed: give a whole number from 1",)),
+        ("rounds=0", ("--set rounds=0 is not allowed: give a whole number from 1",)),
         ("compensation=maybe", ("'maybe' is not allowed: give true or false",)),
     ],
 )

@@ -16,7 +16,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import SHORT, assert_refused, grasp_deploy, needs_vllm, tree
 from tests.installed import pretend
-from tests.tiny import save_tiny
+from tests.tiny import MAGNITUDE, save_tiny
 
 TEXT = ("--calibration", "text.txt", "--keep", "0.6")
 COSTS = "def f(units, shape): return [1.0 for i in range(units.size)]"
@@ -37,7 +37,7 @@ def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_tiny("llama", tmp_path / "model")
     (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
     (tmp_path / "up_costs.py").write_text(COSTS)
-    schedule: dict[str, Any] = {"sequences": 4, "sequence_length": 16, "method": "magnitude"}
+    schedule: dict[str, Any] = {"sequences": 4, "sequence_length": 16, "method": MAGNITUDE}
     text, cost = ("text.txt",), "up_costs:f"
     config = CompressConfig("model", keep=0.6, calibration=text, cost=cost, **schedule)
     output = default_output(config)

@@ -47,9 +47,9 @@ def test_a_killed_export_leaves_the_old_or_the_new_or_nothing(
     runs: Runs, tmp_path: Path, step: int
 ) -> None:
     """Killed every so many events, and at each of the last, where the folder gets its name."""
-    other = f"compress {runs.folder}/model --keep 0.5 --method magnitude --device cpu"
+    other = f"compress {runs.folder}/model --keep 0.5 --method progressive --device cpu"
     short = f"--calibration {runs.folder}/text.txt --calibration-sequences 4 --sequence-length 32"
-    quick = "--set scale-epochs=0 --set compensation-sequences=2"
+    quick = "--set scale-epochs=0 --set rounds=1"
     runs.fork(f"{other} {short} {quick} -o {tmp_path}/other", tmp_path)
     plans = [folder / "plan.grasp" for folder in (runs.whole("compress"), tmp_path / "other")]
     output = tmp_path / "place" / "out"

@@ -89,8 +89,7 @@ def test_a_process_holds_its_part_of_the_weights_and_two_half_layers(
 
 
 def compressed(model: Path, output: Path, *more: str) -> tuple[str, ...]:
-    studies = ["rounds=2", "criterion-sequences=12", "compensation-sequences=12"]
-    learning = [word for study in studies for word in ("--set", study)]
+    learning = ["--set", "rounds=2"]
     text = ["--calibration-sequences", "48", "--sequence-length", "24", "--device", "cpu"]
     command = ["grasp_deploy", "compress", str(model), "--output", str(output)]
     return (*command, "--keep", "0.6", *text, *learning, *more)
@@ -149,11 +148,11 @@ def children_of(process: int) -> list[int]:
 
 def test_what_processes_cannot_share_is_refused_once(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path / "model")
-    words = compressed(tmp_path / "model", tmp_path / "out", "--set", "round-criterion=flap")
+    words = compressed(tmp_path / "model", tmp_path / "out", "--method", "mine:scores")
     code, printed = ended(torchrun(2, *words))
     errors = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert code == 1 and len(errors) == 1
-    assert "--set round-criterion=flap reads whole weights" in errors[0]
+    assert "--method mine:scores is called with whole weights" in errors[0]
     code, printed = ended(torchrun(1, "grasp_deploy", "inspect", str(tmp_path / "model")))
     assert "error: inspect runs in one process: start it without torchrun" in printed
     assert not (tmp_path / "out.partial").exists()

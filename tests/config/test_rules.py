@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.compress_options import CRITERIA
-from grasp_deploy.config.rules import PER_COST_MEANS_NOTHING
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.criteria import criterion as criteria
 
-EQUAL = {"method": "grasp", "start": "equal"}
+OWN = {"method": "mine:scores"}
 
 
 @pytest.mark.parametrize(
@@ -49,36 +46,20 @@ EQUAL = {"method": "grasp", "start": "equal"}
             ("--set kv-cost-factor=2.0 with --set targets=kv changes nothing", "drop one"),
         ),
         (
-            {"method": "progressive", "allocation": "owl"},
-            ("--set allocation=owl needs the scores of one criterion", "--method"),
+            {"method": "flap"},
+            ("--method flap is unknown: choose grasp, progressive or your own package.module:f",),
         ),
         (
-            {"method": "flap", "ranking": "score-per-cost"},
-            ("--set ranking=score-per-cost has no meaning for the scores of flap", "drop it"),
+            {**OWN, "temperature": 1.0},
+            ("--set temperature=1.0 has no effect: --method mine:scores learns no gates",),
         ),
         (
-            {"method": "flap", "start": "obs", "gate_site": "keys-values"},
-            ("--set start=obs has no effect: --method flap learns no gates", "gate-site"),
+            {**OWN, "scale_epochs": 0, "learning_rate": 0.1},
+            ("--set learning-rate=0.1 has no effect", "learns nothing; drop --set scale-epochs=0"),
         ),
         (
-            {"method": "flap", "scale_epochs": 0, "select": "last"},
-            ("--set select=last has no effect", "learns nothing; drop --set scale-epochs=0"),
-        ),
-        (
-            {"method": "flap", "rounds": 3},
-            ("--set rounds=3 has no effect: --method flap does not prune in rounds",),
-        ),
-        (
-            {**EQUAL, "round_criterion": "flap"},
-            (
-                "--set round-criterion=flap",
-                "drop --set start=equal, or drop --set round-criterion=flap",
-            ),
-        ),
-        ({**EQUAL, "criterion_sequences": 4}, ("--set start=equal reads no text",)),
-        (
-            {"method": "grasp", "targets": "ffn", "gate_site": "keys-values"},
-            ("--set gate-site=keys-values has no effect", "drop --set targets=ffn"),
+            {**OWN, "rounds": 3},
+            ("--set rounds=3 has no effect: --method mine:scores does not prune in rounds",),
         ),
         (
             {"compensation": False, "ridge": 0.1},
@@ -95,16 +76,10 @@ def test_broken_rules(options: dict[str, Any], words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "grasp", "gate_site": "keys-values"},
-        {"method": "flap", "allocation": "owl"},
-        {**EQUAL, "temperature": 1.0},
+        OWN,
+        {"temperature": 1.0},
         {"cost": "memory", "cached_tokens": 0, "kv_cost_factor": 2.0},
     ],
 )
 def test_sound_combinations(options: dict[str, Any]) -> None:
     CompressConfig(model="m", keep=0.5, **options)
-
-
-def test_the_config_knows_every_criterion() -> None:
-    assert CRITERIA == criteria.CRITERIA
-    assert set(PER_COST_MEANS_NOTHING) == set(CRITERIA) - set(criteria.ADDITIVE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from benchmarks.baselines import one_shot, shares
+from benchmarks.baselines.one_shot import Method
 from grasp_deploy.bench.engines.memory_child import prefill, warm_up
 from grasp_deploy.bench.engines.transformers_child import generate
 from grasp_deploy.checkpoint.read.loading import load, random_model
@@ -29,8 +30,6 @@ from grasp_deploy.healing.heal import heal
 from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.criteria.criterion import CRITERIA, criterion_scores
-from grasp_deploy.pruning.criteria.moments import outlier_ratios
 from grasp_deploy.pruning.criteria.obs import _panel
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import LearningState, freeze, learn_scores
@@ -43,23 +42,20 @@ from tests.tiny import VARIANTS, save_tiny, tiny_model
 pytestmark = pytest.mark.slow  # every operation goes through Python: a second or more each
 SHORT: dict[str, Any] = {"sequences": 6, "sequence_length": 32, "batch_size": 2}
 RUNS: dict[str, dict[str, Any]] = {
-    "llama": {"rounds": 2, "epochs": 1, "scale_epochs": 1},
+    "llama": {"rounds": 2, "scale_epochs": 1},
     "qwen3": {
-        "rounds": 2,
-        "method": "gumbel-topk",
-        "objective": "distillation",
-        "gate_site": "keys-values",
-        "select": "average",
+        "method": "benchmarks.baselines.grasprune:gumbel_topk",
         "gradient_checkpointing": True,
     },
-    "mistral": {"method": "flap", "allocation": "owl", "ffn_multiple": 8, "dtype": "bfloat16"},
-    "qwen2": {
-        "method": "progressive",
-        "rounds": 2,
-        "round_criterion": "taylor-element",
-        "dtype": "float16",
+    "mistral": {
+        "method": "benchmarks.baselines.shares:flap_owl",
+        "ffn_multiple": 8,
+        "dtype": "bfloat16",
     },
+    "qwen2": {"method": "progressive", "rounds": 2, "dtype": "float16"},
 }
+BASELINES: list[Method] = [one_shot.taylor_vector, one_shot.taylor_element, one_shot.taylor_gate]
+BASELINES += [one_shot.flap, one_shot.wanda_structured, one_shot.obs]
 IDS = torch.randint(256, (4, 32), generator=torch.Generator().manual_seed(0))
 
 
@@ -95,18 +91,17 @@ def test_compress_and_verify(family: str, device: str, text: str, tmp_path: Path
     assert [check for check in checks if check.outcome == WRONG] == []
 
 
-@pytest.mark.parametrize("name", CRITERIA)
-def test_criteria(name: str, device: str) -> None:
+@pytest.mark.parametrize("method", [*BASELINES, one_shot.magnitude, shares.flap_owl])
+def test_scores(method: Method, device: str) -> None:
     model: nn.Module = tiny_model("qwen2", num_hidden_layers=2)  # with biases
     freeze(model)
     units, text = tiny_units(model), CalibrationText(IDS, 2)
-    removable = torch.arange(units.size) % 5 > 0
-    score = partial(criterion_scores, name, units=units, text=text, seed=0)
-    expected = score(model=model, removable=removable)
-    scores = score(model=model.to(device), removable=removable.to(device))
+    costs = (torch.arange(units.size) % 5 > 0).double()
+    limit = 0.5 * float(costs.sum())
+    expected = method(model, make_budget(units, costs, limit), text)
+    scores = method(model.to(device), make_budget(units, costs, limit, device=device), text)
     assert scores.device.type == device
     assert torch.allclose(scores.cpu(), expected, rtol=1e-4)
-    assert outlier_ratios(model, text).device.type == device
 
 
 @pytest.mark.parametrize(
@@ -118,7 +113,7 @@ def test_a_gate_step_waits_where_it_must(variant: str, standin: str) -> None:
     freeze(model)
     units = tiny_units(model)
     budget = make_budget(units, torch.ones(units.size), 0.5 * units.size, device=standin)
-    schedule = Schedule(CalibrationBlocks(IDS, IDS[:0]), 1, 1, 0.01, 0, "last")
+    schedule = Schedule(CalibrationBlocks(IDS, IDS[:0]), 1, 1, 0.01, 0)
     state = LearningState(torch.zeros(units.size, device=standin), 0.01)
     steps = learn_scores(model, budget, schedule, state, temperature=1.0)
     next(steps)

@@ -27,7 +27,7 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
-LEARNING = ("--set=rounds=1", "--set=epochs=1", "--device=cpu")
+LEARNING = ("--set=rounds=1", "--device=cpu")
 SHORT = ("4", "--sequence-length", "16", "--device", "cpu")
 TEXTS = ("text.txt", "rows.jsonl", "rows.json", "rows.csv", "rows.parquet", "chats.jsonl")
 RECORDS = tuple(f"{kind}.json" for kind in ("throughput", "memory", "kv", "serve", "tasks"))

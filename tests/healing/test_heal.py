@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
@@ -23,7 +25,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.card import healing_sources
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.healing.heal import Healed, heal
-from grasp_deploy.healing.lora import LINEARS
+from grasp_deploy.healing.lora import LINEARS, distillation_loss
 from grasp_deploy.healing.settings import HealConfig
 from tests.cli.command import assert_refused, document, grasp_deploy
 
@@ -47,7 +49,13 @@ def quick(demo_text: tuple[Path, Path]) -> HealConfig:
 def cut(short_config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint that lost much: a random mask, and nothing that makes up for it."""
     output = tmp_path_factory.mktemp("cut") / "out"
-    bare = replace(short_config, method="random", rounds=5, compensation=False, scale_epochs=0)
+    bare = replace(
+        short_config,
+        method="benchmarks.baselines.one_shot:random",
+        rounds=5,
+        compensation=False,
+        scale_epochs=0,
+    )
     compress(bare, output)
     return output
 
@@ -185,3 +193,12 @@ def test_the_command_and_its_bad_input(
     assert not list(tmp_path.iterdir())
     record = document("heal", cut, *text, "-o", "out", "--steps", "30", "--json")
     assert record["loss_dense"] < record["loss_after"] < record["loss_before"]
+
+
+def test_distillation_is_the_mean_divergence_over_positions() -> None:
+    """Two tokens, one position each way: 0.75·ln(0.75/0.5) + 0.25·ln(0.25/0.5), and 0."""
+    dense = torch.tensor([[[math.log(3.0), 0.0], [1.0, 1.0]]])
+    pruned = torch.tensor([[[5.0, 5.0], [7.0, 7.0]]])
+    expected = (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)) / 2
+    assert float(distillation_loss(dense, pruned)) == pytest.approx(expected, rel=1e-5)
+    assert float(distillation_loss(dense, dense + 3)) == pytest.approx(0, abs=1e-6)

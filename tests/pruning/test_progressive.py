@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.budget import Budget, make_budget
-from grasp_deploy.pruning.progressive import cut_round
+from grasp_deploy.pruning.progressive import by_rank, cut_round, per_cost
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
@@ -53,3 +53,16 @@ def test_what_is_removed_stays_so_even_where_a_large_unit_leaves_room() -> None:
         assert mask[units.ffn(0)].any() and mask[units.kv(0)].any()
         before = mask
     assert budget.cost_of(before) <= budget.limit
+
+
+def test_scores_per_cost_spare_what_costs_nothing() -> None:
+    got = per_cost(torch.tensor([3.0, 3.0, 3.0]), torch.tensor([2.0, 0.0, 12.0]).double())
+    assert got.tolist() == [1.5, 3.0, 0.25]
+
+
+def test_scores_by_rank_project_to_the_same_mask() -> None:
+    scores = SCORES.clone()
+    scores[::3] = 5.5  # equals, which the tie order decides
+    ranked = by_rank(scores, BUDGET)
+    assert torch.equal(project(scores, BUDGET), project(ranked, BUDGET))
+    torch.testing.assert_close(ranked.sort().values, torch.linspace(-1, 1, UNITS.size))

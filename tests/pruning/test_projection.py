@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grasp_deploy.pruning.budget import BudgetError, exactly_summable, make_budget
-from grasp_deploy.pruning.projection import Ranking, project
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.budget_cases import Case, cases
 
@@ -122,15 +122,12 @@ def test_a_small_example_by_hand() -> None:
         assert project(p, make_budget(units, costs, limit)).nonzero().flatten().tolist() == kept
 
 
-def test_learnt_scores_rank_by_probability_or_by_probability_per_cost() -> None:
-    """p: 0.5, 0.95, 0.88, 0.27, 0.73 at temperature 1."""
-    budget = make_budget(UnitTable.of_layers([(3, 2)]), torch.tensor([2.0, 2, 2, 1, 4]), 7)
-    scores = torch.tensor([0.0, 3, 2, -1, 1])
-    by_score, by_cost = (Ranking.of_scores(scores, budget, 1.0, flag) for flag in (False, True))
-    assert by_score.mask.tolist() == [0, 1, 0, 0, 1]
-    assert by_score.order.tolist() == [1, 2, 4, 0, 3]
-    assert by_cost.mask.tolist() == [1, 1, 1, 1, 0]
-    assert by_cost.order.tolist() == [1, 2, 3, 0, 4]
+def test_a_ranking_by_probability_is_not_one_by_probability_per_cost() -> None:
+    costs = torch.tensor([2.0, 2, 2, 1, 4])
+    budget = make_budget(UnitTable.of_layers([(3, 2)]), costs, 7)
+    p = torch.tensor([0.5, 0.95, 0.88, 0.27, 0.73])
+    assert project(p, budget).tolist() == [0, 1, 0, 0, 1]
+    assert project(p / costs, budget).tolist() == [1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The schedule: held-out sequences, order of batches, checks, averages and learning rates."""
+"""The schedule: held-out sequences, order of batches, checks and learning rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 def schedule_of(train: int, heldout: int = 0, **options: Any) -> Schedule:
     blocks = CalibrationBlocks(torch.arange(train).view(train, 1), torch.zeros(heldout, 1))
-    one = Schedule(blocks, epochs=1, batch_size=1, learning_rate=0.05, seed=5, select="best")
+    one = Schedule(blocks, epochs=1, batch_size=1, learning_rate=0.05, seed=5)
     return replace(one, **options)
 
 
@@ -47,15 +47,8 @@ def test_masks_are_checked_at_both_ends_and_evenly_between(steps: int, checks: i
     assert not any(schedule_of(steps).is_check(step) for step in range(steps + 1))
 
 
-@pytest.mark.parametrize(("steps", "averaged"), [(10, 3), (1, 1)])
-def test_the_averaged_quarter_is_rounded_up(steps: int, averaged: int) -> None:
-    schedule = schedule_of(steps, select="average")
-    in_average = [schedule.is_averaged(step) for step in range(1, steps + 1)]
-    assert in_average == [False] * (steps - averaged) + [True] * averaged
-
-
 def test_a_cosine_takes_the_learning_rate_to_zero() -> None:
-    rates = [schedule_of(8, cosine=True).rate(step) for step in range(9)]
+    rates = [schedule_of(8).rate(step) for step in range(9)]
     assert rates[0] == 0.05 and rates[4] == pytest.approx(0.025)
     assert rates[8] == pytest.approx(0) and rates == sorted(rates, reverse=True)
-    assert schedule_of(8).rate(8) == 0.05
+    assert schedule_of(8, cosine=False).rate(8) == 0.05

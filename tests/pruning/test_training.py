@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,12 @@ from transformers import PreTrainedModel
 
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.gates import gated, straight_through
-from grasp_deploy.pruning.objective import LossError, distillation_loss, mean_loss
-from grasp_deploy.pruning.projection import Ranking
+from grasp_deploy.pruning.objective import LossError, language_loss, mean_loss
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import (
     LearningState,
     StepRecord,
-    gumbel_noise,
     learn_scales,
     learn_scores,
 )
@@ -29,8 +28,8 @@ from tests.pruning.tiny_units import UNITS, frozen, generator, token_ids
 COSTS = torch.where(UNITS.is_kv, 12_288.0, 192.0)
 BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
 BLOCKS = CalibrationBlocks.split(token_ids(16, 16), 1 / 4)
-SCHEDULE = Schedule(BLOCKS, epochs=2, batch_size=3, learning_rate=0.05, seed=0, select="best")
-AVERAGE = replace(SCHEDULE, select="average")
+SCHEDULE = Schedule(BLOCKS, epochs=2, batch_size=3, learning_rate=0.05, seed=0, cosine=False)
+LAST = replace(SCHEDULE, blocks=replace(BLOCKS, heldout=BLOCKS.heldout[:0]))
 STEPS = 8  # 2 epochs of 12 blocks, three at a time
 
 
@@ -45,7 +44,7 @@ def fresh(stage: str) -> LearningState:
 
 
 def mask_of(scores: Tensor) -> Tensor:
-    return Ranking.of_scores(scores, BUDGET, 1.5, per_cost=False).mask
+    return project(torch.sigmoid(scores / 1.5), BUDGET)
 
 
 FIRST_MASK = mask_of(torch.zeros(UNITS.size))
@@ -70,7 +69,7 @@ def test_the_budget_holds_at_every_step(model: PreTrainedModel) -> None:
     assert len({tuple(mask.tolist()) for mask in masks}) > STEPS / 2  # and it does learn
 
 
-@pytest.mark.parametrize(("stage", "schedule"), [("gates", SCHEDULE), ("scales", AVERAGE)])
+@pytest.mark.parametrize(("stage", "schedule"), [("gates", SCHEDULE), ("scales", LAST)])
 def test_a_run_goes_on_from_any_saved_step_bit_for_bit(
     stage: str, schedule: Schedule, model: PreTrainedModel
 ) -> None:
@@ -92,7 +91,7 @@ def test_a_run_goes_on_from_any_saved_step_bit_for_bit(
         assert all(torch.equal(rest_of_state[name], expected[name]) for name in expected)
 
 
-def test_best_is_the_lowest_on_held_out_text_and_last_is_the_last(model: PreTrainedModel) -> None:
+def test_the_lowest_on_held_out_text_is_chosen_or_else_the_last(model: PreTrainedModel) -> None:
     state = fresh("gates")
     values = [state.values.detach().clone()]
     reported = []
@@ -107,27 +106,19 @@ def test_best_is_the_lowest_on_held_out_text_and_last_is_the_last(model: PreTrai
     checked = [step for step in range(STEPS + 1) if SCHEDULE.is_check(step)]
     assert reported == [measured[s] if s in checked else None for s in range(STEPS)]
     best = min(checked, key=measured.__getitem__)
-    assert torch.equal(state.chosen("best"), values[best])
-    assert torch.equal(state.chosen("last"), values[-1])
+    assert torch.equal(state.chosen, values[best])
     assert not torch.equal(values[best], values[-1])  # on random text the last is not the best
-
-
-def test_average_is_the_mean_of_the_last_quarter_of_the_steps(model: PreTrainedModel) -> None:
-    state, values = fresh("scales"), []
-    for record in learn("scales", model, state, replace(AVERAGE, epochs=3)):
-        assert record.heldout_loss is None
-        values.append(state.values.detach().double())
-    mean = torch.stack(values[-3:]).mean(0)
-    torch.testing.assert_close(state.chosen("average").double(), mean, rtol=1e-6, atol=1e-7)
-    assert not torch.equal(state.chosen("average"), state.chosen("last"))
+    last = fresh("gates")
+    assert all(record.heldout_loss is None for record in learn("gates", model, last, LAST))
+    assert torch.equal(last.chosen, values[-1])
 
 
 def test_kept_units_learn_a_scale_and_removed_ones_stay_at_one(model: PreTrainedModel) -> None:
     """Learnt on the very sequences that they are measured on, scales must lower the loss."""
-    schedule = replace(SCHEDULE, epochs=5, learning_rate=0.01, select="last")
+    schedule = replace(LAST, epochs=5, learning_rate=0.01)
     state, mask = LearningState(torch.ones(UNITS.size), 0.01), FIRST_MASK
     records = list(learn("scales", model, state, schedule))
-    scales = state.chosen("last")
+    scales = state.chosen
     assert all(torch.equal(record.mask, mask) for record in records)
     assert bool((scales[~mask] == 1).all()) and bool((scales[mask] != 1).all())
     with gated(model, UNITS) as gates:
@@ -139,10 +130,10 @@ def test_kept_units_learn_a_scale_and_removed_ones_stay_at_one(model: PreTrained
 
 def test_the_last_values_are_measured_too(model: PreTrainedModel) -> None:
     same = CalibrationBlocks(BLOCKS.train, BLOCKS.train)  # measured on what is learnt from
-    schedule = Schedule(same, epochs=2, batch_size=12, learning_rate=0.01, seed=0, select="best")
+    schedule = Schedule(same, epochs=2, batch_size=12, learning_rate=0.01, seed=0, cosine=False)
     state = LearningState(torch.ones(UNITS.size), 0.01)
     list(learn("scales", model, state, schedule))
-    assert torch.equal(state.chosen("best"), state.values)
+    assert torch.equal(state.chosen, state.values)
 
 
 def test_weights_that_are_no_numbers_stop_the_run_at_the_step() -> None:
@@ -180,28 +171,15 @@ def test_small_gradients_do_not_vanish_in_half_precision() -> None:
     assert float((moved[0] == moved[1]).float().mean()) > 0.99
 
 
-def test_a_distilled_step_follows_the_divergence_from_the_dense_model(
+def test_the_first_step_is_the_learning_rate_against_the_gradients_sign(
     model: PreTrainedModel,
 ) -> None:
-    """The first AdamW step is the learning rate against the gradient's sign.
-
-    Gates are open when the dense model is asked.
-    """
-
-    def dense_logits(ids: Tensor) -> Tensor:
-        with torch.no_grad():
-            return model(input_ids=ids).logits
-
-    schedule = replace(SCHEDULE, select="last")
     state = fresh("gates")
-    record = next(learn("gates", model, state, schedule, dense_logits=dense_logits))
-    ids = schedule.batch(0)
+    record = next(learn("gates", model, state))
     scores = torch.zeros(UNITS.size, requires_grad=True)
-    mask = mask_of(scores.detach())
-    dense = dense_logits(ids)
     with gated(model, UNITS) as gates:
-        gates.assign(straight_through(torch.sigmoid(scores / 1.5), mask))
-        loss = distillation_loss(dense, model(input_ids=ids).logits)
+        gates.assign(straight_through(torch.sigmoid(scores / 1.5), FIRST_MASK))
+        loss = language_loss(model, SCHEDULE.batch(0))
         loss.backward()
     assert record.loss == pytest.approx(float(loss.detach()), rel=1e-5)
     assert scores.grad is not None
@@ -210,34 +188,20 @@ def test_a_distilled_step_follows_the_divergence_from_the_dense_model(
     torch.testing.assert_close(state.values.detach()[moved], expected[moved], rtol=1e-2, atol=1e-4)
 
 
-def test_gates_on_keys_and_values_see_the_same_losses_and_go_elsewhere(
-    model: PreTrainedModel,
-) -> None:
-    here, there = fresh("gates"), fresh("gates")
-    first = next(learn("gates", model, here))
-    second = next(learn("gates", model, there, site="keys-values"))
-    assert second.loss == pytest.approx(first.loss, rel=1e-6)
-    assert second.heldout_loss == pytest.approx(first.heldout_loss, rel=1e-6)
-    assert bool((here.values != there.values)[UNITS.is_kv].any())
-
-
 def test_noise_moves_the_masks_of_steps_and_not_those_that_are_measured(
     model: PreTrainedModel,
 ) -> None:
-    def masks(noisy: bool) -> list[Tensor]:
+    def noise(step: int) -> Tensor:
+        return torch.randn(UNITS.size, generator=generator(step))
+
+    def masks(noise: Callable[[int], Tensor] | None) -> list[Tensor]:
         schedule = replace(SCHEDULE, learning_rate=1e-6)
         state = LearningState(torch.randn(UNITS.size, generator=generator(0)), 1e-6)
-        steps = learn("gates", model, state, schedule, noisy=noisy)
+        steps = learn("gates", model, state, schedule, noise=noise)
         return [record.mask for record in steps]
 
-    still, noisy = masks(False), masks(True)
+    still, noisy = masks(None), masks(noise)
     assert all(torch.equal(still[0], mask) for mask in still)
     assert len({tuple(mask.tolist()) for mask in noisy}) == STEPS
-    assert all(torch.equal(a, b) for a, b in zip(noisy, masks(True), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(noisy, masks(noise), strict=True))
     assert all(BUDGET.cost_of(mask) <= BUDGET.limit for mask in noisy)
-
-
-def test_gumbel_noise_has_gumbels_mean_and_variance() -> None:
-    noise = gumbel_noise(torch.zeros(200_000), seed=3, step=5)
-    assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
-    assert float(noise.var()) == pytest.approx(torch.pi**2 / 6, rel=0.02)

@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.config.compress_options import LEARNT_METHODS
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.stats.wording import counted, listed
 
 UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
-STARTS = {"equal": "equal scores", "progressive": "a cut in rounds"}
-SHARES = {"layerwise": "with equal shares for all layers", "owl": "with shares by layers' outliers"}
-ONE_BUDGET = "under one global budget"
 COMPENSATION = (
     " Compensation: the kept columns of the output layers were solved by least squares for the "
     "dense model's hidden states."
@@ -34,22 +30,20 @@ def how_units_were_chosen(plan: Plan) -> str:
     config = plan.provenance["config"]
     method, family = config["method"], config.get("family")
     units = UNITS.get(config["targets"], " and ".join(UNITS.values()))
-    if method in LEARNT_METHODS:
-        start = STARTS.get(config["start"], f"the ranking of `{config['start']}`")
-        chosen = f"learnt gates on the frozen model (`{method}`, from {start})"
+    if method == "grasp":
+        chosen = "learnt gates on the frozen model, from a cut in rounds"
     elif method == "progressive":
         walked = family or "bound" in plan.provenance  # whose rounds follow its budgets
         rounds = "rounds" if walked else counted(config["rounds"], "round")
-        chosen = f"a cut in {rounds} by `{config['round_criterion']}` scores"
+        chosen = f"a cut in {rounds} by the optimal brain surgeon's loss"
     else:
-        chosen = f"the criterion `{method}`, at once"
-    budget = SHARES.get(config["allocation"], ONE_BUDGET)
+        chosen = f"the scores of `{method}`, at once"
     provenance = plan.provenance
     solved = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
     scaled = NORM_SCALES if plan.norm_scales is not None else ""
     within = FAMILY.format(listed(f"{keep:g}" for keep in family)) if family else ""
     more = f"{within}{COMPENSATION if solved else ''}{scaled}"
-    return f"{units} were chosen by {chosen}, {budget}.{more}"
+    return f"{units} were chosen by {chosen}, under one global budget.{more}"
 
 
 def what_it_learnt_from(provenance: Texts) -> str:

@@ -29,7 +29,6 @@ from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import finished_plan
 from grasp_deploy.compression.resume import START_OVER, Workspace
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.rules import GATE_OPTIONS
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, refuse_existing
 from grasp_deploy.files.progress import OnProgress, ignore_progress
@@ -122,9 +121,7 @@ def member_configs(config: CompressConfig) -> list[CompressConfig]:
     """
     rounds_alone: dict[str, Any] = {}
     if config.learns:
-        unused = (*GATE_OPTIONS, "ranking")
-        rounds_alone = {name: getattr(CompressConfig, name) for name in unused}
-        rounds_alone["method"] = "progressive"
+        rounds_alone = {"method": "progressive", "temperature": CompressConfig.temperature}
     *larger, smallest = config.family
     milder = [replace(config, keep=keep, **rounds_alone) for keep in larger]
     return [*milder, replace(config, keep=smallest)]

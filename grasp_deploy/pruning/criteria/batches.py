@@ -1,4 +1,4 @@
-"""Calibration text in batches, for the criteria that need text."""
+"""Calibration text in batches, for scores that need text."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ OnBatch = Callable[[int, int], None]  # steps done, steps in all: sequences, and
 
 @dataclass(frozen=True)
 class CalibrationText:
-    """Calibration sequences, the batch size, and a callback for progress."""
+    """Calibration sequences, batch size, a callback for progress, and the seed of their order."""
 
     sequences: Tensor  # (n, T) int64
     batch_size: int
     on_batch: OnBatch = lambda done, total: None
+    seed: int = 0
 
     def batches(self, model: nn.Module) -> Iterator[Tensor]:
         """`(B, T)` batches on a model's device; `on_batch(done, total)` is called after each."""
-        assert len(self.sequences), "a criterion that reads text was given none"
+        assert len(self.sequences), "scores that read text were given none"
         done = 0
         for batch in self.sequences.split(self.batch_size):
             yield batch.to(device_of(model))

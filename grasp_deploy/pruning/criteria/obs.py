@@ -40,6 +40,7 @@ from grasp_deploy.pruning.layout import (
     output_projections,
 )
 from grasp_deploy.pruning.least_squares import Gram, finite_power
+from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.ranks import add_up, dealt_batches, world
 from grasp_deploy.pruning.units import UnitTable
 
@@ -56,7 +57,7 @@ def obs_scores(
     cheap, and not the other way round. In a segment without removable units scores are 0.
     The text's `on_batch` is called after each batch, and then after each segment that is scored.
 
-    Raises LossError if the loss or hidden states are not finite.
+    Raises LossError if the loss, hidden states or scores are not finite.
     """
     if removable is None:
         removable = torch.ones(units.size, dtype=torch.bool)
@@ -86,6 +87,8 @@ def obs_scores(
         score(*rest)
     flat = torch.cat(scores)
     add_up(flat)  # each segment's are zero but on one rank
+    if not bool(flat.isfinite().all()):
+        raise LossError(f"the scores of the units are not finite: {OVERFLOW}")
     return flat
 
 

@@ -35,15 +35,15 @@ def plan_of(config: dict[str, Any] | None = None, **provenance: Any) -> Plan:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"method": "grasp", "start": "progressive"}, "on the frozen model (`grasp`, from a cut"),
-        ({"method": "gumbel-topk", "start": "equal"}, "(`gumbel-topk`, from equal scores)"),
-        ({"method": "grasp", "start": "flap"}, "from the ranking of `flap`"),
-        ({"method": "progressive", "rounds": 3}, "by a cut in 3 rounds by `obs` scores, under one"),
         (
-            {"method": "wanda-structured", "allocation": "owl"},
-            "the criterion `wanda-structured`, at once, with shares by layers' outliers",
+            {"method": "grasp"},
+            "by learnt gates on the frozen model, from a cut in rounds, under",
         ),
-        ({"method": "random", "targets": "kv"}, "KV-head groups were chosen by the criterion"),
+        ({"method": "progressive", "rounds": 3}, "by a cut in 3 rounds by the optimal brain"),
+        (
+            {"method": "mine:scores", "targets": "kv"},
+            "were chosen by the scores of `mine:scores`",
+        ),
     ],
 )
 def test_the_method(config: dict[str, Any], said: str) -> None:

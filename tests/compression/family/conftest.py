@@ -32,8 +32,6 @@ def make_config(make_once: MakeOnce) -> MakeConfig:
             "calibration": (str(folder / "text.txt"), "self=0"),
             "sequences": 48,
             "sequence_length": 32,
-            "criterion_sequences": 16,
-            "compensation_sequences": 16,
             "device": "cpu",
         }
         return CompressConfig(**{**shared, **options})

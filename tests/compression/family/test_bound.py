@@ -17,6 +17,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from tests.compression.family.conftest import Killed, MakeConfig, kill_at
 from tests.kills import contents
+from tests.tiny import RANDOM
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_a_gain_leaves_no_more_room(
 
 def test_a_bound_beside_a_budget(make_config: MakeConfig, tmp_path: Path) -> None:
     """A budget within the bound is made; one beyond it leaves nothing behind."""
-    quick = {"keep": 0.5, "method": "obs", "scale_epochs": 0}
+    quick = {"keep": 0.5, "method": RANDOM, "scale_epochs": 0}
     made = compress(make_config(**quick, max_loss=90.0), tmp_path / "bounded")
     excess, error = (made.plan.provenance[name] for name in ("excess", "excess_error"))
     record = compression_record(made)

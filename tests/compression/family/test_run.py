@@ -30,7 +30,7 @@ NAMES = [f"keep-{keep}" for keep in KEEPS]
 
 @pytest.fixture(scope="module")
 def config(make_config: MakeConfig) -> CompressConfig:
-    return make_config(keep=0.5, family=KEEPS, gate_sequences=8)
+    return make_config(keep=0.5, family=KEEPS)
 
 
 @pytest.fixture(scope="module")

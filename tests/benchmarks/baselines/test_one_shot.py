@@ -1,4 +1,4 @@
-"""Criteria that read weights and inputs, each against its formula written out for one unit."""
+"""Baselines that read weights and inputs, each against its formula written out for one unit."""
 
 from __future__ import annotations
 
@@ -9,31 +9,26 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from benchmarks.baselines import one_shot
+from benchmarks.baselines.moments import outlier_ratios
+from benchmarks.baselines.one_shot import Method
+from benchmarks.quality import BASELINES, STUDIES
+from grasp_deploy.compression.own_function import own_function
+from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.criteria.criterion import (
-    ADDITIVE,
-    CRITERIA,
-    criterion_scores,
-    magnitude_scores,
-    random_scores,
-)
-from grasp_deploy.pruning.criteria.moments import (
-    flap_scores,
-    outlier_ratios,
-    wanda_structured_scores,
-)
-from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.layout import (
     PRUNABLE_LINEARS,
     coupled_linears,
     on_inputs,
     output_projections,
 )
-from grasp_deploy.pruning.objective import LossError
-from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.criteria.cases import SEQUENCES, TEXT, score_by_hand
-from tests.pruning.tiny_units import CHANNELS, GROUP_WIDTH, GROUPS, LAYERS, UNITS, frozen, hooks_of
-from tests.tiny import random_kept, slice_by_hand
+from tests.pruning.tiny_units import GROUP_WIDTH, LAYERS, UNITS, frozen, hooks_of
+
+COSTS = torch.where(UNITS.is_kv, 12_288.0, 192.0)
+BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
+READING: list[Method] = [one_shot.taylor_vector, one_shot.taylor_element, one_shot.taylor_gate]
+READING += [one_shot.flap, one_shot.wanda_structured, one_shot.obs]
 
 
 def inputs_by_hand(model: PreTrainedModel, linears: list[nn.Linear]) -> list[Tensor]:
@@ -49,7 +44,7 @@ def test_magnitude_is_the_squared_norm_of_all_that_goes_with_a_unit(name: str) -
     model = frozen(name)
     values = {key: value.detach().square() for key, value in model.named_parameters()}
     expected = score_by_hand(values, lambda part: part.sum())
-    torch.testing.assert_close(magnitude_scores(model, UNITS).float(), expected)
+    torch.testing.assert_close(one_shot.magnitude(model, BUDGET, TEXT) * COSTS, expected)
 
 
 def test_flap_and_wanda_are_their_papers_formulas() -> None:
@@ -63,28 +58,10 @@ def test_flap_and_wanda_are_their_papers_formulas() -> None:
         flap.append(((wifv - wifv.mean()) / wifv.std()).view(size, -1).mean(1))
         sums = (weight.abs() * x.norm(dim=0)).sum(0).view(size, -1).sum(1)
         wanda.append(sums / sums.mean())
-    got = flap_scores(model, UNITS, TEXT)
+    got = one_shot.flap(model, BUDGET, TEXT).double()
     torch.testing.assert_close(got, torch.cat(flap), rtol=1e-4, atol=1e-5)
-    got = wanda_structured_scores(model, UNITS, TEXT)
+    got = one_shot.wanda_structured(model, BUDGET, TEXT).double()
     torch.testing.assert_close(got, torch.cat(wanda), rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("name", ["flap", "wanda-structured"])
-def test_removed_units_do_not_bend_the_scores_of_those_left(name: str) -> None:
-    """Behind gates the scores are those of the model that was really cut."""
-    model = frozen()
-    kept = random_kept(model.config)
-    masks = []
-    for groups, channels in kept:
-        for size, stays in ((CHANNELS, channels), (GROUPS, groups)):
-            masks.append(torch.zeros(size).index_fill(0, torch.tensor(stays), 1.0))
-    mask = torch.cat(masks)
-    with gated(model, UNITS) as gates:
-        gates.assign(mask)
-        behind = criterion_scores(name, model, UNITS, TEXT, seed=0)
-    left = UnitTable.of_layers([(len(channels), len(groups)) for groups, channels in kept])
-    cut = criterion_scores(name, slice_by_hand(model, kept), left, TEXT, seed=0)
-    torch.testing.assert_close(behind[mask.bool()], cut, rtol=1e-4, atol=1e-5)
 
 
 def test_outliers_are_counted_over_all_prunable_weights_of_a_layer() -> None:
@@ -101,35 +78,33 @@ def test_outliers_are_counted_over_all_prunable_weights_of_a_layer() -> None:
 
 
 def test_random_scores_are_a_permutation_of_the_seed() -> None:
-    scores = random_scores(UNITS, seed=3)
-    assert torch.equal(scores, random_scores(UNITS, seed=3))
-    assert not torch.equal(scores, random_scores(UNITS, seed=4))
-    steps = scores.sort().values * UNITS.size
-    assert torch.equal(steps.round(), torch.arange(UNITS.size).double())
+    def scores(seed: int) -> Tensor:
+        return one_shot.random(frozen(), make_budget(UNITS, COSTS, 1e6, seed=seed), TEXT)
+
+    assert torch.equal(scores(3), scores(3)) and not torch.equal(scores(3), scores(4))
+    assert torch.equal((scores(3).sort().values * UNITS.size).round(), torch.arange(UNITS.size))
 
 
-@pytest.mark.parametrize("name", CRITERIA)
-def test_each_criterion_scores_every_unit_and_leaves_the_model_alone(name: str) -> None:
+@pytest.mark.parametrize("method", READING)
+def test_each_reads_an_eighth_of_a_run_and_leaves_the_model_alone(method: Method) -> None:
     model = frozen("qwen3")
     before = copy.deepcopy(model.state_dict())
     progress: list[tuple[int, int]] = []
-    text = CalibrationText(SEQUENCES, 2, lambda done, total: progress.append((done, total)))
-    scores = criterion_scores(name, model, UNITS, text, seed=0)
-    assert scores.shape == (UNITS.size,)
-    assert scores.dtype == torch.float32
+    text = CalibrationText(
+        SEQUENCES.repeat(48, 1), 8, lambda done, total: progress.append((done, total))
+    )
+    scores = method(model, BUDGET, text)
+    assert scores.shape == (UNITS.size,) and bool(scores.isfinite().all())
     assert len(scores.unique()) > UNITS.size / 2
-    assert name not in ADDITIVE or bool((scores >= 0).all())
-    reads_text = name not in ("random", "magnitude")
-    layers = len(UNITS.segment_sizes) if name == "obs" else 0  # solved one after the other
-    steps = (2, 4, 5, *range(6, 6 + layers)) if reads_text else ()
-    assert progress == [(step, 5 + layers) for step in steps]
+    assert progress[3][0] == 32, "of 240, which are fifteen sixteenths of 256"
+    assert progress[-1][0] == progress[-1][1]
     assert hooks_of(model) == 0
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", [name for name in CRITERIA if name != "random"])
-def test_a_unit_that_does_nothing_scores_lowest_in_its_layer(name: str) -> None:
+@pytest.mark.parametrize("method", [*READING, one_shot.magnitude])
+def test_a_unit_that_does_nothing_scores_lowest_in_its_layer(method: Method) -> None:
     model = frozen()
     with torch.no_grad():
         layer = model.model.layers[1]
@@ -137,15 +112,14 @@ def test_a_unit_that_does_nothing_scores_lowest_in_its_layer(name: str) -> None:
         layer.mlp.down_proj.weight[:, 5] = 0
         layer.self_attn.o_proj.weight[:, GROUP_WIDTH:] = 0
         layer.self_attn.v_proj.weight[32:] = 0
-    scores = criterion_scores(name, model, UNITS, TEXT, seed=0)
+    scores = method(model, BUDGET, TEXT)
     assert int(scores[UNITS.ffn(1)].argmin()) == 5
     assert int(scores[UNITS.kv(1)].argmin()) == 1
 
 
-@pytest.mark.parametrize("name", ["magnitude", "flap", "wanda-structured"])
-def test_scores_that_are_no_numbers_are_refused(name: str) -> None:
-    model = frozen()
-    with torch.no_grad():
-        model.model.layers[0].mlp.down_proj.weight[0, 0] = torch.inf
-    with pytest.raises(LossError, match=f"the {name} scores are not finite"):
-        criterion_scores(name, model, UNITS, TEXT, seed=0)
+def test_every_baseline_of_a_study_is_there() -> None:
+    variants = [variant for study in STUDIES.values() for variant in study]
+    methods = {variant.options.get("method", "") for variant in variants}
+    named = [method for method in methods if method.startswith(BASELINES)]
+    assert len(named) == 8 + 8 + 3
+    assert all(callable(own_function(f"--method {method}", "")) for method in named)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.criteria.taylor import (
+from benchmarks.baselines.taylor import (
     taylor_element_scores,
     taylor_gate_scores,
     taylor_vector_scores,
 )
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.objective import LossError, language_loss
 from grasp_deploy.pruning.training import freeze

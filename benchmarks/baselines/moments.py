@@ -113,7 +113,7 @@ def wanda_structured_scores(model: nn.Module, units: UnitTable, text: Calibratio
 
     The sums compare only within one linear layer, where Wanda-sp ranks them. Divided by their mean,
     1 is an average unit of its layer and kind everywhere, so a global ranking can use them. With
-    the allocation `layerwise` the division changes nothing, and the result is Wanda-sp.
+    equal shares (`shares.layerwise`) the division changes nothing, and the result is Wanda-sp.
     """
     linears = output_projections(model)
     moments = input_moments(model, linears, text)

@@ -16,54 +16,45 @@ from __future__ import annotations
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from benchmarks.baselines import one_shot
+from benchmarks.baselines.moments import outlier_ratios
+from benchmarks.baselines.one_shot import Method, eighth
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.projection import descending, rank_in_segment
+from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.projection import rank_in_segment
 
-ALLOCATIONS: tuple[str, ...] = ("global", "layerwise", "owl")
 OWL_SPREAD = 0.08  # lambda: how far a layer's keep ratio may lie from the mean
 
 
-def per_cost(scores: Tensor, costs: Tensor) -> Tensor:
-    """`(N,)` float32 scores per unit of cost; units that cost nothing, always kept, stay as is.
+def layerwise(method: Method) -> Method:
+    """A method in which every layer keeps the same share of its FFN channels and KV groups."""
 
-    For scores that are sums over a unit's parts (`criteria.criterion.ADDITIVE`) and not negative.
-    """
-    return (scores.double() / torch.where(costs > 0, costs, 1.0)).float()
-
-
-def by_rank(scores: Tensor, budget: Budget) -> Tensor:
-    """`(N,)` float32 scores from 1 down to -1 in even steps, in the order of `(N,)` scores.
-
-    Learning starts from them. At first it moves every score by about the same: the number of steps
-    until a unit crosses the cut should depend on its rank, not on a criterion's scale. Equals are
-    ordered as the projection orders them.
-    """
-    order = descending(scores, budget.tie_order)
-    even = torch.linspace(1, -1, len(scores), device=scores.device)
-    return torch.empty_like(even).scatter_(0, order, even)
-
-
-def allocate(
-    name: str, scores: Tensor, budget: Budget, outlier_ratios: Tensor | None = None
-) -> Tensor:
-    """`(N,)` scores whose projection onto the budget realises the allocation `name`.
-
-        global      the scores themselves
-        layerwise   every layer keeps the same share of its FFN channels, and of its KV groups
-        owl         a layer with more outliers keeps more of both (Yin et al. 2024); needs the
-                    `(L,)` ratios of `moments.outlier_ratios`
-
-    Within a layer and kind the order of the scores stays.
-    """
-    assert name in ALLOCATIONS, name
-    if name == "global":
-        return scores
-    if name == "layerwise":
+    def shared(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
+        scores = method(model, budget, text)
         return by_share(scores, budget, torch.zeros(budget.units.layers))
-    assert outlier_ratios is not None, "owl needs the outlier ratios of the layers"
-    return by_share(scores, budget, owl_offsets(outlier_ratios))
+
+    return shared
+
+
+def owl(method: Method) -> Method:
+    """A method in which a layer with more outliers keeps more of both (Yin et al. 2024)."""
+
+    def shared(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
+        scores = method(model, budget, text)
+        offsets = owl_offsets(outlier_ratios(model, eighth(text)))
+        return by_share(scores, budget, offsets)
+
+    return shared
+
+
+magnitude_layerwise, magnitude_owl = layerwise(one_shot.magnitude), owl(one_shot.magnitude)
+taylor_element_layerwise = layerwise(one_shot.taylor_element)
+taylor_element_owl = owl(one_shot.taylor_element)
+flap_layerwise, flap_owl = layerwise(one_shot.flap), owl(one_shot.flap)
+wanda_structured_layerwise = layerwise(one_shot.wanda_structured)
+wanda_structured_owl = owl(one_shot.wanda_structured)
 
 
 def owl_offsets(outlier_ratios: Tensor, spread: float = OWL_SPREAD) -> Tensor:

@@ -1,4 +1,4 @@
-"""Allocations hold the budget, and every layer keeps its share to within one unit."""
+"""Shares hold the budget, and every layer keeps its share to within one unit."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grasp_deploy.pruning.allocation import (
-    ALLOCATIONS,
-    allocate,
-    by_rank,
-    by_share,
-    owl_offsets,
-    per_cost,
-)
+from benchmarks.baselines.shares import by_share, owl_offsets
 from grasp_deploy.pruning.budget import Budget, make_budget
+from grasp_deploy.pruning.progressive import by_rank
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.budget_cases import Case, cases
@@ -35,6 +28,14 @@ def budget_of(keep: float, **multiples: Any) -> Budget:
 
 def random_scores(seed: int = 0) -> Tensor:
     return torch.rand(UNITS.size, generator=torch.Generator().manual_seed(seed))
+
+
+def layerwise(scores: Tensor, budget: Budget) -> Tensor:
+    return by_share(scores, budget, torch.zeros(budget.units.layers))
+
+
+def owl(scores: Tensor, budget: Budget, ratios: Tensor) -> Tensor:
+    return by_share(scores, budget, owl_offsets(ratios))
 
 
 def kept_in_segments(budget: Budget, mask: Tensor) -> list[int]:
@@ -78,51 +79,41 @@ def test_layerwise_and_owl_keep_their_shares_of_every_layer_to_one_unit(
     budget, outliers = budget_of(keep), torch.tensor(ratios)
     spread = outliers.double() - outliers.double().min()
     shares = 0.16 * spread / spread.max() if spread.any() else spread
-    for name, wanted in (("owl", keep + shares - shares.mean()), ("layerwise", [keep] * 5)):
-        mask = project(allocate(name, random_scores(seed), budget, outliers), budget)
+    scores = random_scores(seed)
+    for shared, wanted in (
+        (owl(scores, budget, outliers), keep + shares - shares.mean()),
+        (layerwise(scores, budget), [keep] * 5),
+    ):
+        mask = project(shared, budget)
         rows = zip(kept_in_segments(budget, mask), UNITS.segment_sizes, strict=True)
         for segment, (kept, size) in enumerate(rows):
             assert abs(kept - float(wanted[segment // 2]) * size) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("name", ALLOCATIONS)
-def test_within_a_layer_the_best_units_stay(name: str) -> None:
+def test_within_a_layer_the_best_units_stay() -> None:
     """Of equals those that the order of ties names first."""
     budget, scores = budget_of(0.5), random_scores().round(decimals=1)
-    mask = project(allocate(name, scores, budget, torch.rand(5)), budget)
+    mask = project(owl(scores, budget, torch.rand(5)), budget)
     key = by_rank(scores, budget)
     sizes = UNITS.segment_sizes
     for part, kept in zip(key.split(sizes), mask.split(sizes), strict=True):
         assert bool(kept.any())
         assert bool(kept.all()) or float(part[kept].min()) > float(part[~kept].max())
     everything = replace(budget, limit=2 * budget.total_cost)
-    assert bool(project(allocate(name, scores, everything, torch.rand(5)), everything).all())
+    assert bool(project(owl(scores, everything, torch.rand(5)), everything).all())
 
 
 def test_shares_make_up_for_what_the_floor_the_targets_and_multiples_hold_up() -> None:
     units = UnitTable.of_layers([(100, 1), (100, 1)])
     budget = make_budget(units, units.spread([1, 1], [50, 50]), 120.0)
-    mask = project(allocate("layerwise", torch.rand(units.size), budget), budget)
+    mask = project(layerwise(torch.rand(units.size), budget), budget)
     assert units.kept_per_layer(mask) == [(10, 1), (10, 1)]  # the groups stay and cost 100 of 120
     channels = make_budget(UNITS, torch.where(UNITS.is_kv, 0.0, 1.0), 0.25 * 5 * 96)
     in_multiples = budget_of(0.5, ffn_multiple=8, kv_multiple=2)
     for budget, kept in ((channels, (24, 8)), (in_multiples, (48, 4))):
-        mask = project(allocate("layerwise", random_scores(), budget), budget)
+        mask = project(layerwise(random_scores(), budget), budget)
         assert UNITS.kept_per_layer(mask) == [kept] * 5
 
 
 def test_layers_with_the_same_outliers_keep_the_same() -> None:
     assert torch.equal(owl_offsets(torch.full((4,), 0.02)), torch.zeros(4).double())
-
-
-def test_scores_per_cost_spare_what_costs_nothing() -> None:
-    got = per_cost(torch.tensor([3.0, 3.0, 3.0]), torch.tensor([2.0, 0.0, 12.0]).double())
-    assert got.tolist() == [1.5, 3.0, 0.25]
-
-
-def test_scores_by_rank_project_to_the_same_mask() -> None:
-    budget, scores = budget_of(0.6), random_scores()
-    scores[::3] = 0.5  # equals, which the tie order decides
-    ranked = by_rank(scores, budget)
-    assert torch.equal(project(scores, budget), project(ranked, budget))
-    torch.testing.assert_close(ranked.sort().values, torch.linspace(-1, 1, UNITS.size))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grasp_deploy.pruning.criteria.moments import Moments
+from benchmarks.baselines.moments import Moments
 from tests.pruning.tiny_units import generator
 
 

@@ -1,0 +1,76 @@
+"""A function of the user's own: a cost or a method, named package.module:function."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.objective import LossError
+
+METHOD_CALL = "function(model, budget, text)"
+
+
+def own_function(option: str, call: str) -> Callable[..., Any]:
+    """The function that `--cost NAME` or `--method NAME` names, imported from the working folder.
+
+    `call` is how it is called, such as `function(units, shape)`. Raises InputError.
+    """
+    module, _, name = option.split(" ", 1)[1].partition(":")
+    with _users_code(f"{option} cannot be imported:", call):
+        return getattr(importlib.import_module(module), name)
+
+
+def own_values(option: str, call: str, size: int, *arguments: Any) -> Tensor:
+    """`(N,)` float64 numbers, on the CPU, that the user's function returns for some arguments.
+
+    Raises InputError, or the function's own LossError.
+    """
+    function = own_function(option, call)
+    with _users_code(f"{option} failed with", call):
+        values = torch.as_tensor(function(*arguments), dtype=torch.float64).detach()
+        values = values.to_dense().cpu()
+    if tuple(values.shape) != (size,):
+        raise InputError(
+            f"{option} returned shape {tuple(values.shape)}: one number for each of the {size} "
+            f"units is needed, shape ({size},)"
+        )
+    return values
+
+
+@contextmanager
+def _users_code(failure: str, call: str) -> Iterator[None]:
+    """Run the user's code: what it raises ends in one line, what it sets is put back.
+
+    Stdout is reserved for results.
+    """
+    folder = str(Path.cwd())
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    sys.path.insert(0, folder)
+    try:
+        with chdir(folder), redirect_stdout(sys.stderr), torch.enable_grad():
+            yield
+    except (KeyboardInterrupt, LossError):
+        raise
+    except BaseException as error:  # whatever the user's code raises
+        try:
+            text = str(error)
+        except Exception:
+            text = "its text cannot be had"
+        raise InputError(
+            f"{failure} {type(error).__name__}: {text}; give package.module:function, importable "
+            f"from here, which is called as {call} and returns one number per unit"
+        ) from None
+    finally:
+        with suppress(ValueError):  # the user's code may have removed it
+            sys.path.remove(folder)
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
