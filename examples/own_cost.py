@@ -18,12 +18,12 @@ from grasp_deploy.pruning.units import UnitTable
 
 
 def slow_second_half(units: UnitTable, shape: ModelShape) -> Tensor:
-    """Weights of each unit, `(N,)`; twice as dear in the later half of the layers.
+    """Weights of each unit, `(N,)`; four times as dear in the later half of the layers.
 
-    Use case: a pipeline over two GPUs, of which the second is half as fast.
+    Use case: a pipeline over two GPUs, of which the second is a quarter as fast.
     """
     d, group, head = shape.hidden_size, shape.query_heads_per_group, shape.head_dim
-    factors = [1.0 if 2 * layer < units.layers else 2.0 for layer in range(units.layers)]
+    factors = [1.0 if 2 * layer < units.layers else 4.0 for layer in range(units.layers)]
     ffn_costs = [3 * d * factor for factor in factors]
     kv_costs = [(2 * group + 2) * head * d * factor for factor in factors]
     return units.spread(ffn_costs, kv_costs)
@@ -37,7 +37,8 @@ if __name__ == "__main__":
             keep=0.6,
             cost="own_cost:slow_second_half",  # any importable package.module:function
             calibration=(str(calibration),),
-            method="taylor-element",  # one score for each unit: seconds, for an example
+            method="progressive",
+            rounds=1,  # seconds, for an example
             compensation=False,
             scale_epochs=0,
             sequences=16,

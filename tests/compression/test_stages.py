@@ -224,9 +224,10 @@ def test_noise_in_place_of_fitted_tensors(
 def test_too_little_text_leaves_the_weights_as_they_were(
     quick: CompressConfig, tmp_path: Path
 ) -> None:
-    """Four blocks of 16 tokens fit hundreds of columns perfectly, and mean nothing."""
+    """A few blocks of 16 tokens fit hundreds of columns perfectly, and mean nothing."""
     config = replace(
         quick,
+        keep=0.9,
         method="progressive",
         rounds=1,
         sequence_length=16,

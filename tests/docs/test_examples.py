@@ -41,6 +41,14 @@ def test_own_cost_prunes_the_dear_half_more(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "small" / "model.safetensors").is_file()
 
 
+def test_own_method_keeps_more_of_the_first_layers(run: Run, tmp_path: Path) -> None:
+    lines = run("own_method.py", tmp_path / "small").splitlines()
+    channels = [int(line.split()[0]) for line in lines]
+    middle = len(channels) // 2
+    assert 0 < sum(channels[middle:]) < sum(channels[:middle])
+    assert (tmp_path / "small" / "model.safetensors").is_file()
+
+
 def test_generate_continues_the_prompt(run: Run, demo_checkpoint: Path) -> None:
     out = run("generate.py", demo_checkpoint)
     assert out.startswith("Return a new list containing")

@@ -97,6 +97,7 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
     from grasp_deploy.checkpoint.read.loading import load
     from grasp_deploy.compression.budget_options import unit_table
+    from grasp_deploy.pruning.budget import make_budget
     from grasp_deploy.pruning.criteria.batches import CalibrationText
 
     shape = model_shape(read_config(demo_model))
@@ -107,7 +108,8 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
 
     text = CalibrationText(torch.randint(shape.vocab_size, (2, 16)), batch_size=1)
     model = load(demo_model, device="cpu")
-    scores = python_of("add-a-criterion.md")["activation_scores"](model, units, text)
+    budget = make_budget(units, torch.ones(units.size), 0.5 * units.size)
+    scores = python_of("add-a-method.md")["activation"](model, budget, text)
     assert scores.shape == (units.size,)
     assert bool((scores > 0).all())
 
