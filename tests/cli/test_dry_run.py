@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.command import assert_refused, grasp_deploy, tree
 
-README = Path(__file__).parents[2] / "README.md"
-CONFIGS = README.parent / "benchmarks" / "configs"
+ROOT = Path(__file__).parents[2]
+DOCS, CONFIGS = ROOT / "docs" / "compress.md", ROOT / "benchmarks" / "configs"
 LLAMA_2_70B = CONFIGS / "llama-2-70b.json"
 KEEP = ("--keep", "0.6", "--dry-run")
 
@@ -47,8 +47,8 @@ def test_a_large_model_on_gpus_that_are_not_here(
 
 
 @pytest.mark.parametrize(("column", "name"), [(1, "llama-2-7b"), (2, "qwen3-8b")])
-def test_the_readme_states_what_is_predicted(column: int, name: str) -> None:
-    rows = [line.strip("| ").split(" | ") for line in README.read_text().splitlines()]
+def test_the_documentation_states_what_is_predicted(column: int, name: str) -> None:
+    rows = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines()]
     stated = {row[0]: row[column] for row in rows if len(row) == 3}
 
     def peaks(*options: str) -> dict[str, str]:
