@@ -148,11 +148,11 @@ def children_of(process: int) -> list[int]:
 
 def test_what_processes_cannot_share_is_refused_once(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path / "model")
-    words = compressed(tmp_path / "model", tmp_path / "out", "--method", "mine:scores")
+    words = compressed(tmp_path / "model", tmp_path / "out", "--method", "m:f", "--set", "rounds=5")
     code, printed = ended(torchrun(2, *words))
     errors = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert code == 1 and len(errors) == 1
-    assert "--method mine:scores is called with whole weights" in errors[0]
+    assert "--method m:f is called with whole weights" in errors[0]
     code, printed = ended(torchrun(1, "grasp_deploy", "inspect", str(tmp_path / "model")))
     assert "error: inspect runs in one process: start it without torchrun" in printed
     assert not (tmp_path / "out.partial").exists()
