@@ -5,6 +5,7 @@ Its rules may multiply a text without end, and its chat template is a program.
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -30,6 +31,7 @@ SAMPLE = 2 * (
 MOST_PER_CHARACTER = 16  # tokens; four bytes, or what Unicode's normal forms make of one
 LONGEST_CHAT = 2**20  # characters that a template may write around a short sample
 PATIENCE_SECONDS = 10  # of computing
+LONGEST_SECONDS = 60  # on the clock: a machine may be busy, and a process may wait
 MEMORY_BYTES = 2**31  # that the child may take beside what is there already
 
 Reply = dict[str, Any]
@@ -43,6 +45,8 @@ def traits(load: Callable[[], PreTrainedTokenizerBase]) -> Reply:
         _reply(far, load)
     far.close()  # so that the end of the child is the end of the pipe
     try:
+        if not near.poll(LONGEST_SECONDS):
+            return {"refusal": f"a try did not end within {LONGEST_SECONDS} s"}
         return dict(json.loads(near.recv_bytes()))
     except EOFError:
         limits = f"{PATIENCE_SECONDS} s or {MEMORY_BYTES // 2**20} MiB"
@@ -56,6 +60,7 @@ def traits(load: Callable[[], PreTrainedTokenizerBase]) -> Reply:
 
 def _reply(far: Connection, load: Callable[[], PreTrainedTokenizerBase]) -> NoReturn:
     """The child: try within the limits, send what came of it as JSON, and end."""
+    gc.disable()  # what it would destroy may wait for threads that this process lacks
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each thread would take address space

@@ -102,7 +102,7 @@ def change_scale(mask: Any, scales: Any) -> None:
     [
         (flip_bit, WEIGHTS, "weights", "is not the plan's cut of the base weights"),
         (with_rope(rope_theta=100.0), CONFIG, "gated", "logits differ by"),
-        (with_rope(rope_type="none"), CONFIG, "shapes", "do not read alike"),
+        (with_rope(rope_type="none"), CONFIG, "shapes", "Invalid enum value"),
         (widen, CONFIG, "shapes", "by config.json"),
         (
             lambda folder: (folder / CONFIG).write_text("{"),

@@ -155,5 +155,5 @@ def test_not_on_a_cpu_nor_for_what_reads_whole_weights(short_config: CompressCon
     assert not frozen_model.may_offload(run)
     on_gpu = replace(run, device=torch.device("cuda"))
     assert frozen_model.may_offload(on_gpu)
-    whole = replace(short_config, method="mine:scores")
+    whole = replace(short_config, method="mine:scores", rounds=CompressConfig.rounds)
     assert not frozen_model.may_offload(replace(on_gpu, config=whole))
