@@ -10,7 +10,7 @@ from typing import Any
 from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_checkpoint
 from grasp_deploy.compression.excess import check_measurable, is_beyond, with_excess
-from grasp_deploy.compression.frozen_model import FrozenModel, with_room
+from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales, refit
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import (
@@ -20,6 +20,7 @@ from grasp_deploy.compression.result import (
     provenance_of,
 )
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace, refuse_unfinished_family
+from grasp_deploy.compression.room import with_room
 from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data.overlap import fingerprint

@@ -5,7 +5,6 @@ Weights never take a gradient: only gates, and the output columns that are refit
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import time
@@ -19,18 +18,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.read.divided import load_divided
-from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.own_text import STAGE as OWN_TEXT
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import COLUMNS, StageResult, Workspace
-from grasp_deploy.errors import InputError, first_line, is_out_of_memory
+from grasp_deploy.compression.room import load_for
+from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
-from grasp_deploy.pruning.ranks import add_up, is_joined, join_alone, part_of, world
+from grasp_deploy.pruning.ranks import add_up, part_of
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.training import LearningState, StepRecord, freeze
 
@@ -233,44 +231,6 @@ class FrozenModel:
         return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}
 
 
-def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
-    """The run's model on its device, or with weights that wait in the CPU's memory."""
-    place = run.source.directory, run.device, str(run.dtype).removeprefix("torch.")
-    if offload:
-        gc.collect()  # what is left of the model that was too large
-        torch.cuda.empty_cache()
-        if not is_joined():
-            join_alone()
-        return load_divided(*place, run.config.attention, offload=True)
-    return (load_divided if is_joined() else load_checked)(*place, run.config.attention)
-
-
-def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
-    """What `learn(False)` returns; or `learn(True)`, if weights must wait in the CPU's memory.
-
-    That is where a GPU's memory runs out. `learn` goes on from what its stages have saved. Other
-    failures are explained in one line; so is this one where several processes wait for each other.
-    """
-    with explained_failures(run):
-        try:
-            return learn(False)
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or not may_offload(run):
-                raise
-            reason = first_line(error)  # the error itself would hold on to the model
-        logger.warning(
-            "%s is too small (%s): going on with weights in the CPU's memory, which is slow; "
-            "torchrun divides them among several GPUs",
-            *(run.device, reason),
-        )
-        return learn(True)
-
-
-def may_offload(run: PreparedRun) -> bool:
-    """True if weights are on a GPU, and may wait in the CPU's memory instead."""
-    return run.device.type == "cuda" and run.config.cuts_in_rounds and world() == 1
-
-
 def _refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
     """Raise InputError for NaN or infinity: in the row of a rare token no loss would show it."""
     weights = dict(model.named_parameters())
@@ -283,31 +243,3 @@ def _refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
                 f"{name} of {run.source.name} holds numbers that are not finite in {weight.dtype}: "
                 "fetch the model again, or try --dtype float32"
             )
-
-
-@contextmanager
-def explained_failures(run: PreparedRun) -> Iterator[None]:
-    """Turn an overflow, a full device, an unsolvable fit or a missing kernel into one line."""
-    try:
-        yield
-    except LossError as error:
-        raise InputError(str(error)) from None
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        raise InputError(
-            f"the least squares of a layer cannot be solved ({first_line(error)}): use more "
-            "text (--calibration-sequences), other text, or --set compensation=no"
-        ) from None
-    except (MemoryError, RuntimeError) as error:
-        attention = run.config.attention
-        if is_out_of_memory(error):
-            raise InputError(
-                f"{run.device} is out of memory ({first_line(error)}): try a shorter "
-                "--sequence-length, --gradient-checkpointing, fewer --calibration-sequences, or "
-                "--dtype bfloat16"
-            ) from None
-        if attention == "sdpa":
-            raise
-        raise InputError(
-            f"--set attention={attention} does not work on {run.device} ({first_line(error)}): "
-            "drop it"
-        ) from None

@@ -13,7 +13,7 @@ from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.checkpoint.read.loading import load_checked
-from grasp_deploy.compression import frozen_model
+from grasp_deploy.compression import room
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.family.run import compress_family
 from grasp_deploy.compression.memory import Way, passes_of, summed_of
@@ -104,7 +104,7 @@ def runs_out(stage: str, times: int = 1) -> OnProgress:
 
 @pytest.fixture
 def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen_model, "may_offload", lambda run: True)
+    monkeypatch.setattr(room, "may_offload", lambda run: True)
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_where_memory_runs_out_weights_wait_on_the_cpu(
     expected = load_plan(demo_checkpoint / PLAN_FILE)
     if stage == "loading":
         first = lambda *_: runs_out(stage)({"stage": stage, "step": 2})  # noqa: E731
-        monkeypatch.setattr(frozen_model, "load_checked", first)
+        monkeypatch.setattr(room, "load_checked", first)
     plan = compress(short_config, tmp_path / "out", on_progress=runs_out(stage)).plan
     assert torch.equal(plan.mask, expected.mask) and torch.equal(plan.scales, expected.scales)
     (said,) = [record for record in caplog.records if "weights in the CPU's memory" in record.msg]
@@ -152,8 +152,8 @@ def test_a_second_time_it_ends(
 
 def test_not_on_a_cpu_nor_for_what_reads_whole_weights(short_config: CompressConfig) -> None:
     run = prepare(short_config)
-    assert not frozen_model.may_offload(run)
+    assert not room.may_offload(run)
     on_gpu = replace(run, device=torch.device("cuda"))
-    assert frozen_model.may_offload(on_gpu)
+    assert room.may_offload(on_gpu)
     whole = replace(short_config, method="mine:scores", rounds=CompressConfig.rounds)
-    assert not frozen_model.may_offload(replace(on_gpu, config=whole))
+    assert not room.may_offload(replace(on_gpu, config=whole))

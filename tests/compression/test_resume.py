@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from grasp_deploy.compression.frozen_model import explained_failures
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.room import explained_failures
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 

@@ -260,8 +260,8 @@ def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
     """InputError for a key that the family's class does not declare and that says something."""
     known = BYSTANDERS.union(Sizes.__struct_fields__).difference(family.foreign)
     for key, value in config.items():
-        says_nothing = not value and key != "is_causal"
-        if not (says_nothing or key in known or key.startswith("_")):
+        says = value or key == "is_causal"  # null, false, 0 and what is empty say nothing
+        if says and key not in known and not key.startswith("_"):
             raise InputError(
                 f"config.json says {key[:60]} = {value!r:.40}, which transformers and vLLM may not "
                 "read alike, so two programs would see two models: take the key out of config.json "

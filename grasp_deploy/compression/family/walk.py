@@ -8,9 +8,10 @@ from pathlib import Path
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression.compress import place_for, plan_of, write_planned
 from grasp_deploy.compression.excess import with_excess
-from grasp_deploy.compression.frozen_model import FrozenModel, Reached, with_room
+from grasp_deploy.compression.frozen_model import FrozenModel, Reached
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.room import with_room
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.ranks import is_lead
 
