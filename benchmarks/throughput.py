@@ -3,7 +3,7 @@
 The paper's figure: a prompt of 2,048 tokens, 256 new ones, the batch swept, at keep 1.0, 0.8, 0.6
 and 0.5. A folder with weights is compressed by a short schedule, since speed depends on shapes
 alone: as the method leaves it, and with widths in multiples of 32. A config.json gets a random mask
-of the same budget and random weights.
+of the same budget and random weights; or with --shapes the layers of the models in a record.
 
     python -m benchmarks.throughput --model ../shared/models/ref-llama-7m \
         --prompt-tokens 256 --new-tokens 64 --batch 1,4,16
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -30,10 +31,16 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from grasp_deploy.bench.throughput import ThroughputSettings, bench_throughput
+from grasp_deploy.bench.throughput import ThroughputRecord, ThroughputSettings, bench_throughput
 from grasp_deploy.bench.throughput_show import throughput_table
+from grasp_deploy.checkpoint.format.shapes import LayerShape
+from grasp_deploy.checkpoint.read.source import resolve_config
+from grasp_deploy.checkpoint.read.validate import config_and_shape
+from grasp_deploy.compression.synthesize import write_shape
 from grasp_deploy.config.option import number_list
 from grasp_deploy.evaluate.models import BenchModel, bench_models
+from grasp_deploy.files.json_files import typed
+from grasp_deploy.files.record import read_record
 
 RATIOS = (0.8, 0.6, 0.5)
 ALIGNED = 32
@@ -41,6 +48,9 @@ ALIGNED = 32
 
 def models_of(options: argparse.Namespace, work: Path) -> list[BenchModel]:
     """The dense model and its pruned ones."""
+    if options.shapes:
+        folders = [write_layers(options.model, *pair, work) for pair in layers_of(options.shapes)]
+        return bench_models([str(options.model), *map(str, folders)], random_weights=True)
     if options.config:
         folders = [synthesized(options.config, work, keep) for keep in options.ratios]
         return bench_models([str(options.config), *map(str, folders)], random_weights=True)
@@ -52,11 +62,30 @@ def models_of(options: argparse.Namespace, work: Path) -> list[BenchModel]:
     return bench_models([str(options.model), *map(str, folders)])
 
 
+def layers_of(path: Path) -> list[tuple[str, list[LayerShape]]]:
+    """Name and layers of each model but the first in a record of a bench."""
+    footprints = typed(read_record(path), ThroughputRecord, path, "name another").footprints
+    return [(name, footprint.layers) for name, footprint in footprints.items()][1:]
+
+
+def write_layers(model: Path, name: str, layers: Sequence[LayerShape], work: Path) -> Path:
+    """A folder with a config.json of a dense model's, but with these layers."""
+    stated, dense = config_and_shape(resolve_config(str(model)))
+    write_shape(stated, replace(dense, layers=tuple(layers), pruned=True), work / name)
+    return work / name
+
+
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = new_parser(__doc__)
     add_export_options(parser)
     parser.add_argument(
         "--config", type=Path, help="instead of --model: a config.json, with random weights"
+    )
+    parser.add_argument(
+        "--shapes",
+        type=Path,
+        metavar="RECORD",
+        help="of a bench: take the layers of its pruned models",
     )
     parser.add_argument("--engine", default="vllm", choices=("vllm", "transformers"))
     parser.add_argument("--batch", default="1,2,4,8,16,32,64")

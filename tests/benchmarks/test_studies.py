@@ -17,7 +17,9 @@ from benchmarks import budgets, prefill_memory, python_docs, reasoning, report
 from benchmarks.common.output import FOLDER
 from benchmarks.mask_stability import stability_of, stability_table
 from benchmarks.study.record import Answers, read_study
+from benchmarks.throughput import layers_of, write_layers
 from grasp_deploy.bench.memory import Sizes
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.slow  # each runs a study
 
 NO_STUDIES = {"__init__", "python_docs", "real_models", "report"}
 NO_STUDIES |= {"train_demo_model", "train_small_model"}
+RESULTS = FOLDER / "results"
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 
 
@@ -98,6 +101,28 @@ def test_kv_capacity_as_its_documentation_runs_it(
     dense, pruned = (cell["predicted"] for cell in record["cells"])
     assert pruned["cached_tokens"] > dense["cached_tokens"] > 0
     assert "no vLLM was asked" in capsys.readouterr().out
+
+
+def test_the_layers_of_a_record_are_those_that_a_study_kept(tmp_path: Path) -> None:
+    study = read_study(RESULTS / "quality_methods-smollm2-135m-h200.json")
+    speeds = RESULTS / "throughput-smollm2-135m-cpu.json"
+    kept = {f"keep-{row.keep:g}": row.kept_per_layer for row in study.rows}
+    heads = {
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "architectures": ["LlamaForCausalLM"],
+    }
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
+    kind = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 49_152}
+    (tmp_path / "config.json").write_text(json.dumps(kind | heads | sizes))
+    names = []
+    for name, layers in layers_of(speeds):
+        folder = write_layers(tmp_path, name, layers, tmp_path)
+        assert model_shape(read_config(folder)).layers == tuple(layers)
+        pairs = [(layer.intermediate_size, layer.num_key_value_heads) for layer in layers]
+        assert kept.get(name, pairs) == pairs
+        names.append(name)
+    assert names == ["keep-0.8", "keep-0.7", "keep-0.6", "keep-0.6-every-width", "keep-0.5"]
 
 
 @pytest.mark.parametrize("name", ["throughput", "aligned_shapes"])
