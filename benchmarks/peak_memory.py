@@ -134,7 +134,7 @@ def stage_rows(options: argparse.Namespace, work: Path) -> Iterator[dict[str, An
     blocks = CalibrationBlocks.split(tokens)
 
     def row(stage: str, memory: LiveMemory, run: Callable[[], object]) -> dict[str, Any]:
-        before = memory.live
+        before = memory.live_bytes
         return {"stage": stage, "before_bytes": before, "peak_bytes": memory.peak_of(run)}
 
     with LiveMemory("meta") as memory:
@@ -170,7 +170,7 @@ def allocator_ratios() -> dict[str, float]:
         for stage in (gate_steps, score_first_layer, refit_first_layer):
             run = partial(stage, model, budget, blocks)
             run()  # whatever is made once and kept
-            growth = memory.peak_of(run) - memory.live
+            growth = memory.peak_of(run) - memory.live_bytes
             ratios[stage.__name__] = allocated_peak(run) / growth
     return ratios
 

@@ -9,7 +9,6 @@ Temporary memory inside a kernel is not seen, nor what an allocator loses betwee
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -19,20 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from grasp_deploy.bench.prefill import LiveTensors
 
 aten = torch.ops.aten
 
 
-class LiveMemory(TorchDispatchMode):
-    """Counts the bytes of the tensors of one device that are made in the `with` block."""
+class LiveMemory(LiveTensors):
+    """The live tensors of one device alone; on the meta device of code that asks for values."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
         self.device = torch.device(device)
-        self.live = self.peak = 0
         self.found_share = 1.0
-        self._counted: set[int] = set()
         self._patched = ExitStack()
 
     def __enter__(self) -> LiveMemory:
@@ -47,9 +45,9 @@ class LiveMemory(TorchDispatchMode):
 
     def peak_of(self, stage: Callable[[], object]) -> int:
         """The peak within a stage, tensors included that were alive before it."""
-        self.peak = self.live
+        self.peak_bytes = self.live_bytes
         stage()
-        return self.peak
+        return self.peak_bytes
 
     def __torch_dispatch__(self, op: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -84,19 +82,6 @@ class LiveMemory(TorchDispatchMode):
 
     def _found(self, size: int) -> int:
         return math.ceil(self.found_share * size)
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._counted:
-            return
-        self._counted.add(key)
-        self.live += storage.nbytes()
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._forget, key, storage.nbytes())
-
-    def _forget(self, key: int, size_bytes: int) -> None:
-        self._counted.discard(key)
-        self.live -= size_bytes
 
 
 def _flash(
