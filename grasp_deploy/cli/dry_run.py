@@ -51,8 +51,8 @@ def show_dry_run(config: CompressConfig, device_memory: str | None, as_json: boo
         print_line(found.verdict)
         if found.seconds is not None:
             print_line(
-                f"About {timedelta(seconds=round(found.seconds))} hours on one process, by a pass "
-                "measured here; solving least squares in float64 comes on top."
+                f"About {timedelta(seconds=round(found.seconds))} (hours, minutes, seconds) on one "
+                "process, by a pass measured here; solving least squares in float64 comes on top."
             )
     if not any(map(found.fits, found.ways)):
         raise typer.Exit(CHECK_FAILED)

@@ -124,9 +124,10 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
     if counts_tokens != (config.cached_tokens is not None):
         yield "--cost memory and --cached-tokens go together: give both or neither"
     if config.cost_model == "latency" and None in (config.batch, config.context):
+        asked = next((n for n in TIMES if getattr(config, n) is not None), None)
         yield (
-            "--cost latency measures times: give both --batch, of sequences at a time, and "
-            "--context, their tokens at the end"
+            f"{flag(config, asked) if asked else '--cost latency'} goes by measured times: give "
+            "both --batch, of sequences at a time, and --context, their tokens at the end"
         )
     if config.kv_cost_factor != 1 and (config.targets != "both" or config.cost_model == "kv-bytes"):
         only = assigned(config, "targets") if config.targets != "both" else "--cost kv-bytes"

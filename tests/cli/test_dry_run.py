@@ -77,7 +77,7 @@ def test_this_machine_with_a_time(tiny_folder: Path, work: Path) -> None:
     config = Path(shutil.copy(tiny_folder / "config.json", work / "model.json"))
     words = ("compress", config, *KEEP, "--device=cpu")
     told = " ".join(grasp_deploy(*words).stdout.split())
-    assert "GiB on one process." in told and "hours on one process" in told
+    assert "GiB on one process." in told and "(hours, minutes, seconds) on one process" in told
     document = json.loads(grasp_deploy(*words, "--json").stdout)
     assert document["seconds"] > 0
     for option in ("scale-epochs=0", "compensation=false"):

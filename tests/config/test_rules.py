@@ -33,8 +33,11 @@ OWN = {"method": "mine:scores"}
             ("--set targets=ffn removes nothing", "drop one"),
         ),
         ({"cost": "flops"}, ("--cost flops is unknown", "kv-bytes", "package.module:function")),
-        ({"cost": "latency", "batch": 8}, ("--cost latency measures times: give both --batch,",)),
-        ({"keep": None, "speedup": 2.0}, ("--cost latency measures times", "--context")),
+        (
+            {"cost": "latency", "batch": 8},
+            ("--cost latency goes by measured times: give both",),
+        ),
+        ({"keep": None, "speedup": 2.0}, ("--speedup goes by measured times", "--context")),
         (
             {"keep": None, "ttft_seconds": 1.0, "cost": "parameters"},
             ("--ttft counts by --cost latency, not parameters", "drop --cost"),
