@@ -71,6 +71,12 @@ STUDIES: dict[str, list[Variant]] = {
             Variant(f"{name}, compensated", baseline("one_shot", name, scale_epochs=0))
             for name in ("taylor-element", "flap", "wanda-structured", "obs")
         ),
+        Variant("flap with its bias", baseline("one_shot", "flap", **MASK_ALONE), bias=True),
+        Variant(
+            "taylor-element, healed",  # LLM-Pruner's two steps
+            baseline("one_shot", "taylor-element", **MASK_ALONE),
+            healing={"minutes": 2.0},
+        ),
     ],
     "stages": [  # one switched off, or turned, at a time
         Variant("default"),

@@ -2,8 +2,8 @@
 
 FLAP (An et al. 2024): a column whose input hardly fluctuates can be replaced by a constant, its
 mean input times the column, added to the output as a bias. The replacement loses the input's
-variance times the column's squared norm, their metric WIFV. The bias itself is left out: Qwen's
-checkpoints have no place for one, and the closed-form compensation does more.
+variance times the column's squared norm, their metric WIFV. Scores leave the bias out, since
+Qwen's checkpoints have no place for one; `add_bias` puts it into a model to be measured.
 
 Wanda-sp, a baseline of the same paper, makes Wanda (Sun et al. 2024) structured: the importance of
 a column is the sum of `|W|·‖x‖₂` over its weights. OWL (Yin et al. 2024) shares its budget out by
@@ -24,6 +24,7 @@ from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.layout import (
     PRUNABLE_LINEARS,
     coupled_linears,
+    kept_columns,
     on_inputs,
     output_projections,
 )
@@ -93,6 +94,18 @@ def flap_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Te
         column_norms = linear.weight.float().square().sum(0, dtype=torch.float64)
         scores.append(_standardised(moment.variance * column_norms).view(size, -1).mean(1))
     return torch.cat(scores)
+
+
+@torch.no_grad()
+def add_bias(model: nn.Module, units: UnitTable, mask: Tensor, text: CalibrationText) -> None:
+    """Add to each output projection what its columns that a `(N,)` mask removes add on average."""
+    linears = output_projections(model)
+    moments = input_moments(model, linears, text)
+    for linear, moment, kept in zip(linears, moments, mask.split(units.segment_sizes), strict=True):
+        mean = moment.mean.float()
+        mean[kept_columns(linear, kept.to(mean.device))] = 0
+        bias = (linear.weight.float() @ mean).to(linear.weight.dtype)
+        linear.bias = nn.Parameter(bias if linear.bias is None else linear.bias + bias)
 
 
 def _standardised(values: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedModel
 
+from benchmarks.baselines.moments import add_bias
 from benchmarks.common.models import NO_OWN
 from benchmarks.study.record import Layer, Losses, Row
 from benchmarks.study.tasks import accuracies
@@ -22,12 +23,13 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.budget_options import unit_costs
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import OWN, CompressConfig
-from grasp_deploy.data import TextSource, read_blocks
+from grasp_deploy.data import TextSource, calibration_sources, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.healing.heal import NothingWon, heal
 from grasp_deploy.healing.settings import HealConfig
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
 
@@ -45,6 +47,7 @@ class Variant:
     # Share of own text, in place of the study's. Of as many sequences again, as by default.
     own: Literal["none", "half", "all"] = "none"
     text: int = 1  # times as many sequences as the study's
+    bias: bool = False  # what removed columns add on average stands in for them, as in FLAP
 
     def in_brief(self) -> Variant:
         """The variant in seconds, as far as the study's settings do not shorten it."""
@@ -70,6 +73,8 @@ class Variant:
         own: dict[str, Any] = {} if self.own == "none" else {"own": self.own}
         if self.text > 1:
             own |= {"text": self.text, "stages": "all"}
+        if self.bias:
+            own |= {"bias": True}
         return {**recorded_options(self.config(settings, 1.0, 0)), **healing, **own}
 
 
@@ -127,6 +132,10 @@ class Bench:
                 row.seconds["healing"] = seconds
                 heldout_loss |= losses
             row.heldout_loss = heldout_loss
+            if variant.bias:  # a checkpoint has no place for it, so there are no accuracies
+                losses = self.mask_losses(plan, config)
+                row.perplexity, row.excess_nats = losses.perplexity, losses.excess_nats
+                return row
             self.set_losses(row, loaded(made))
             if self.tasks:
                 row.tasks, row.task_average = accuracies(made, self.tasks, on_progress)
@@ -134,10 +143,19 @@ class Bench:
             row.without_scales = self.mask_losses(plan)
         return row
 
-    def mask_losses(self, plan: Plan) -> Losses:
-        """Losses of a plan's mask on the uncut model, which gives the cut model's logits."""
+    def mask_losses(self, plan: Plan, biased: CompressConfig | None = None) -> Losses:
+        """Losses of a plan's mask on the uncut model, which gives the cut model's logits.
+
+        With `biased` its text decides the biases that stand in for removed columns.
+        """
         model = loaded(self.directory)
         units = UnitTable.of_layers(plan.dense_layers)
+        if biased is not None:
+            given = biased.calibration, biased.calibration_split, biased.calibration_column
+            count, length = biased.sequences_of("criterion"), biased.sequence_length
+            tokenizer, text = load_tokenizer(self.directory), calibration_sources(*given)[0]
+            blocks = read_blocks(tokenizer, text, length, count)
+            add_bias(model, units, plan.mask, CalibrationText(blocks.token_ids, 4))
         with gated(model, units) as gates:
             gates.assign(plan.mask.float().to(model.device))
             return self.losses(model)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from benchmarks.baselines.moments import Moments
+from benchmarks.baselines.moments import Moments, add_bias
+from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.layout import on_outputs, output_projections
+from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.tiny_units import generator
+from tests.tiny import tiny_model
 
 
 @settings(max_examples=100)
@@ -44,3 +51,28 @@ def test_a_constant_fluctuates_by_nothing_and_a_large_mean_hides_nothing() -> No
         moments.add(part)
     assert moments.variance[0] == 0
     assert float(moments.variance[1]) == pytest.approx(0.125**2 * 64 / 63, rel=1e-9)
+
+
+@torch.no_grad()
+def test_a_bias_keeps_the_mean_of_what_a_layer_adds() -> None:
+    """Of the first layer's attention: nothing before it was removed, so what it reads is as was."""
+    model, ids = tiny_model("llama"), torch.randint(256, (8, 16), generator=generator(0))
+    config: Any = model.config
+    pair = config.intermediate_size, config.num_key_value_heads
+    units = UnitTable.of_layers([pair] * config.num_hidden_layers)
+    mask = ~torch.isin(torch.arange(units.size), torch.tensor([0, 1, units.starts[1]]))
+    projection, added = output_projections(model)[1], [torch.empty(0)]
+
+    def mean_added(gate_values: Tensor) -> Tensor:
+        with (
+            gated(model, units) as gates,
+            on_outputs([projection], lambda _, y: added.__setitem__(0, y)),
+        ):
+            gates.assign(gate_values)
+            model(input_ids=ids)
+        return added[0].mean((0, 1))
+
+    before, gates = mean_added(torch.ones(units.size)), mask.float()
+    assert not torch.allclose(mean_added(gates), before, rtol=1e-2)
+    add_bias(model, units, mask, CalibrationText(ids, 4))
+    torch.testing.assert_close(mean_added(gates), before, rtol=1e-4, atol=1e-6)
