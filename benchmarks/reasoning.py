@@ -55,19 +55,20 @@ from benchmarks.study.tables import answer_tables, quality_tables
 from benchmarks.train_demo_model import Recipe, train
 from benchmarks.train_small_model import documents_of
 from grasp_deploy.checkpoint.read.loading import end_tokens, load, load_tokenizer
+from grasp_deploy.checkpoint.verify import greedy_tokens
 from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.data import TextSource
 from grasp_deploy.data.tokenizing import tokens
-from grasp_deploy.evaluate.drift.answers import greedy_answers
 from grasp_deploy.files.disk import write_text
 from grasp_deploy.files.outputs import staged_directory
-from grasp_deploy.stats.clustered import clustered_error
+from grasp_deploy.stats.clustered import standard_error
 
 TITLE = "reasoning"
 TRACES = "traces"  # the corpus of held-out answers, all steps written
 BATCH_ROWS, ROW_TOKENS = 4, 256  # one row is ordinary text
 LEARNING_RATE = 2e-3
 PROMPTS = 4096  # of the problems that own traces answer
+PROMPTS_AT_ONCE = 16
 TUNING_SEED, HELDOUT_SEED = 1, 2
 SMOKE = {"steps": 2, "problems": 4}
 
@@ -147,21 +148,42 @@ class ReasoningBench(Bench):
         """The figures of a model's greedy answers."""
         prompts = [prompt for prompt, _ in self.encoded]
         ends = end_tokens(model, self.tokenizer.eos_token_id)
-        found = greedy_answers(model, prompts, self.most_tokens, ends, lambda *_: None)
-        written = [str(self.tokenizer.decode(answer.token_ids)) for answer in found]
+        found = greedy_answers(model, prompts, self.most_tokens, ends)
+        ended = [len(answer) < self.most_tokens for answer in found]
         right = [
-            answer.ended and result_of(text) == problem.result
-            for answer, text, problem in zip(found, written, self.problems, strict=True)
+            has_end and result_of(str(self.tokenizer.decode(answer))) == problem.result
+            for has_end, answer, problem in zip(ended, found, self.problems, strict=True)
         ]
-        lengths = [answer.length for answer in found]
         return Answers(
             accuracy=statistics.fmean(right),
-            standard_error=clustered_error(right, [1] * len(right)),
-            ended_share=statistics.fmean(answer.ended for answer in found),
-            mean_tokens=statistics.fmean(len(answer.token_ids) for answer in found),
+            standard_error=standard_error(right),
+            ended_share=statistics.fmean(ended),
+            mean_tokens=statistics.fmean(map(len, found)),
             right="".join(str(int(one)) for one in right),
-            lengths=" ".join("-" if length is None else str(length) for length in lengths),
+            lengths=" ".join(
+                str(len(answer)) if has_end else "-"
+                for has_end, answer in zip(ended, found, strict=True)
+            ),
         )
+
+
+def greedy_answers(
+    model: PreTrainedModel, prompts: Sequence[list[int]], most_tokens: int, ends: set[int]
+) -> list[list[int]]:
+    """The likeliest tokens before one that ends the answer; one of `most_tokens` has no end.
+
+    Prompts of one length run together, so that none needs padding.
+    """
+    answers: list[list[int]] = [[] for _ in prompts]
+    order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+    for _, places in itertools.groupby(order, key=lambda place: len(prompts[place])):
+        waiting = list(places)
+        while waiting:
+            now, waiting = waiting[:PROMPTS_AT_ONCE], waiting[PROMPTS_AT_ONCE:]
+            written = greedy_tokens(model, torch.tensor([prompts[at] for at in now]), most_tokens)
+            for at, answer in zip(now, written, strict=True):
+                answers[at] = list(itertools.takewhile(lambda token: token not in ends, answer))
+    return answers
 
 
 def variants_of(texts: Sequence[str], prompts: Path) -> list[Variant]:

@@ -19,10 +19,8 @@ from grasp_deploy.bench.throughput import ThroughputRecord
 from grasp_deploy.compression.family.record import FamilyRecord
 from grasp_deploy.compression.family.table import family_table
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.drift.record import DriftRecord
-from grasp_deploy.evaluate.drift.table import answer_table, flip_table, text_table
-from grasp_deploy.evaluate.losses.record import PerplexityRecord
-from grasp_deploy.evaluate.losses.table import perplexity_table
+from grasp_deploy.evaluate.compare import CompareRecord
+from grasp_deploy.evaluate.table import compare_table
 from grasp_deploy.evaluate.tasks.record import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
@@ -75,12 +73,10 @@ KINDS = {
         plot=serve_show.__name__,
     ),
     "tasks": Kind("Accuracy on tasks", TasksRecord, (lambda r: task_table(to_builtins(r)),)),
-    "drift": Kind(
-        "Drift from the dense model", DriftRecord, (text_table, flip_table, answer_table)
-    ),
     "family": Kind("Family of budgets", FamilyRecord, (family_table,), *LOSSES),
-    "perplexity": Kind("Perplexity", PerplexityRecord, (perplexity_table,), *LOSSES),
+    "compare": Kind("Losses compared", CompareRecord, (compare_table,), *LOSSES),
 }
+KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:

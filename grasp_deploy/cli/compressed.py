@@ -43,7 +43,7 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
         print_line(
             f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
-            "pruned; other text may lose more: grasp-deploy evaluate perplexity"
+            "pruned; other text may lose more: grasp-deploy evaluate compare"
         )
     if "bound" in record:
         print_line(_bound_sentence(record["bound"]))

@@ -1,4 +1,4 @@
-"""`evaluate`: perplexity, accuracy on tasks, drift from the dense model, and the quality card."""
+"""`evaluate`: losses of models on the same texts, accuracy on tasks, and the quality card."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from typing import Annotated
 import typer
 
 from grasp_deploy.cli.bench import run_bench
-from grasp_deploy.cli.console import Commands, print_error, print_json, print_line, stderr, stdout
+from grasp_deploy.cli.console import Commands, print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import Json, Models, RecordOutput, takes_settings
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.settings import (
-    SEQUENCES,
-    CardSettings,
-    DriftSettings,
-    PerplexitySettings,
-    TaskSettings,
-)
+from grasp_deploy.evaluate.settings import CardSettings, CompareSettings, TaskSettings
 
 TaskNames = Annotated[
     str | None, typer.Option("--tasks", help="lm-eval's names, such as arc_easy,piqa.")
@@ -38,30 +32,26 @@ evaluate_app = typer.Typer(
 )
 
 
-@evaluate_app.command("perplexity")
-@takes_settings(PerplexitySettings)
-def perplexity_command(
+@evaluate_app.command("compare")
+@takes_settings(CompareSettings)
+def compare_command(
     models: Models,
     *,
-    settings: PerplexitySettings,
+    settings: CompareSettings,
     output: RecordOutput = None,
     as_json: Json = False,
 ) -> None:
-    """Perplexity on running text, sliding windows or single documents, models side by side."""
+    """Perplexity of models on the same texts, and what the others lost against the first one.
+
+    For each text and model: nats a token above the first model, KL divergence from it, and the
+    share of tokens where both find the same one most likely. The first model and one other are in
+    memory at once. A model may stand alone.
+    """
     os.environ.setdefault("TQDM_DISABLE", "1")  # as in `evaluate tasks`
-    from msgspec import convert
+    from grasp_deploy.evaluate.compare import compare
 
-    from grasp_deploy.evaluate.losses.record import PerplexityRecord
-    from grasp_deploy.evaluate.losses.run import measure_perplexity
-
-    measure = partial(measure_perplexity, settings=settings)
-    record = run_bench("perplexity", measure, models, output, as_json, dtype=settings.dtype)
-    found, wanted = record["cells"][0]["data"].get("sequences"), settings.sequences or SEQUENCES
-    if found is not None and found < wanted:
-        length = record["settings"]["sequence_length"]
-        print_error("warning", f"the text has only {found} sequences of {length} tokens: all taken")
-    if flattered := convert(record, PerplexityRecord).flattered:
-        print_error("warning", f"{flattered}; evaluate on other text")
+    measure = partial(compare, settings=settings)
+    run_bench("compare", measure, models, output, as_json, dtype=settings.dtype)
 
 
 @evaluate_app.command("tasks")
@@ -95,29 +85,6 @@ def tasks_command(
     check_installed()
     measure = partial(bench_tasks, settings=replace(settings, tasks=tuple(names)))
     run_bench("tasks", measure, models, output, as_json, dtype=settings.dtype)
-
-
-@evaluate_app.command("drift")
-@takes_settings(DriftSettings)
-def drift_command(
-    dense: Annotated[str, typer.Argument(help="Hub id or folder of the dense model.")],
-    pruned: Annotated[str, typer.Argument(help="Folder or hub id of the pruned model.")],
-    *,
-    settings: DriftSettings,
-    output: RecordOutput = None,
-    as_json: Json = False,
-) -> None:
-    """How far the pruned model has moved from its dense one, on texts of several kinds.
-
-    For each text the KL divergence, the agreement on the most likely token and the loss in nats a
-    token; over the texts the mean loss and the worst. On request the share of answers that flip
-    (--task-file) and the length of greedy answers (--prompts).
-    """
-    os.environ.setdefault("TQDM_DISABLE", "1")  # as in `evaluate tasks`
-    from grasp_deploy.evaluate.drift.run import measure_drift
-
-    measure = partial(measure_drift, settings=settings)
-    run_bench("drift", measure, (dense, pruned), output, as_json, dtype=settings.dtype)
 
 
 @evaluate_app.command("card")

@@ -1,13 +1,12 @@
 """Text to sequences of tokens: named corpora, datasets of the hub and local files."""
 
-from grasp_deploy.data.blocks import Blocks, Documents, Part, read_blocks, read_token_documents
+from grasp_deploy.data.blocks import Blocks, Part, read_blocks
 from grasp_deploy.data.mixture import own_places, places_of, read_calibration
 from grasp_deploy.data.own import beginnings
 from grasp_deploy.data.source import TextSource, calibration_sources, evaluation_source
 
 __all__ = [
     "Blocks",
-    "Documents",
     "Part",
     "TextSource",
     "beginnings",
@@ -17,5 +16,4 @@ __all__ = [
     "places_of",
     "read_blocks",
     "read_calibration",
-    "read_token_documents",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor
 from grasp_deploy.data.corpora import find_corpus, remote_documents
 from grasp_deploy.data.files import local_documents
 from grasp_deploy.data.source import TextSource
-from grasp_deploy.data.tokenizing import first_tokens, tokens
+from grasp_deploy.data.tokenizing import first_tokens
 from grasp_deploy.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -50,11 +50,6 @@ class Blocks:
     parts: tuple[Part, ...] = ()  # of several sources; none for a single source
     beginnings: Sequence[list[int]] = ()  # token ids that the model's own texts begin with, if any
 
-    @property
-    def running_texts(self) -> list[Tensor]:
-        """The one text `(T,)` that the sequences make."""
-        return [self.token_ids.flatten()]
-
     def as_dict(self) -> dict[str, Any]:
         """Provenance for records; equal hashes mean that two results saw the same tokens."""
         sequences, sequence_length = self.token_ids.shape
@@ -80,29 +75,6 @@ class Blocks:
         return cls(tensors["token_ids"], **{**record, "source": source, "parts": tuple(parts)})
 
 
-@dataclass(frozen=True)
-class Documents:
-    """Tokens `(T,)` int64 of each document, tokenised with nothing before it, and their source."""
-
-    running_texts: list[Tensor]
-    source: TextSource
-    skipped: int  # too short to predict anything in
-    sequence_length: int  # of the windows that longer ones are measured in
-
-    def as_dict(self) -> dict[str, Any]:
-        """Provenance for records, as that of Blocks."""
-        digest = hashlib.sha256()
-        for ids in self.running_texts:
-            digest.update(len(ids).to_bytes(8, "little") + ids.numpy().tobytes())
-        return {
-            **self.source.as_dict(),
-            "documents": len(self.running_texts),
-            "documents_skipped": self.skipped,
-            "token_ids_sha256": digest.hexdigest(),
-            "sequence_length": self.sequence_length,
-        }
-
-
 def read_blocks(
     tokenizer: PreTrainedTokenizerBase,
     source: TextSource,
@@ -117,35 +89,6 @@ def read_blocks(
         tokenizer, documents, sequence_length, sequences, source.what, or_fewer=or_fewer
     )
     return Blocks(token_ids, source, len(documents))
-
-
-def read_token_documents(
-    tokenizer: PreTrainedTokenizerBase,
-    source: TextSource,
-    sequence_length: int,
-    documents: int | None,
-) -> Documents:
-    """The first `documents` (None: all) of a source that have two tokens or more.
-
-    No special tokens are added. Raises InputError as `read_documents` does, and if no document is
-    long enough.
-    """
-    kept: list[Tensor] = []
-    skipped = 0
-    for text in read_documents(source, tokenizer):
-        if documents is not None and len(kept) == documents:
-            break
-        ids = tokens(tokenizer, text)
-        if len(ids) < 2:
-            skipped += 1
-        else:
-            kept.append(torch.tensor(ids))
-    if not kept:
-        raise InputError(
-            f"no document of {source.what} has two tokens: nothing can be predicted; give other "
-            "text"
-        )
-    return Documents(kept, source, skipped, sequence_length)
 
 
 def read_documents(

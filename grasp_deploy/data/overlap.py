@@ -11,7 +11,6 @@ the same words stand elsewhere in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -43,14 +42,15 @@ def fingerprint(blocks: Tensor) -> Tensor | None:
     return torch.from_numpy(numpy.unique(_hashes(_scrambled(windows))))
 
 
-def calibrated_share(texts: Sequence[Tensor], calibrated: Tensor) -> float:
-    """The share of the tokens of `(T,)` texts that lie in a window of the calibration text.
+def calibrated_share(token_ids: Tensor, calibrated: Tensor) -> float:
+    """The share of a text's tokens that lie in a window of the calibration text.
 
-    `calibrated` is that text's `fingerprint`. Windows across the ends of its sequences, or left
-    out, are not known: the true share may be larger.
+    `token_ids` of any shape are one running text. `calibrated` is the `fingerprint` of the
+    calibration text. Windows across the ends of its sequences, or left out, are not known: the true
+    share may be larger.
     """
-    covered = sum(int(_covered(_scrambled(text), calibrated.numpy()).sum()) for text in texts)
-    return covered / max(1, sum(len(text) for text in texts))
+    covered = _covered(_scrambled(token_ids.flatten()), calibrated.numpy())
+    return float(covered.sum()) / max(1, len(covered))
 
 
 def _covered(tokens: Array, known: Array) -> Array:

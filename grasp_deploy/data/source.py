@@ -113,7 +113,9 @@ def calibration_sources(
             "leave self=0 out"
         )
     if split and own_splits == len(sources):
-        raise _needless_split(split)
+        raise InputError(
+            f"the split {split!r:.60} has no effect on these texts, which name their own: drop it"
+        )
     given = sum(source.weight for source in sources if not source.is_own)
     half = given or 1.0  # as much as the given texts together
     return [
@@ -124,35 +126,22 @@ def calibration_sources(
 
 
 def evaluation_source(
-    text: str,
-    split: str | None = None,
-    column: str | None = None,
-    *,
-    option: str = "--data",
-    evaluates: bool = True,
+    text: str, column: str | None = None, *, option: str = "--data", evaluates: bool = True
 ) -> TextSource:
     """Parse `[NAME=]TEXT[@SPLIT]`; corpora default to `test` (C4: `validation`).
 
-    `split` is for a text that names none; `evaluates=False` makes the default `train`. Raises
-    InputError, which names `option`, for an empty part, and for a split that is named twice.
+    `evaluates=False` makes the default `train`. Raises InputError, which names `option`, for an
+    empty part.
     """
     named = None if kind_of(text) else re.fullmatch(r"([^/=@]*)=(.*)", text)
     name, rest = named.groups() if named else (None, text)
-    what, chosen = _what_and_split(rest, split, evaluates)
+    what, chosen = _what_and_split(rest, None, evaluates)
     if name == "" or not what or chosen == "":
         raise InputError(
             f"{option} {text!r} lacks a part: write NAME=TEXT@SPLIT, such as c4, "
             "mine=heldout.jsonl or wikitext2@validation"
         )
-    if split and what != rest:
-        raise _needless_split(split)
     return TextSource(what, chosen, column, name=name)
-
-
-def _needless_split(split: str) -> InputError:
-    return InputError(
-        f"the split {split!r:.60} has no effect on these texts, which name their own: drop it"
-    )
 
 
 def display_name(what: str) -> str:

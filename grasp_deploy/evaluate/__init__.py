@@ -1,1 +1,1 @@
-"""Perplexity on text, accuracy on tasks, and the quality card of a checkpoint."""
+"""Losses on text, accuracy on tasks, and the quality card of a checkpoint."""

@@ -9,27 +9,25 @@ from typing import Any
 from grasp_deploy.checkpoint.card.model_card import model_name
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
 from grasp_deploy.checkpoint.card.update import intact_plan, renew_card
-from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
-from grasp_deploy.checkpoint.read.loading import check_tokens, load, load_tokenizer
-from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
+from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import base_of
-from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
+from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.data.kind import is_other_kind
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.perplexity import Perplexity, perplexity
-from grasp_deploy.evaluate.settings import SEQUENCES, CardSettings, DriftSettings
+from grasp_deploy.evaluate.perplexity import Measured, perplexity
+from grasp_deploy.evaluate.settings import CardSettings
 from grasp_deploy.evaluate.tasks.accuracy import task_changes
 from grasp_deploy.evaluate.tasks.record import read_tasks_record
+from grasp_deploy.evaluate.texts import heldout_corpora, read_texts, was_seen
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import versions
 from grasp_deploy.stats.clustered import paired_error
 
 SCHEMA_VERSION = 1
-SEQUENCE_LENGTH = 2048
-DEFAULT_CORPORA = ("wikitext2", "c4")
 
 
 def evaluate_card(
@@ -96,31 +94,6 @@ def _cells(record: dict[str, Any], path: Path, folder: Path, what: str) -> list[
     return [cell for cell in record["cells"] if cell["model"] == same[0]]
 
 
-def heldout_corpora(
-    data: Sequence[str], seen: Sequence[str], column: str | None = None
-) -> list[TextSource]:
-    """The texts of `--data`; by default WikiText-2 and C4, less those that the model has `seen`.
-
-    Raises InputError for two texts of one name, and if none is left.
-    """
-    corpora = [evaluation_source(text, column=column) for text in data or DEFAULT_CORPORA]
-    if not data:
-        corpora = [corpus for corpus in corpora if not was_seen(corpus, seen)]
-    if not corpora:
-        raise InputError(
-            f"the model was calibrated or healed on {' and '.join(DEFAULT_CORPORA)}: name other "
-            "text with --data"
-        )
-    labels = [corpus.label for corpus in corpora]
-    for corpus in corpora:
-        if labels.count(corpus.label) > 1:
-            raise InputError(
-                f"--data names two corpora {corpus.label}: give one another name, as in "
-                f"other={corpus.what}"
-            )
-    return corpora
-
-
 def all_sources(provenance: Mapping[str, Any]) -> list[str]:
     """The texts that a plan was calibrated or healed on, as they were given."""
     return sources_of(texts_learnt_from(provenance))
@@ -141,40 +114,13 @@ def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
     return sources_of(texts_learnt_from(provenance)[1:])
 
 
-def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
-    """True if a corpus is one of these texts, in any split, or has the name of one."""
-    return any(
-        corpus.label == display_name(source) or corpus.is_same_text(source) for source in sources
-    )
-
-
-def read_texts(
-    directory: Path, corpora: Sequence[TextSource], settings: CardSettings | DriftSettings
-) -> dict[TextSource, Blocks]:
-    """The sequences of each corpus, as a model's tokenizer makes them; InputError as it reads."""
-    config, tokenizer = read_config(directory), load_tokenizer(directory)
-    positions = positions_at(directory) or SEQUENCE_LENGTH
-    length = settings.sequence_length or min(SEQUENCE_LENGTH, positions)
-    texts = {}
-    for corpus in corpora:
-        texts[corpus] = read_blocks(
-            tokenizer,
-            corpus,
-            length,
-            settings.sequences or SEQUENCES,
-            or_fewer=settings.sequences is None,
-        )
-        check_tokens(texts[corpus].token_ids, config)
-    return texts
-
-
 def _measure(
     folder: Path,
     texts: Mapping[TextSource, Blocks],
     settings: CardSettings,
     on_progress: OnProgress,
     what: str,
-) -> list[Perplexity]:
+) -> list[Measured]:
     """Perplexity of each corpus; the model is freed at the end, before the next one loads."""
     model = load(folder, device=settings.device, dtype=settings.dtype)
     return [
@@ -184,17 +130,17 @@ def _measure(
 
 
 def _row(
-    text: tuple[TextSource, Blocks], dense: Perplexity, pruned: Perplexity, plan: Plan
+    text: tuple[TextSource, Blocks], dense: Measured, pruned: Measured, plan: Plan
 ) -> dict[str, Any]:
     """The record of a corpus; overlapping tokens reveal calibration text under another name."""
     corpus, blocks = text
     share = None
     if plan.calibrated is not None:
-        share = calibrated_share(blocks.running_texts, plan.calibrated)
+        share = calibrated_share(blocks.token_ids, plan.calibrated)
     named = was_seen(corpus, all_sources(plan.provenance))
     learnt_from = texts_learnt_from(plan.provenance)
     kinds = [text["frequent_tokens"] for text in learnt_from if text.get("frequent_tokens")]
-    of_text, figures = blocks.as_dict(), ("perplexity", "loss_nats_per_token", "standard_error")
+    of_text = blocks.as_dict()
     return {
         "name": corpus.label,
         "source": display_name(corpus.what),
@@ -203,9 +149,9 @@ def _row(
         "calibrated_on_share": share,
         "other_kind": all(is_other_kind(blocks.token_ids, k) for k in kinds) if kinds else None,
         **{key: of_text[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
-        **{key: getattr(dense, key) for key in ("tokens", "tokens_counted", "dtype")},
-        "dense": {key: getattr(dense, key) for key in figures},
-        "pruned": {key: getattr(pruned, key) for key in figures},
+        **{key: getattr(dense, key) for key in ("tokens", "dtype")},
+        "dense": dense.as_dict(),
+        "pruned": pruned.as_dict(),
         "excess_loss": excess_loss(dense.perplexity, pruned.perplexity),
-        "excess_error": paired_error(dense.cluster_losses, pruned.cluster_losses),
+        "excess_error": paired_error(dense.losses, pruned.losses),
     }

@@ -1,31 +1,19 @@
 """Sampling error of a mean loss: another text of the same kind would have given another.
 
-Losses of neighbouring tokens are alike, so tokens are not independent samples; sequences (or
-documents) nearly are. The error is that of a mean over clusters.
+Losses of neighbouring tokens are alike, so tokens are not independent samples; sequences nearly
+are. The error is that of a mean over sequences.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import variance
-
-NORMAL_95 = 1.96
+from statistics import stdev, variance
 
 
-def clustered_error(summed: Sequence[float], tokens: Sequence[int]) -> float | None:
-    """Standard error of sum(summed) / sum(tokens), the mean loss over clusters of tokens.
-
-    `summed` losses and `tokens` of each cluster. Clusters of one size: the standard deviation of
-    their means over the root of their number; else that of a ratio of sums, linearised. None for
-    one cluster.
-    """
-    count, total = len(summed), sum(tokens)
-    if count < 2:
-        return None
-    mean = math.fsum(summed) / total
-    deviations = (loss - mean * size for loss, size in zip(summed, tokens, strict=True))
-    return math.sqrt(count / (count - 1) * math.fsum(d * d for d in deviations)) / total
+def standard_error(values: Sequence[float]) -> float | None:
+    """Standard error of the mean; None for one value."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def paired_error(before: Sequence[float], after: Sequence[float]) -> float | None:
@@ -33,8 +21,7 @@ def paired_error(before: Sequence[float], after: Sequence[float]) -> float | Non
 
     Sequences hard for one are hard for both, so it is far below the error of either. None for one.
     """
-    differences = [b - a for a, b in zip(before, after, strict=True)]
-    return clustered_error(differences, [1] * len(differences))
+    return standard_error([b - a for a, b in zip(before, after, strict=True)])
 
 
 def stratified_error(
@@ -52,10 +39,3 @@ def stratified_error(
         return paired_error(before, after)
     variances = [variance(of_source) * len(of_source) for of_source in differences.values()]
     return math.sqrt(math.fsum(variances)) / len(before)
-
-
-def perplexity_interval(loss: float, error: float | None) -> list[float] | None:
-    """The 95 % interval of exp(loss): the ends of the loss's own interval, through exp."""
-    if error is None or loss + NORMAL_95 * error > 700:
-        return None
-    return [math.exp(loss - NORMAL_95 * error), math.exp(loss + NORMAL_95 * error)]

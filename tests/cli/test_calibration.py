@@ -52,7 +52,7 @@ def mixed(tiny_folder: Path, texts: Path) -> Path:
 def evaluated(model: Path, data: str, *options: str) -> tuple[dict[str, Any], Ended]:
     shape = ("--sequence-length", "48", "--sequences", "8")
     data_options = ("--data", data, *shape, *options, "--json")
-    ended = grasp_deploy("evaluate", "perplexity", model, *data_options)
+    ended = grasp_deploy("evaluate", "compare", model, *data_options)
     assert ended.code == 0, ended.stderr
     return json.loads(ended.stdout)["cells"][0], ended
 
@@ -122,11 +122,8 @@ def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
     assert ended.code == 0, ended.stderr
     tokens = job(texts / "tuned", calibration=("chats.jsonl",), sequences=3).text.token_ids
     assert bytes(tokens.flatten().tolist()).startswith(b"<user>What is 0 and 0?\n<assistant>It.\n")
-    record, ended = evaluated(Path("chatty"), "chats.jsonl", "--per-document")
-    assert record["data"]["documents"] == 8
-    # The template travelled with the checkpoint. Of such short documents few windows are whole.
-    assert record["calibrated_on_share"] > 0.2
-    assert "of this text was calibrated on" in ended.stderr
+    # The template travelled with the checkpoint.
+    assert evaluated(Path("chatty"), "chats.jsonl")[0]["calibrated_on_share"] > 0.2
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -166,7 +163,7 @@ def test_what_is_read_is_told_once(tiny_folder: Path, texts: Path) -> None:
     assert len(told) == 2 and told[0].startswith("text: upper.txt: ")
     assert told[1] == "text: prompts.jsonl, column 'prompt': \u241bWhy? …"
     data = ("--data", "upper.txt", "--sequence-length", "48", "--sequences", "8")
-    ended = grasp_deploy("evaluate", "perplexity", tiny_folder, "told", *data)
+    ended = grasp_deploy("evaluate", "compare", tiny_folder, "told", *data)
     assert ended.stderr.count("text: upper.txt: ") == 1
 
 
@@ -179,27 +176,19 @@ def test_links_in_a_circle(tiny_folder: Path, texts: Path, other: str) -> None:
     assert_refused(ended, "b does not exist")
 
 
-def test_evaluating_on_the_calibration_text_warns(mixed: Path, tiny_folder: Path) -> None:
-    record, ended = evaluated(mixed, "upper.txt")
+def test_evaluating_on_the_calibration_text_is_told(mixed: Path, tiny_folder: Path) -> None:
     # 8 sequences of 48 tokens are the first 384: all that its 6 sequences of 64 hold.
-    assert record["calibrated_on_share"] == 1
-    assert ended.stderr.splitlines()[-1] == (
-        "warning: all of this text was calibrated on: the perplexity flatters mixed; "
-        "evaluate on other text"
-    )
-    record, ended = evaluated(mixed, "lower.txt", "--sequences", "16", "--stride", "16")
-    assert record["calibrated_on_share"] == pytest.approx(128 / (16 * 48))
-    assert "warning: at least 16 % of this text was calibrated on" in ended.stderr
+    assert evaluated(mixed, "upper.txt")[0]["calibrated_on_share"] == 1
+    share, ended = evaluated(mixed, "lower.txt", "--sequences", "16")
+    assert share["calibrated_on_share"] == pytest.approx(128 / (16 * 48))
     Path("own.json").write_text(ended.stdout)
-    ended = grasp_deploy("report", "own.json", "--html", "page.html")
-    assert all("flatters mixed" in shown for shown in (ended.stdout, Path("page.html").read_text()))
-    record, ended = evaluated(mixed, "other.txt")
-    assert record["calibrated_on_share"] == 0 and "calibrated" not in ended.stderr
-    record, ended = evaluated(tiny_folder, "upper.txt")
-    assert record["calibrated_on_share"] is None and "calibrated" not in ended.stderr
+    shown = grasp_deploy("report", "own.json", "--html", "page.html").stdout
+    for text in (shown, Path("page.html").read_text()):
+        assert "mixed†" in text and "calibrated on this text or a part of it" in text
+    assert evaluated(mixed, "other.txt")[0]["calibrated_on_share"] == 0
+    assert evaluated(tiny_folder, "upper.txt")[0]["calibrated_on_share"] is None
     plan = mixed / "plan.grasp"
     tensors, provenance = read_tensors(plan)
     tensors.pop("calibrated")  # as older releases wrote it
     write_tensors(plan, tensors, provenance)
-    record, ended = evaluated(mixed, "upper.txt")
-    assert record["calibrated_on_share"] is None and "calibrated" not in ended.stderr
+    assert evaluated(mixed, "upper.txt")[0]["calibrated_on_share"] is None

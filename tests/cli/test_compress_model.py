@@ -143,5 +143,5 @@ def test_a_loss_that_is_not_a_number(model: Path) -> None:
     words = ("up_proj.weight of", "numbers that are not finite", "--dtype float32")
     assert_nothing_changes(model, *words)
     data = ("--data", "text.txt", "--sequence-length", "16", "--sequences", "2")
-    measured = grasp_deploy("evaluate", "perplexity", model, *data, "--json")
+    measured = grasp_deploy("evaluate", "compare", model, *data, "--json")
     assert_refused(measured, "the loss is nan", "weights are broken", "--dtype float32")

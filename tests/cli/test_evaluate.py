@@ -1,4 +1,4 @@
-"""`evaluate perplexity` and `evaluate tasks`: figures, a record that others read, bad input."""
+"""`evaluate compare` and `evaluate tasks`: figures, a record that others read, bad input."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shutil
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.command import Ended, assert_refused, document, grasp_deploy
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 from tests.quantised import quantise
+from tests.tiny import save_tiny
 
 DATA = ("--data", "text.txt", "--sequence-length", "32", "--sequences", "3")
 
@@ -23,14 +23,8 @@ def files(work: Path) -> list[str]:
     return [option for path in write_items(work).values() for option in ("--task-file", path.name)]
 
 
-def perplexity(model: Path, *options: str) -> Ended:
-    return grasp_deploy("evaluate", "perplexity", model, *options)
-
-
-def perplexity_of(model: Path, *options: str) -> dict[str, Any]:
-    """The cell of a record's only model."""
-    (cell,) = json.loads(perplexity(model, *options, "--json").stdout)["cells"]
-    return dict(cell)
+def compared(*arguments: str | Path) -> Ended:
+    return grasp_deploy("evaluate", "compare", *arguments)
 
 
 def tasks(*arguments: str | Path) -> Ended:
@@ -41,60 +35,54 @@ def tasks(*arguments: str | Path) -> Ended:
     ("options", "words"),
     [
         (("--sequences", "1000"), ("too short", "give 140 sequences")),
-        (("--stride", "33"), ("--stride 33", "use 32 or less")),
-        (("--per-document", "--data", "letters.jsonl"), ("no document", "two tokens")),
+        (("--data", "text.txt"), ("two corpora text.txt", "other=text.txt")),
+        (("--data", "none.txt"), ("none.txt does not exist",)),
+        (("--sequence-length", "513"), ("513 tokens", "512 positions")),
+        (("-o", "text.txt"), ("text.txt exists and is not a record",)),
     ],
 )
-def test_text_that_it_refuses(
-    tiny_folder: Path, work: Path, options: tuple[str, ...], words: tuple[str, ...]
+def test_what_is_not_compared(
+    tiny_folder: Path, pruned_once: Path, work: Path, options: tuple[str, ...], words: tuple[str]
 ) -> None:
-    (work / "letters.jsonl").write_text('{"text": "a"}\n')
-    assert_refused(perplexity(tiny_folder, *DATA, *options), *words)
+    assert_refused(compared(tiny_folder, pruned_once, *DATA, *options), *words)
 
 
 def test_of_a_short_text_all_is_taken(tiny_folder: Path, work: Path) -> None:
-    ended = perplexity(tiny_folder, "--data", "text.txt", "--sequence-length", "64", "--json")
+    ended = compared(tiny_folder, "--data", "text.txt", "--sequence-length", "64", "--json")
     assert json.loads(ended.stdout)["cells"][0]["data"]["sequences"] == 70
-    assert "warning: the text has only 70 sequences of 64 tokens: all taken" in ended.stderr
 
 
-def test_sequences_windows_and_documents(pruned_once: Path, work: Path) -> None:
-    (work / "texts.jsonl").write_text('{"text": "one two three"}\n{"text": "x"}\n{"text": "four"}')
-    record = perplexity_of(pruned_once, *DATA)
-    assert record["tokens"] == 3 * 31 and record["data"]["source"] == "text.txt"
-    assert 1 < record["perplexity"] < 1e9
-    record = perplexity_of(pruned_once, *DATA, "--stride", "8")
-    assert record["tokens"] == record["bytes"] == 95  # a byte is a token
-    assert record["data"]["stride"] == 8
-    apart = ("--data", "texts.jsonl", "--per-document")
-    record = perplexity_of(pruned_once, *apart)
-    assert record["tokens"] == len("one two three") - 1 + len("four") - 1
-    assert (record["data"]["documents"], record["data"]["documents_skipped"]) == (2, 1)
-    said, mean = perplexity(pruned_once, *apart).stdout, record["mean_over_documents"]["perplexity"]
-    for words in (f"{record['perplexity']:.4g}", f"{mean:.4g}", "each counted once"):
-        assert words in " ".join(said.split())
-
-
-def test_perplexities_side_by_side(pruned_once: Path, tiny_folder: Path, work: Path) -> None:
-    """Dense, pruned and quantised on the same tokens, as a record that `report` reads."""
+def test_losses_side_by_side(pruned_once: Path, tiny_folder: Path, work: Path) -> None:
+    """Dense, pruned and quantised on two texts, as a record that `report` reads."""
     pytest.importorskip("compressed_tensors", reason="transformers needs it for int8 weights")
     quantise(pruned_once, work / "int8")
-    models = (tiny_folder, pruned_once, "int8")
-    record = document("evaluate", "perplexity", *models, *DATA, "--json", "-o", "loss.json")
+    (work / "other.txt").write_text(" ".join(map(str, range(500))))
+    models, data = (tiny_folder, pruned_once, "int8"), (*DATA, "--data", "numbers=other.txt")
+    record = document("evaluate", "compare", *models, *data, "--json", "-o", "loss.json")
     assert record == json.loads(Path("loss.json").read_text())
-    dense, pruned, int8 = record["cells"]
-    assert dense["excess_nats"] is None
+    names = [(cell["data"]["name"], cell["model"]) for cell in record["cells"]]
+    both = ("text.txt", "numbers")
+    assert names == [(text, model) for text in both for model in ("model", "out", "int8")]
+    dense, pruned, int8 = record["cells"][3:]
+    assert (dense["excess_nats"], dense["divergence"], dense["agreement"]) == (0, 0, 1)
     for cell in (pruned, int8):
         lost = cell["loss_nats_per_token"] - dense["loss_nats_per_token"]
         assert cell["excess_nats"] == pytest.approx(lost) and cell["excess_error"] > 0
+        assert cell["divergence"] > 0 and 0 <= cell["agreement"] < 1 and cell["tokens"] == 3 * 31
     assert int8["loss_nats_per_token"] == pytest.approx(pruned["loss_nats_per_token"], abs=0.05)
+    alone = document("evaluate", "compare", pruned_once, *data, "--json")["cells"][1]
+    assert alone["perplexity"] == pytest.approx(pruned["perplexity"])
     sizes = [model["footprint"]["weight_bytes"] for model in record["models"]]
     assert sizes[0] > sizes[1] > sizes[2]
     drawn = grasp_deploy("report", "loss.json")
-    assert "nats lost: a token, against model" in drawn.stdout, drawn.stderr
+    assert "numbers: 93 tokens" in drawn.stdout, drawn.stderr
+    assert f"{pruned['excess_nats']:+.3f} ± {pruned['excess_error']:.3f}" in drawn.stdout
 
 
 def test_models_of_other_tokens_are_not_compared(tiny_folder: Path, work: Path) -> None:
+    words = ("are not those of model", "models of one tokenizer")
+    save_tiny("llama", work / "wider", vocab_size=300)
+    assert_refused(compared(tiny_folder, "wider", *DATA), "the tokens of wider", *words)
     shutil.copytree(tiny_folder, work / "other")
     file = work / "other/tokenizer.json"
     tokenizer = json.loads(file.read_text())
@@ -103,8 +91,8 @@ def test_models_of_other_tokens_are_not_compared(tiny_folder: Path, work: Path) 
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     file.write_text(json.dumps(tokenizer))
     (work / "all.txt").write_text("".join(map(chr, range(32, 127))) * 10)
-    ended = grasp_deploy("evaluate", "perplexity", tiny_folder, "other", *DATA, "--data", "all.txt")
-    assert_refused(ended, "the tokens of other are not those of model", "bits per byte")
+    data = ("--data", "all.txt", *DATA[2:])
+    assert_refused(compared(tiny_folder, "other", *data), "the tokens of other", *words)
 
 
 @needs_lm_eval

@@ -70,7 +70,7 @@ def test_from_the_command_to_the_card(
     told = [docs[name]["perplexity"] for name in ("dense", "pruned")]
     for folder, figure in zip((demo_model, checkpoint), told, strict=True):
         options = ("--data", demo_text[1], *SMALL, "--json")
-        (cell,) = document("evaluate", "perplexity", folder, *options)["cells"]
+        (cell,) = document("evaluate", "compare", folder, *options)["cells"]
         assert cell["perplexity"] == figure
     assert docs["excess_loss"] == pytest.approx(math.log(told[1] / told[0]))
     assert 0 < docs["excess_error"] < docs["excess_loss"]

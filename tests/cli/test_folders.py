@@ -20,7 +20,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "heal": ("heal", "pruned", *BASE, "-o", "out", "--data", "text.txt"),
     "serve": ("serve", "model"),
     "up": ("up", "model", "--calibration", "text.txt", "--keep", "0.6"),
-    "perplexity": ("evaluate", "perplexity", "model", *TEXT),
+    "compare": ("evaluate", "compare", "model", *TEXT),
     "card": ("evaluate", "card", "pruned", *BASE, *TEXT),
     "tasks": ("evaluate", "tasks", "model", "--task-file", "items.jsonl"),
     **{f"bench {kind}": ("bench", kind, "model") for kind in ("memory", "throughput", "serve")},
@@ -51,6 +51,6 @@ def test_a_checkpoint_that_was_quantised_afterwards(tiny_folder: Path, pruned: P
     inspected = grasp_deploy("inspect", "int8")
     assert inspected.code == 0 and "quantised (compressed-tensors)" in inspected.stdout
     short = (*TEXT, "--sequence-length", "16", "--sequences", "8")
-    assert grasp_deploy("evaluate", "perplexity", "int8", *short).code == 0
+    assert grasp_deploy("evaluate", "compare", "int8", *short).code == 0
     output = ("-o", "out", "--data", "text.txt", "--model", tiny_folder)
     assert_refused(grasp_deploy("heal", "int8", *output), "is quantised (compressed-tensors)")

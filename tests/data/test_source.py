@@ -116,14 +116,11 @@ def test_a_text_to_evaluate_on(text: str, expected: TextSource, label: str) -> N
 
 def test_splits_of_a_text_to_evaluate_on() -> None:
     assert evaluation_source("ptb").split == "test"
-    assert evaluation_source("ptb", "[:9]").split == "test[:9]"
     assert evaluation_source("ptb", evaluates=False).split == "train"
-    assert evaluation_source("a.txt", None, "body") == TextSource("a.txt", None, "body")
+    assert evaluation_source("a.txt", "body") == TextSource("a.txt", None, "body")
 
 
 def test_a_split_that_would_have_no_effect() -> None:
-    with pytest.raises(InputError, match="'\\[:9\\]' has no effect"):
-        evaluation_source("ptb@train", "[:9]")
     with pytest.raises(InputError, match="'train' has no effect"):
         calibration_sources(["c4@train[:5]", "a.txt@[1:]", "self=0"], "train")
     with pytest.raises(InputError, match="'train' has no effect"):

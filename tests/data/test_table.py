@@ -10,7 +10,7 @@ import datasets
 import pandas
 import pytest
 
-from grasp_deploy.data import TextSource, read_blocks, read_token_documents
+from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.data.blocks import read_documents
 from grasp_deploy.data.corpora import Corpus, remote_documents
 from grasp_deploy.data.table import texts_of
@@ -69,8 +69,6 @@ def test_what_is_tokenised_is_what_the_template_wrote(tmp_path: Path) -> None:
     text = "\n\n".join(WRITTEN).encode()
     blocks = read_blocks(TOKENIZER, source, 4, None)
     assert bytes(blocks.token_ids.flatten().tolist()) == text[: len(text) // 4 * 4]
-    documents = read_token_documents(TOKENIZER, source, 4, None)
-    assert [bytes(ids.tolist()).decode() for ids in documents.running_texts] == WRITTEN
 
 
 def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,7 @@ from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.evaluate.drift.answers import greedy_answers
-from grasp_deploy.evaluate.drift.divergence import mean_drift
-from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.files.progress import ignore_progress
+from grasp_deploy.evaluate.perplexity import measure
 from grasp_deploy.healing.heal import heal
 from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.budget import make_budget
@@ -177,19 +174,15 @@ def test_heal(device: str, pruned: Path, tmp_path: Path) -> None:
     assert [check for check in checks if check.outcome == WRONG] == []
 
 
-def test_perplexity(device: str, pruned: Path) -> None:
+def test_losses_side_by_side(device: str, pruned: Path) -> None:
     blocks = Blocks(IDS, TextSource("random tokens"), len(IDS))
-    models = [load(pruned, device=name, dtype="float32") for name in ("cpu", device)]
-    losses = [perplexity(model, blocks, 2, stride=16).loss_nats_per_token for model in models]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-
-
-def test_drift(device: str, pruned: Path) -> None:
-    model, other = load(pruned, device=device, dtype="float32"), load(pruned, device="cpu")
-    assert mean_drift(model, model, IDS, 2, ignore_progress, "c4")[:, 1].min() == 1
-    prompts = [[5, 6, 7], [8]]
-    found = [greedy_answers(m, prompts, 5, {9}, lambda *_: None) for m in (model, other)]
-    assert found[0] == found[1]
+    both = [
+        measure([load(folder, device=name, dtype="float32") for folder in folders], blocks, 2)[1]
+        for name in ("cpu", device)
+        for folders in [(pruned.with_name("dense"), pruned)]
+    ]
+    assert both[1].losses == pytest.approx(both[0].losses, rel=1e-6)
+    assert both[1].divergences == pytest.approx(both[0].divergences, rel=1e-4)
 
 
 def test_benches_of_transformers(device: str, tmp_path: Path) -> None:

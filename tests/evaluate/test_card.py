@@ -8,13 +8,8 @@ import pytest
 
 from grasp_deploy.data import TextSource, evaluation_source
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.card import (
-    all_sources,
-    healing_sources,
-    heldout_corpora,
-    one_kind_warning,
-    was_seen,
-)
+from grasp_deploy.evaluate.card import all_sources, healing_sources, one_kind_warning
+from grasp_deploy.evaluate.texts import heldout_corpora, was_seen
 
 
 def test_the_default_is_what_was_not_calibrated_on() -> None:

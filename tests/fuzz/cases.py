@@ -20,7 +20,7 @@ from tests.fuzz.world import COMMANDS, RECORDS, TEXTS, command_line
 Damage = Callable[[Path, Random], None]
 DENSE, PRUNED = WORDS["dense"], WORDS["pruned"]
 READS_PLAN = ("verify", "verify-alone", "card", "heal", "export")
-READS_TEXT = ("compress", "perplexity", "documents", "card", "heal")
+READS_TEXT = ("compress", "compare", "card", "heal")
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 TEMPLATES = (
     *("{{ 9**(9**9) }}", "{{ 'x' * 10**10 }}", "{{ messages[9].x.y }}", "{% macro f() %}{{ f() }}"),
@@ -78,7 +78,7 @@ CASES = {
     "text": Case(("text.txt", "rows.*", "chats.jsonl"), _text, READS_TEXT),
     "columns": Case(("rows.jsonl", "chats.jsonl"), _columns, READS_TEXT),
     "tokenizer": Case(("*/tokenizer*",), change_file, (*READS_TEXT, "verify")),
-    "template": Case(("*/chat_template.jinja",), _template, ("compress", "perplexity", "card")),
+    "template": Case(("*/chat_template.jinja",), _template, ("compress", "compare", "card")),
     "beside": Case(("pruned/[!mpc]*", "pruned/*.py"), change_file, PRUNED),
     "dense beside": Case(("model/[!m]*",), change_file, DENSE),
     "stray": Case(("model/*",), copy_beside, DENSE),
@@ -94,7 +94,7 @@ CASES = {
         ("families/*/token*_config.json",), checks.state, ("text",), checks.ids_are_the_dense_ones
     ),
     "dtype": Case(("families/*/config.json",), checks.state, DENSE, checks.bytes_are_the_tensors),
-    "label": Case(("rows.jsonl",), checks.label, ("compress", "perplexity"), checks.text_is_read),
+    "label": Case(("rows.jsonl",), checks.label, ("compress", "compare"), checks.text_is_read),
     "ranks": Case(RANKED, checks.part_ranks, ("text",), checks.ranks_agree),
 }
 

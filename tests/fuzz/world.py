@@ -47,12 +47,10 @@ COMMANDS = {
         "verify-alone": "verify pruned --without-base",
         "export": "export pruned/plan.grasp --model model -o out",
         "heal": "heal pruned -o out --data {text} --steps 2 --rank 2",
-        "perplexity": "evaluate perplexity model --data {text}",
-        "perplexity-pruned": "evaluate perplexity pruned --data {text}",
-        "documents": "evaluate perplexity pruned --per-document --data {text}",
+        "compare": "evaluate compare model pruned --data {text}",
+        "compare-pruned": "evaluate compare pruned --data {text}",
         "card": "evaluate card pruned --data {text}",
         "card-record": "evaluate card pruned --data {text} --record tasks.json",
-        "drift": "evaluate drift model pruned --data {text} --prompts {text} --max-new-tokens 4",
         "tasks": "evaluate tasks model pruned --task-file items.jsonl --device cpu -o new.json",
         "synthesize": "synthesize model -o out --keep 0.6",
         "kv": "bench kv model pruned --predict-only -o new.json",
@@ -62,7 +60,7 @@ COMMANDS = {
         "serve-pruned": "serve pruned",
     }.items()
 }
-NEED_LENGTHS = ("compress", "heal", "evaluate perplexity", "evaluate card", "evaluate drift")
+NEED_LENGTHS = ("compress", "heal", "evaluate compare", "evaluate card")
 
 
 def command_line(name: str, draw: Random, damaged: str = "") -> list[str]:

@@ -83,9 +83,9 @@ def test_the_plan_knows_the_text_of_calibration_and_of_healing(
     healed_on = read_blocks(tokenizer, TextSource(quick.calibration), 64, 64).token_ids.flatten()
     later = healed_on[16 * 128 :]  # behind the calibration text
     heldout = read_blocks(tokenizer, TextSource(str(demo_text[1])), 64, 40)
-    assert calibrated_share([later], after) == 1.0
-    assert calibrated_share([later], before) < 0.1
-    assert calibrated_share([heldout.token_ids.flatten()], after) < NOTEWORTHY_SHARE
+    assert calibrated_share(later, after) == 1.0
+    assert calibrated_share(later, before) < 0.1
+    assert calibrated_share(heldout.token_ids, after) < NOTEWORTHY_SHARE
     worse, better = (perplexity(load(d, device="cpu"), heldout).perplexity for d in (cut, healed))
     assert better < worse, "on text that it has not seen"
 

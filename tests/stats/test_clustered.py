@@ -1,4 +1,4 @@
-"""Errors of mean losses over clusters, against formulas written out."""
+"""Errors of mean losses over sequences, against formulas written out."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ import statistics
 
 import pytest
 
-from grasp_deploy.stats.clustered import (
-    clustered_error,
-    paired_error,
-    perplexity_interval,
-    stratified_error,
-)
+from grasp_deploy.stats.clustered import paired_error, standard_error, stratified_error
 
 
-def test_clusters_of_one_size_have_the_error_of_their_means() -> None:
-    means = [2.0, 2.5, 1.5, 3.0]
-    expected = statistics.stdev(means) / 2
-    assert clustered_error([10 * mean for mean in means], [10] * 4) == pytest.approx(expected)
-    assert clustered_error([20.0], [10]) is None
+def test_one_value_has_no_error() -> None:
+    assert standard_error([2.0]) is None
+    assert standard_error([2.0, 2.5, 1.5, 3.0]) == pytest.approx(math.sqrt(1.25 / 3 / 4))
 
 
 def test_pairs_share_what_makes_a_block_hard() -> None:
@@ -36,8 +29,3 @@ def test_what_sources_differ_by_is_no_sampling_error() -> None:
     assert apart is not None and together is not None and apart < together / 5
     assert stratified_error(before, after, [0] * 5) == pytest.approx(together)
     assert stratified_error(before, after, [0, 1, 1, 1, 1]) == pytest.approx(together)
-
-
-def test_the_interval_of_a_perplexity() -> None:
-    assert perplexity_interval(2.0, 0.1) == pytest.approx([math.exp(1.804), math.exp(2.196)])
-    assert perplexity_interval(2.0, None) is None

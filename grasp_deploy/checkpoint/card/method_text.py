@@ -20,7 +20,7 @@ FAMILY = (
     "units of the one before."
 )
 NORM_SCALES = " Scales learnt for hidden channels are folded into the norms."
-ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate perplexity`."
+ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate compare`."
 
 Texts = Mapping[str, Any]
 

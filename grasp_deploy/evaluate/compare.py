@@ -1,0 +1,194 @@
+"""Models on the same texts: what each loses above the first, and how far it lies from it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import torch
+from msgspec import Meta, Struct
+from transformers import PreTrainedModel
+
+from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.checkpoint.plan import calibrated_beside
+from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.data import Blocks, TextSource
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.evaluate.perplexity import Measured, measure
+from grasp_deploy.evaluate.settings import CompareSettings
+from grasp_deploy.evaluate.texts import heldout_corpora, longest_sequence, read_texts
+from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.files.record import new_record
+from grasp_deploy.report.losses.points import LossPoint
+from grasp_deploy.stats.clustered import paired_error, standard_error
+from grasp_deploy.stats.wording import grouped, listed
+
+Texts = dict[TextSource, Blocks]
+Loss = Annotated[float, Meta(ge=0, le=710)]  # beyond it there is no perplexity
+Excess = Annotated[float, Meta(ge=-710, le=710)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class LossModel(Struct):
+    """A measured model."""
+
+    name: str
+    footprint: Footprint
+
+
+class LossCell(Struct):
+    """A model on a text; errors are null for one sequence."""
+
+    model: str
+    perplexity: Annotated[float, Meta(ge=1)]
+    loss_nats_per_token: Loss
+    standard_error: Loss | None
+    tokens: Annotated[int, Meta(ge=1)]
+    data: dict[str, Any]
+    excess_nats: Excess | None  # above the first model's
+    excess_error: Loss | None  # paired by sequence
+    calibrated_on_share: Share | None  # null where no plan tells
+    divergence: Excess | None = None  # KL(first || this), nats per token
+    agreement: Share | None = None  # on the most likely token
+
+    @property
+    def text(self) -> str:
+        return str(self.data.get("name") or str(self.data.get("source")).rpartition("/")[2])
+
+    @property
+    def is_calibrated_on(self) -> bool:
+        return (self.calibrated_on_share or 0) >= NOTEWORTHY_SHARE
+
+
+class CompareRecord(Struct):
+    """A cell for each text and model; the first model is the one that others are compared with.
+
+    Records of the former `evaluate perplexity` are such of one text, without the last two figures.
+    """
+
+    benchmark: str
+    models: Annotated[list[LossModel], Meta(min_length=1)]
+    cells: Annotated[list[LossCell], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        if any([cell.model for cell in cells] != names for cells in self.texts):
+            raise ValueError("its cells are not one for each model, in their order, on each text")
+
+    @property
+    def texts(self) -> list[list[LossCell]]:
+        """The cells of each text."""
+        return grouped(self.cells, lambda cell: cell.text)
+
+    @property
+    def counted(self) -> list[list[LossCell]]:
+        """The texts that no model was calibrated on; all of them if there is none."""
+        unseen = [cells for cells in self.texts if not any(c.is_calibrated_on for c in cells)]
+        return unseen or self.texts
+
+    @property
+    def points(self) -> list[LossPoint]:
+        """The models with their mean losses over the texts that count."""
+        points = []
+        for model, cells in zip(self.models, zip(*self.counted, strict=True), strict=True):
+            loss = statistics.fmean(cell.loss_nats_per_token for cell in cells)
+            errors = [cell.excess_error for cell in cells if cell.excess_error is not None]
+            error = math.hypot(*errors) / len(cells) if len(errors) == len(cells) else None
+            points.append(LossPoint(model.name, model.footprint, loss, error))
+        return points
+
+    @property
+    def text(self) -> str:
+        """The number of tokens and their source, and whether a model was calibrated on it."""
+        firsts = [cells[0] for cells in self.counted]
+        seen = any(cell.is_calibrated_on for cells in self.counted for cell in cells)
+        tokens = sum(cell.tokens for cell in firsts)
+        names = listed(cell.text for cell in firsts)
+        return f"{tokens:,} tokens of {names}{', calibrated on' if seen else ''}"
+
+
+def compare(
+    models: Sequence[BenchModel],
+    settings: CompareSettings,
+    command: Sequence[str],
+    on_progress: OnProgress = ignore_progress,
+) -> dict[str, Any]:
+    """The `CompareRecord` of models, as JSON has it.
+
+    The first model and one other are in memory at once: a divergence takes the whole distribution
+    of each. Raises InputError for text that does not fit, and for models whose tokens of it differ.
+    """
+    length = settings.sequence_length or longest_sequence(*(model.path for model in models))
+    settings = replace(settings, sequence_length=length)
+    texts = _common_texts(models, settings)
+    first = load(models[0].path, device=settings.device, dtype=settings.dtype)
+    cells: dict[tuple[str, str], dict[str, Any]] = {}
+    for others in [[model] for model in models[1:]] or [[]]:
+        cells |= _cells(first, [models[0], *others], texts, settings, on_progress)
+    return new_record(
+        "compare",
+        command,
+        asdict(settings),
+        models=[model.as_dict() for model in models],
+        cells=[cells[corpus.label, model.name] for corpus in texts for model in models],
+    )
+
+
+def _common_texts(models: Sequence[BenchModel], settings: CompareSettings) -> Texts:
+    """The texts in tokens that are the same for all models."""
+    corpora = heldout_corpora(settings.data, column=settings.column)
+    first, *others = (read_texts(model.path, corpora, settings) for model in models)
+    for model, texts in zip(models[1:], others, strict=True):
+        pairs = zip(first.values(), texts.values(), strict=True)
+        alike = all(torch.equal(before.token_ids, after.token_ids) for before, after in pairs)
+        if not alike or model.shape.vocab_size != models[0].shape.vocab_size:
+            raise InputError(
+                f"the tokens of {model.name} are not those of {models[0].name}: compare models of "
+                "one tokenizer"
+            )
+    return first
+
+
+def _cells(
+    first: PreTrainedModel,
+    models: Sequence[BenchModel],
+    texts: Texts,
+    settings: CompareSettings,
+    on_progress: OnProgress,
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Cells by text and model; all models but the first, loaded one, are freed at the end."""
+    loading = {"device": settings.device, "dtype": settings.dtype}
+    loaded = [first, *(load(model.path, **loading) for model in models[1:])]
+    cells = {}
+    for corpus, blocks in texts.items():
+        stage = f"{corpus.label}, {models[-1].name}"
+        found = measure(loaded, blocks, settings.batch_size, on_progress, stage=stage)
+        for model, measured in zip(models, found, strict=True):
+            calibrated = calibrated_beside(model.path)
+            share = None if calibrated is None else calibrated_share(blocks.token_ids, calibrated)
+            cells[corpus.label, model.name] = {
+                "model": model.name,
+                "data": {"name": corpus.label, **blocks.as_dict()},
+                "calibrated_on_share": share,
+                **_figures(measured, found[0]),
+            }
+    return cells
+
+
+def _figures(measured: Measured, first: Measured) -> dict[str, Any]:
+    return {
+        **measured.as_dict(),
+        "tokens": measured.tokens,
+        "dtype": measured.dtype,
+        "excess_nats": measured.loss_nats_per_token - first.loss_nats_per_token,
+        "excess_error": paired_error(first.losses, measured.losses),
+        "divergence": statistics.fmean(measured.divergences),
+        "divergence_error": standard_error(measured.divergences),
+        "agreement": statistics.fmean(measured.agreements),
+        "agreement_error": standard_error(measured.agreements),
+    }

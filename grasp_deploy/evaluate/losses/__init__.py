@@ -1,1 +1,0 @@
-"""Perplexity of models side by side on one text."""

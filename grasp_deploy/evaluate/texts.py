@@ -1,0 +1,68 @@
+"""The texts that models are measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
+from grasp_deploy.checkpoint.read.source import positions_at
+from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
+from grasp_deploy.data.source import display_name
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.settings import SEQUENCES, CompareSettings
+
+DEFAULT_CORPORA = ("wikitext2", "c4")
+LONGEST = 2048  # tokens of a sequence, unless the user says otherwise
+
+
+def heldout_corpora(
+    data: Sequence[str], seen: Sequence[str] = (), column: str | None = None
+) -> list[TextSource]:
+    """The texts of `--data`; by default WikiText-2 and C4, less those that the model has `seen`.
+
+    Raises InputError for two texts of one name, and if none is left.
+    """
+    corpora = [evaluation_source(text, column) for text in data or DEFAULT_CORPORA]
+    if not data:
+        corpora = [corpus for corpus in corpora if not was_seen(corpus, seen)]
+    if not corpora:
+        raise InputError(
+            f"the model was calibrated or healed on {' and '.join(DEFAULT_CORPORA)}: name other "
+            "text with --data"
+        )
+    labels = [corpus.label for corpus in corpora]
+    for corpus in corpora:
+        if labels.count(corpus.label) > 1:
+            raise InputError(
+                f"--data names two corpora {corpus.label}: give one another name, as in "
+                f"other={corpus.what}"
+            )
+    return corpora
+
+
+def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
+    """True if a corpus is one of these texts, in any split, or has the name of one."""
+    return any(
+        corpus.label == display_name(source) or corpus.is_same_text(source) for source in sources
+    )
+
+
+def longest_sequence(*folders: Path) -> int:
+    """Tokens of a sequence that all of these models take, at most LONGEST."""
+    return min(LONGEST, *(positions_at(folder) or LONGEST for folder in folders))
+
+
+def read_texts(
+    folder: Path, corpora: Sequence[TextSource], settings: CompareSettings
+) -> dict[TextSource, Blocks]:
+    """The sequences of each corpus, as a model's tokenizer makes them; InputError as it reads."""
+    config, tokenizer = read_config(folder), load_tokenizer(folder)
+    length = settings.sequence_length or longest_sequence(folder)
+    wanted, or_fewer = settings.sequences or SEQUENCES, settings.sequences is None
+    texts = {}
+    for corpus in corpora:
+        texts[corpus] = read_blocks(tokenizer, corpus, length, wanted, or_fewer=or_fewer)
+        check_tokens(texts[corpus].token_ids, config)
+    return texts

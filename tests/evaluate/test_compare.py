@@ -1,0 +1,69 @@
+"""Records of comparisons: the texts that count, and those of a former command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_deploy.bench.kinds import KINDS
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.table import compare_table
+from tests.bench.records import lines_of, model, record, row_of, typed
+
+RESULTS = Path(__file__).parents[2] / "benchmarks/results"
+
+
+def comparison(losses: dict[str, tuple[float, float]], calibrated_on: str = "") -> dict[str, Any]:
+    """Two models with these losses by text, the second one calibrated on a text."""
+    cells = [
+        {
+            "model": name,
+            "perplexity": 2.0,
+            "loss_nats_per_token": loss,
+            "standard_error": 0.1,
+            "tokens": 1000,
+            "data": {"name": text},
+            "excess_nats": loss - pair[0],
+            "excess_error": 0.03,
+            "calibrated_on_share": float(text == calibrated_on and name == "pruned"),
+            "divergence": 0.25,
+            "agreement": 0.875,
+        }
+        for text, pair in losses.items()
+        for name, loss in zip(("dense", "pruned"), pair, strict=True)
+    ]
+    return record("compare", [model("dense"), model("pruned", 0.5)], cells=cells)
+
+
+def test_text_that_was_calibrated_on_counts_only_alone() -> None:
+    losses = {"c4": (2.0, 2.2), "novel": (3.0, 3.6), "seen": (2.0, 2.0)}
+    found = typed(comparison(losses, calibrated_on="seen"))
+    assert [point.loss for point in found.points] == pytest.approx([2.5, 2.9])
+    assert found.points[1].error == pytest.approx(0.03 * 2**0.5 / 2)
+    assert found.text == "2,000 tokens of c4 and novel"
+    lines = lines_of(compare_table(found), width=80)
+    assert row_of(lines, "pruned", "+0.200 ± 0.030", "0.250", "87.5")
+    assert row_of(lines, "pruned†") and not any("dense†" in line for line in lines)
+    alone = typed(comparison({"seen": losses["seen"]}, calibrated_on="seen"))
+    assert alone.text == "1,000 tokens of seen, calibrated on"
+
+
+def test_a_text_without_one_of_the_models() -> None:
+    damaged = comparison({"c4": (2.0, 2.2), "novel": (3.0, 3.6)})
+    damaged["cells"].pop()
+    with pytest.raises(InputError, match="not one for each model"):
+        typed(damaged)
+
+
+@pytest.mark.parametrize("path", [*RESULTS.glob("perplexity_*.json")], ids=lambda path: path.stem)
+def test_records_of_the_command_before(path: Path) -> None:
+    document = json.loads(path.read_text())
+    found = typed(document)
+    assert isinstance(found, KINDS["compare"].record) and len(found.points) == 9
+    first, second = document["cells"][:2]
+    line = row_of(lines_of(compare_table(found), width=80), second["model"])
+    assert f"{second['excess_nats']:+.3f} ± {second['excess_error']:.3f}" in line
+    assert found.points[0].loss == first["loss_nats_per_token"]
