@@ -121,10 +121,15 @@ def token_figures(targets: Tensor, *logits: Tensor) -> Tensor:
     the first model's.
     """
     first, figures = logits[0].float().log_softmax(-1), []
+    best, nothing = logits[0].argmax(-1), torch.zeros(len(targets), device=targets.device)
     for each in logits:
         scores = first if each is logits[0] else each.float().log_softmax(-1)
         loss = -scores.gather(-1, targets[:, None])[:, 0]
-        divergence = kl_div(scores, first, reduction="none", log_target=True).sum(-1)
-        agrees = (each.argmax(-1) == logits[0].argmax(-1)).float()
-        figures.append(torch.stack([loss, divergence, agrees], dim=-1))
+        # A model alone is not compared with itself, which would double the time of its loss.
+        divergence = (
+            nothing
+            if each is logits[0]
+            else kl_div(scores, first, reduction="none", log_target=True).sum(-1)
+        )
+        figures.append(torch.stack([loss, divergence, (each.argmax(-1) == best).float()], dim=-1))
     return torch.stack(figures, dim=1)
