@@ -1,4 +1,4 @@
-"""`inspect`: sizes as they lie on the disk, and what it refuses."""
+"""`inspect`: sizes as they lie on the disk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 
 from tests.cli.command import INSPECTED, assert_refused, document, edit_json, grasp_deploy
+from tests.quantised import quantise
 from tests.tiny import save_tiny
 
 LAYER = {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
@@ -55,6 +56,16 @@ def test_tensors_say_their_type_whatever_config_says(
     assert ("float32 is assumed" in caplog.text) == (stated == (None, None))
 
 
+def test_a_checkpoint_that_was_quantised_afterwards(tiny_folder: Path, pruned: Path) -> None:
+    quantise(pruned, Path("int8"))
+    inspected = grasp_deploy("inspect", "int8")
+    assert inspected.code == 0 and "quantised (compressed-tensors)" in inspected.stdout
+    text = ("--data", "text.txt", "--sequences", "8", "--sequence-length", "16", "--device", "cpu")
+    assert grasp_deploy("evaluate", "perplexity", "int8", *text).code == 0
+    healed = grasp_deploy("heal", "int8", "-o", "out", "--data", "text.txt", "--model", tiny_folder)
+    assert_refused(healed, "is quantised (compressed-tensors)")
+
+
 def test_stages_of_layers(tiny_folder: Path, pruned_once: Path) -> None:
     record = document("inspect", tiny_folder, "--json", "--pipeline-parallel", "3")
     assert record["pipeline_parallel"] == {
@@ -66,10 +77,3 @@ def test_stages_of_layers(tiny_folder: Path, pruned_once: Path) -> None:
     assert "stages of 2 and 1 layers; the largest holds" in layers["pipeline_parallel"]["detail"]
     refused = grasp_deploy("inspect", tiny_folder, "--pipeline-parallel", "4")
     assert refused.code == 1 and "3 layers make no 4 pipeline stages" in refused.stdout
-
-
-def test_what_it_refuses(tiny_folder: Path) -> None:
-    for size in ("lots", ""):
-        refused = grasp_deploy("inspect", tiny_folder, "--memory", size)
-        assert_refused(refused, f"--memory '{size}'", "not a size", "9GiB")
-    assert_refused(grasp_deploy("inspect", "./nowhere"), "no such folder: ./nowhere", "hub id")

