@@ -66,9 +66,3 @@ def test_latencies_changes_and_failures() -> None:
     assert "100/270" in row_of(drawn, "125", "+25%", "none")
     assert row_of(drawn, "900", "-10%", "3 of 500")
     assert not any("good/s" in line for line in drawn)
-
-
-def test_goodput_where_there_is_an_slo_and_servers_that_answered_nothing() -> None:
-    cells = cell(NAMES[0], 1, 0.0, failed=500), cell(NAMES[1], 1, 12345.6, failed=12)
-    drawn = lines(*cells, width=80, slo_ms={"ttft": 200.0})
-    assert row_of(drawn, "good/s") and row_of(drawn, "500 of 500", "1.25")

@@ -77,6 +77,8 @@ ROWS: dict[str, dict[str, str]] = {
         "--set rounds=1000000000001": "--set rounds",
         "--set targets=heads": "--set targets='heads'",
         "--set attention=psychic": "",
+        "--set targets=ffn --cost kv-bytes": "nothing to prune",
+        "--set targets=kv --ffn-multiple 5": "96 FFN channels",
         "--set rounds": "--set rounds",
         "--set round=4": "rounds",
         "--set keep=0.5": "--keep",

@@ -61,18 +61,6 @@ def job(model: Path, **options: Any) -> PreparedRun:
     return prepare(CompressConfig(model=str(model), keep=0.7, device="cpu", **options))
 
 
-def test_a_mixture_is_recorded_and_told(mixed: Path) -> None:
-    calibration = load_plan(mixed / "plan.grasp").provenance["calibration"]
-    assert calibration["source"] == "upper.txt=3, lower.txt=1"
-    assert calibration["heldout_sequences"] == 2  # one of each source
-    assert calibration["parts"] == [
-        {"source": "upper.txt", "weight": 3, "split": None, "sequences": 6, "documents": 1},
-        {"source": "lower.txt", "weight": 1, "split": None, "sequences": 2, "documents": 1},
-    ]
-    card = " ".join((mixed / "README.md").read_text().split())
-    assert "`upper.txt` (6)" in card and "`lower.txt` (2)" in card
-
-
 def test_half_is_the_models_own_text(tiny_folder: Path, texts: Path) -> None:
     options = ("--calibration", "upper.txt=3", "--calibration", "lower.txt", *QUICK)
     ended = grasp_deploy("compress", tiny_folder, "-o", "half", *options)
@@ -127,18 +115,6 @@ def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
     # The template travelled with the checkpoint. Of such short documents few windows are whole.
     assert record["calibrated_on_share"] > 0.2
     assert "of this text was calibrated on" in ended.stderr
-
-
-def test_what_is_read_is_told_once(tiny_folder: Path, texts: Path) -> None:
-    (texts / "prompts.jsonl").write_text('{"prompt": "\\u001bWhy?", "id": "a"}\n')
-    own = ("--calibration", "upper.txt", "--calibration", "self:prompts.jsonl")
-    ended = grasp_deploy("compress", tiny_folder, "-o", "told", *own, *QUICK)
-    told = [line for line in ended.stderr.splitlines() if line.startswith("text: ")]
-    assert len(told) == 2 and told[0].startswith("text: upper.txt: ")
-    assert told[1] == "text: prompts.jsonl, column 'prompt': \u241bWhy? …"
-    data = ("--data", "upper.txt", "--sequence-length", "48", "--sequences", "8")
-    ended = grasp_deploy("evaluate", "perplexity", tiny_folder, "told", *data)
-    assert ended.stderr.count("text: upper.txt: ") == 1
 
 
 def test_evaluating_on_the_calibration_text_warns(mixed: Path, tiny_folder: Path) -> None:

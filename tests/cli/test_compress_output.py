@@ -8,12 +8,10 @@ import resource
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.compression.compress import learn_plan
 from tests.cli import conftest
 from tests.cli.command import assert_nothing_changes, assert_refused, compress, edit_json, tree
 
@@ -154,22 +152,3 @@ def test_a_full_disk_is_found_before_the_work(
     monkeypatch.delattr("grasp_deploy.compression.compress.learn_plan")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100_000))
     assert_nothing_changes(tiny_folder, "disk of out has 97.66 KiB left")
-
-
-def test_a_base_that_changes_while_the_run_learns(
-    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = Path(shutil.copytree(tiny_folder, work / "model"))
-
-    def learn_and_change(*arguments: Any) -> Any:
-        learnt = learn_plan(*arguments)
-        with (model / "model.safetensors").open("r+b") as weights:
-            weights.seek(-1, 2)
-            weights.write(b"\x01")
-        return learnt
-
-    monkeypatch.setattr("grasp_deploy.compression.compress.learn_plan", learn_and_change)
-    refused = compress(model)
-    assert refused.code == 2
-    assert "with other weights than this model's" in refused.stderr.splitlines()[-1]
-    assert names(work) == ["model", "out.partial", "text.txt"]

@@ -15,13 +15,12 @@ from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression import room
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.family.run import compress_family
 from grasp_deploy.compression.memory import Way, passes_of, summed_of
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.ranks import is_joined, join_alone, leave
 
 LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
@@ -128,18 +127,6 @@ def test_where_memory_runs_out_weights_wait_on_the_cpu(
     (said,) = [record for record in caplog.records if "weights in the CPU's memory" in record.msg]
     assert "Tried to allocate 2.00 GiB" in said.getMessage()
     assert not is_joined()
-
-
-@pytest.mark.slow
-def test_a_member_of_a_family_goes_on_so_too(
-    short_config: CompressConfig, as_on_gpu: None, tmp_path: Path
-) -> None:
-    config = replace(short_config, keep=0.5, family=(0.7, 0.5))
-    for name, follow in (("expected", ignore_progress), ("out", runs_out("scales"))):
-        compress_family(config, tmp_path / name, on_progress=follow)
-    for member in ("keep-0.7", "keep-0.5"):
-        one, other = (load_plan(tmp_path / n / member / PLAN_FILE) for n in ("expected", "out"))
-        assert torch.equal(one.mask, other.mask) and torch.equal(one.scales, other.scales)
 
 
 def test_a_second_time_it_ends(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
-from tests.cli.command import environment
+from tests.cli.command import assert_refused, environment, run_process
 from tests.compression.rank_checks import RESULTS, results_of
 from tests.tiny import VARIANTS, save_tiny, tiny_model
 
@@ -196,14 +195,6 @@ def test_processes_with_other_files_under_the_same_name_are_refused(
     assert not any(tmp_path.glob("out*"))
 
 
-def test_processes_with_copies_of_the_same_files_go_on(tmp_path: Path) -> None:
-    """As on machines without a shared disk: other places and times, the same bytes."""
-    save_tiny("llama", tmp_path / "0" / "model")
-    shutil.copytree(tmp_path / "0", tmp_path / "1")
-    code, errors = run_in_folders(tmp_path, *compressed(Path("model"), tmp_path / "out"))
-    assert code == 0 and not errors
-
-
 IMPATIENT = """
 import os, sys
 from datetime import timedelta
@@ -223,30 +214,18 @@ def test_a_process_that_never_joins_is_told_of(tmp_path: Path) -> None:
     assert code == 1 and "look if one has ended" in printed
 
 
-def test_processes_that_torchrun_did_not_start_are_refused(tmp_path: Path) -> None:
-    save_tiny("llama", tmp_path / "model")
-    run = subprocess.run(
-        [sys.executable, "-m", *compressed(tmp_path / "model", tmp_path / "out")],
-        env={**environment(), "WORLD_SIZE": "8", "RANK": "3"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 2 and "start the command with torchrun" in run.stderr
-    assert len(run.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("left", [{}, {"RANK": "a"}, {"RANK": "0", "WORLD_SIZE": "1"}])
-def test_what_is_left_of_torchruns_environment_is_refused(
-    tmp_path: Path, left: dict[str, str]
+@pytest.mark.parametrize(
+    ("odd", "culprit"),
+    [
+        ({"WORLD_SIZE": "8", "RANK": "3"}, "torchrun"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "TORCHELASTIC_RUN_ID"),
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "a"}, "TORCHELASTIC_RUN_ID"),
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"}, "TORCHELASTIC_RUN_ID"),
+    ],
+)
+def test_an_environment_that_torchrun_did_not_make_is_refused(
+    tmp_path: Path, odd: dict[str, str], culprit: str
 ) -> None:
     save_tiny("llama", tmp_path / "model")
-    run = subprocess.run(
-        [sys.executable, "-m", *compressed(tmp_path / "model", tmp_path / "out")],
-        env={**environment(), "TORCHELASTIC_RUN_ID": "none", **left},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 2 and "unset TORCHELASTIC_RUN_ID" in run.stderr
-    assert len(run.stderr.splitlines()) == 1
+    words = compressed(tmp_path / "model", tmp_path / "out")
+    assert_refused(run_process("-m", *words, **odd), culprit)

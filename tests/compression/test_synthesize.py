@@ -12,7 +12,7 @@ from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
-from tests.cli.command import assert_refused, grasp_deploy, tree
+from tests.cli.command import grasp_deploy, tree
 from tests.tiny import VARIANTS, tiny_config
 
 LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
@@ -105,28 +105,3 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
     assert record["parameters"] == model_shape(read_config(output)).parameters
     ended = grasp_deploy("synthesize", dense, "-o", tmp_path / "again", *budget)
     assert f"{record['parameters']:,}" in ended.stdout and "wrote" in ended.stdout
-    keep = ("--keep", "0.6")
-    for model, words in ((dense, "name another folder"), (output, "is already pruned")):
-        folder = output if model == dense else tmp_path / "new"
-        assert_refused(grasp_deploy("synthesize", model, "-o", folder, *keep), words)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--keep", "0.01"), ("under the floor", "the smallest possible is --keep")),
-        (("--keep", "0.6", "--targets", "x"), ("--targets 'x'", "one of both")),
-        (("--keep", "0.6", "--kv-keep", "1.1"), ("--kv-keep 1.1", "at most 1")),
-        (("--keep", "0.6", "--kv-keep", "0.1"), ("do not go together", "floor 3", "change one")),
-        (("--keep", "0.3", "--kv-keep", "1"), ("do not go together", "under the floor")),
-        (("--keep", "0.9", "--kv-keep", "0.3"), ("do not go together", "even all FFN")),
-        (("--keep", "0.6", "--kv-keep", "1", "--targets", "kv"), ("--targets kv", "drop one")),
-        (("--keep", "0.6", "--kv-keep", "1", "--cost", "kv-bytes"), ("nothing to prune",)),
-    ],
-)
-def test_bad_options_are_refused(
-    options: tuple[str, ...], words: tuple[str, ...], dense: Path, tmp_path: Path
-) -> None:
-    before = tree(tmp_path)
-    assert_refused(grasp_deploy("synthesize", dense, "-o", tmp_path / "pruned", *options), *words)
-    assert tree(tmp_path) == before

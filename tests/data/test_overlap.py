@@ -55,13 +55,6 @@ def test_documents_count_by_their_tokens() -> None:
     assert calibrated_share([], known_of(blocks)) == 0
 
 
-def test_a_fingerprint_is_small_and_ascending() -> None:
-    known = known_of(tokens(512, 512))
-    assert (known.dtype, known.shape) == (torch.int64, (8192,))
-    assert (known.diff() > 0).all()
-    assert fingerprint(tokens(4, 31)) is None
-
-
 def test_of_a_long_text_evenly_spread_windows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "MOST_WINDOWS", 50)
     blocks = tokens(100, 64)

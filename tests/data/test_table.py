@@ -10,7 +10,7 @@ import datasets
 import pandas
 import pytest
 
-from grasp_deploy.data import TextSource, read_blocks, read_token_documents
+from grasp_deploy.data import TextSource
 from grasp_deploy.data.blocks import read_documents
 from grasp_deploy.data.corpora import Corpus, remote_documents
 from grasp_deploy.data.table import texts_of
@@ -64,15 +64,6 @@ def test_keys_of_other_messages_are_left_out(tmp_path: Path) -> None:
     assert read_documents(source, TOKENIZER) == ["<user>Hi.(Ann)\n<user>?\n"]
 
 
-def test_what_is_tokenised_is_what_the_template_wrote(tmp_path: Path) -> None:
-    source = TextSource(write(tmp_path / "a.jsonl", CHATS))
-    text = "\n\n".join(WRITTEN).encode()
-    blocks = read_blocks(TOKENIZER, source, 4, None)
-    assert bytes(blocks.token_ids.flatten().tolist()) == text[: len(text) // 4 * 4]
-    documents = read_token_documents(TOKENIZER, source, 4, None)
-    assert [bytes(ids.tolist()).decode() for ids in documents.running_texts] == WRITTEN
-
-
 def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     files = {"train": write(tmp_path / "a.parquet", SHAREGPT, "conversations")}
@@ -124,11 +115,6 @@ def test_the_column_that_is_guessed_is_told(
         assert read_documents(TextSource(str(path)), TOKENIZER) == [text, text]
     words = " ".join(text.split())[:60]
     assert caplog.messages == [f"text: a name{suffix}, column {column!r}: {words} …"]
-
-
-def test_what_is_no_conversation_needs_no_template(tmp_path: Path) -> None:
-    source = write(tmp_path / "a.jsonl", [TURNS], "conversations")
-    assert read_documents(TextSource(source), tiny_tokenizer()) == ["Why?\n\nSo.\n\nOh?"]
 
 
 @pytest.mark.parametrize(

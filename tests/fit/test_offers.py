@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grasp_deploy.checkpoint.deployment import Load, Room
 from grasp_deploy.checkpoint.format.shapes import model_shape
-from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.fit.memory import predict_fit
 from grasp_deploy.fit.offers import offers
 
 GIB = 2**30
@@ -62,23 +58,6 @@ CASES = {  # config, GiB, sequences, context; matrices of a layer; other paramet
         8 * 128,
     ),
 }
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("Llama-3.1-8B", "Quantising alone is not enough."),
-        ("Llama-2-7B", "Quantising is enough: 4-bit weights, FP8 KV cache would do"),
-        ("Qwen3-0.6B", "fits as it is: serve it unpruned"),
-    ],
-)
-def test_the_verdict_in_words(name: str, said: str, tmp_path: Path) -> None:
-    stated, (memory, sequences, context), *_ = CASES[name]
-    path = tmp_path / "model.json"
-    path.write_text(json.dumps(stated))
-    words: dict[str, Any] = {"gpu_memory": f"{memory}GiB", "concurrent": sequences}
-    fit = predict_fit(CompressConfig(model=str(path), context=context, **words))
-    assert said in fit.verdict
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -112,21 +112,6 @@ def test_the_gradient_is_that_of_finite_differences(family: str) -> None:
         assert float(gradient[unit]) == pytest.approx(slope, rel=1e-5, abs=1e-7)
 
 
-def test_gating_passes_gradcheck() -> None:
-    gates = Gates(UnitTable.of_layers([(3, 2)]), widths=(1, 2))
-
-    def gate(x: Tensor, y: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        gates.assign(values)
-        return gates.multiply(0, x), gates.multiply(1, y)
-
-    x, y, values = (
-        torch.randn(shape, dtype=torch.float64, generator=generator(0)).requires_grad_()
-        for shape in ((2, 4, 3), (2, 4, 4), (5,))
-    )
-    for inputs in ((x, y, values), (x.detach(), y.detach(), values), (x, y, values.detach())):
-        assert torch.autograd.gradcheck(gate, inputs)
-
-
 def test_half_precision_gradients_are_summed_over_tokens_in_float32() -> None:
     gates = Gates(UnitTable.of_layers([(1, 1)]), widths=(1, 1))
     values = torch.ones(2, requires_grad=True)

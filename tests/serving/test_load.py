@@ -73,19 +73,3 @@ def test_what_comes_of_four_requests(
     assert done.returncode == code, done.stderr
     assert (record["answered"], record["retries"], record["lost"]) == (answered, retries, lost)
     assert record["answers_by_model"] == ({"m": answered} if answered else {})
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--requests", "0"),
-        ("--concurrency", "-1"),
-        ("--seconds", "nan"),
-        ("--base-url", "nonsense"),
-        ("--output", "/none/load.json"),
-    ],
-)
-def test_bad_options_are_named_before_a_request_is_sent(option: str, value: str) -> None:
-    done = run(option, value)
-    assert done.returncode == 2
-    assert option in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

@@ -127,16 +127,6 @@ def test_no_layer_is_built_wide_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(max(pair) for pair in built[:-1]) == 64, "the hidden size, and nothing wider"
 
 
-def test_attention_implementation_set_later_reaches_every_layer() -> None:
-    model = pruned_variant("qwen3")
-    before = logits(model)
-    model.set_attn_implementation("eager")
-    outputs = model(IDS, output_attentions=True, output_hidden_states=True)
-    assert [weights.shape[1] for weights in outputs.attentions] == [4, 2, 2]
-    assert len(outputs.hidden_states) == 4
-    assert (outputs.logits - before).abs().max() <= 1e-4
-
-
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_the_cache_reaches_the_stock_forward_under_the_name_that_it_has(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -151,13 +141,6 @@ def test_the_cache_reaches_the_stock_forward_under_the_name_that_it_has(
     assert set_ones == {"use_cache": True, name: "held"}
     # transformers warns of the other name, wherever it is given at all.
     assert not given.keys() & ({"past_key_values", "cache"} - {name})
-
-
-def test_gradients_flow_with_checkpointing() -> None:
-    model = pruned_variant("llama").train()
-    model.gradient_checkpointing_enable()
-    model(IDS, labels=IDS).loss.backward()
-    assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_heads_that_cannot_share_evenly_are_refused() -> None:

@@ -7,10 +7,8 @@ because huggingface_hub reads its environment when it is imported.
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -185,16 +183,6 @@ def test_an_unreachable_hub_is_told(hub: Hub) -> None:
         message = hub.refusal("team/model", **variables)
         assert "there is no such folder here, the hub cannot be reached (" in message
         assert words in message and message.endswith("or name a folder that holds the model")
-
-
-@pytest.mark.slow
-def test_a_silent_hub_is_told_soon(hub: Hub) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        begin = time.monotonic()
-        message = hub.refusal("team/model", HF_ENDPOINT=endpoint)
-        assert time.monotonic() - begin < 30
-    assert "the hub cannot be reached (" in message
 
 
 REVISION = "/api/models/team/model/revision"
