@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from tests.cli.command import INSPECTED, assert_refused, document, edit_json, grasp_deploy
-from tests.quantised import quantise
+from tests.cli.command import INSPECTED, document, edit_json, grasp_deploy
 from tests.tiny import save_tiny
 
 LAYER = {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
@@ -54,16 +53,6 @@ def test_tensors_say_their_type_whatever_config_says(
     alone = grasp_deploy("inspect", "model/config.json", "--json")
     assert f'"dtype": "{stated[0] or stated[1] or "float32"}"' in alone.stdout
     assert ("float32 is assumed" in caplog.text) == (stated == (None, None))
-
-
-def test_a_checkpoint_that_was_quantised_afterwards(tiny_folder: Path, pruned: Path) -> None:
-    quantise(pruned, Path("int8"))
-    inspected = grasp_deploy("inspect", "int8")
-    assert inspected.code == 0 and "quantised (compressed-tensors)" in inspected.stdout
-    text = ("--data", "text.txt", "--sequences", "8", "--sequence-length", "16", "--device", "cpu")
-    assert grasp_deploy("evaluate", "perplexity", "int8", *text).code == 0
-    healed = grasp_deploy("heal", "int8", "-o", "out", "--data", "text.txt", "--model", tiny_folder)
-    assert_refused(healed, "is quantised (compressed-tensors)")
 
 
 def test_stages_of_layers(tiny_folder: Path, pruned_once: Path) -> None:

@@ -82,15 +82,10 @@ def test_scores_of_ones_own_decide_the_mask(
     assert {row["stage"] for row in rows} <= {"criterion", "export"}
     assert torch.equal(plan.scales, torch.ones(len(plan.mask)))
     assert all(check.ok for check in verify(tmp_path / "out"))
-    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(scores=lambda *_: seen[5]))
-    with pytest.raises(InputError, match="--method mine:scores failed with IndexError"):
-        compress(config, tmp_path / "other")
     infinite = SimpleNamespace(scores=lambda *_: [0.0] * 7 + [1e39] * (budget.units.size - 7))
     monkeypatch.setitem(sys.modules, "mine", infinite)
     with pytest.raises(InputError, match=r"returned 1e\+39 for unit 7: scores are finite numbers"):
         compress(config, tmp_path / "other")
-    with pytest.raises(InputError, match="--method absent:f cannot be imported: ModuleNotFound"):
-        prepare(replace(config, method="absent:f"))
 
 
 def test_a_cut_in_rounds_scores_what_is_left(quick: CompressConfig, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from msgspec import Meta
 from grasp_deploy.config.option import (
     Count,
     assigned,
-    check_fields,
     flag,
     number_list,
     option,
@@ -39,12 +38,6 @@ def test_spelling() -> None:
     assert given == ["--new-tokens 4", "--set step-size=1.0", "--set refit=false"]
     assert (assigned(settings, "batches"), assigned(settings, "dry")) == ("--batch 1,2", "no --dry")
     assert assigned(settings, "dry", True) == "--dry"
-
-
-def test_check_names_every_field() -> None:
-    check_fields(Settings())
-    with pytest.raises(InputError, match=r"--new-tokens 0 is not .*; --set step-size='x' is not"):
-        check_fields(Settings(new_tokens=0, step_size="x"))  # type: ignore[arg-type]
 
 
 def test_lists_of_numbers() -> None:

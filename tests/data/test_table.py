@@ -12,6 +12,7 @@ import pytest
 
 from grasp_deploy.data import TextSource
 from grasp_deploy.data.blocks import read_documents
+from grasp_deploy.data.chat import write_chat
 from grasp_deploy.data.corpora import Corpus, remote_documents
 from grasp_deploy.data.table import texts_of
 from grasp_deploy.errors import InputError
@@ -187,3 +188,13 @@ def test_what_is_no_conversation(tmp_path: Path, row: Any, words: str) -> None:
     words = r"^row 0 .* no chat template .*; give plain text, or"
     with pytest.raises(InputError, match=words):
         read_documents(TextSource(source), tiny_tokenizer())
+
+
+def test_a_template_that_prints_the_date_writes_the_same_on_every_day() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (  # as Llama 3 has it
+        "{% if strftime_now is defined %}{% set date = strftime_now('%d %b %Y') %}{% endif %}"
+        "{{ date }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    )
+    conversation: list[Any] = [{"role": "user", "content": "hello"}]
+    assert write_chat(tokenizer, conversation, "") == "26 Jul 2024<hello>"

@@ -36,20 +36,6 @@ CASES = {  # config, GiB, sequences, context; matrices of a layer; other paramet
         2 * 128256 * 4096 + 65 * 4096,  # embeddings, head, 65 norms
         8 * 128,
     ),
-    "Llama-2-7B": (
-        config(LLAMA, 32, 4096, 11008, 32, 32, 32000),
-        (16, 8, 4096),
-        matrices(4096, 32, 32, 128, 11008),
-        2 * 32000 * 4096 + 65 * 4096,
-        32 * 128,
-    ),
-    "Qwen3-14B": (
-        config(QWEN3, 40, 5120, 17408, 40, 8, 151936, head_dim=128),
-        (24, 16, 8192),
-        matrices(5120, 40, 8, 128, 17408),
-        2 * 151936 * 5120 + 81 * 5120 + 40 * 2 * 128,  # norms of q and k too
-        8 * 128,
-    ),
     "Qwen3-0.6B": (
         config(QWEN3, 28, 1024, 3072, 16, 8, 151936, head_dim=128, tie_word_embeddings=True),
         (8, 8, 4096),

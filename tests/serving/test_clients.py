@@ -4,13 +4,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
+
+from tests.answering import answering
 
 SERVING = Path(__file__).parents[2] / "serving"
 CLIENTS = SERVING / "clients"
@@ -49,27 +47,6 @@ def test_no_server_is_told_in_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@contextmanager
-def answering(status: int, body: bytes, kind: str = "application/json") -> Iterator[str]:
-    """The URL of a server that gives one answer to everything."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 @pytest.mark.parametrize("client", ["complete.py", "stream.py", "complete.sh"])
 def test_text_that_would_act_on_the_terminal(client: str) -> None:
     text = {"choices": [{"text": "a\x1b[2Jb\n\u4f60\u3000\u597d"}]}
@@ -79,7 +56,7 @@ def test_text_that_would_act_on_the_terminal(client: str) -> None:
     if client == "stream.py":
         pytest.importorskip("openai")
         kind, body = "text/event-stream", b"data: " + body + b"\n\ndata: [DONE]\n\n"
-    with answering(200, body, kind) as url:
+    with answering(lambda _: (200, {"Content-Type": kind}, body)) as url:
         if client == "complete.sh":
             done = run(str(CLIENTS / client), url, "m", "")
         else:

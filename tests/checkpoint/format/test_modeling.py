@@ -68,21 +68,11 @@ def test_generation_with_a_cache_equals_generation_without(name: str, cache: str
 
 
 @pytest.mark.parametrize("family", STEMS)
-def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: Path) -> None:
+def test_a_saved_config_holds_nothing_of_our_own(family: str, tmp_path: Path) -> None:
     config = pruned_config(tiny_config(family), OTHERS_LAYERS)
     AutoModel.from_config(config).save_pretrained(tmp_path)
-    source = Path(modeling_grasp.__file__).parent
-    for name in ("configuration_grasp.py", "modeling_grasp.py"):
-        assert (tmp_path / name).read_bytes() == (source / name).read_bytes()
     written = json.loads((tmp_path / "config.json").read_text())
-    stem = STEMS[family]
-    assert written["auto_map"] == {
-        "AutoConfig": f"configuration_grasp.Grasp{stem}Config",
-        "AutoModel": f"modeling_grasp.Grasp{stem}Model",
-        "AutoModelForCausalLM": f"modeling_grasp.Grasp{stem}ForCausalLM",
-    }
-    assert written["model_type"] == f"grasp_{family}"
-    assert written["head_dim"] == 32
+    assert written["model_type"] == f"grasp_{family}" and written["head_dim"] == 32
     assert (written["num_key_value_heads"], written["intermediate_size"]) == (2, 96)
     assert written["per_layer_config"]["1"] == {
         "num_attention_heads": 2,
@@ -90,7 +80,7 @@ def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: P
         "intermediate_size": 63,
     }
     known = {*AutoConfig.for_model(family).to_dict(), "head_dim", "auto_map", "per_layer_config"}
-    assert set(written) <= known, "nothing of our own may end up in config.json"
+    assert set(written) <= known
 
 
 def test_global_sizes_are_the_dense_ones_and_reading_them_is_quiet(

@@ -11,14 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from urllib.parse import urlsplit
 
 import pytest
 
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
+from tests.answering import answering
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -114,28 +112,8 @@ class Hub:
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
     hub = Hub(cache=tmp_path / "cache")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            status, headers, content = hub.answer(urlsplit(self.path).path)
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-        do_GET = do_HEAD
-
-        def log_message(self, *_: object) -> None:
-            """Keep the test's output clean."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    yield hub
-    server.shutdown()
-    server.server_close()
+    with answering(hub.answer) as hub.url:
+        yield hub
 
 
 def files_of(done: subprocess.CompletedProcess[str]) -> set[str]:
