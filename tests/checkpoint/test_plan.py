@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +115,8 @@ TOKENS, NORMS = torch.ones(2, 3).long(), torch.ones(5, 8)  # two layers have fiv
 )
 def test_tensors_fit_the_layers(tmp_path: Path, name: str, tensor: Tensor, fits: bool) -> None:
     ones, path = torch.ones(20), tmp_path / "plan.grasp"
-    replace(Plan(ones, ones.bool(), ones.clone(), provenance()), **{name: tensor}).save(path)
+    added: dict[str, Any] = {name: tensor}
+    Plan(ones, ones.bool(), ones.clone(), provenance(), **added).save(path)
     if fits:
         assert torch.equal(getattr(load_plan(path), name), tensor)
         return

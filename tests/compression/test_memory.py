@@ -11,17 +11,14 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.checkpoint.read.divided import load_divided
-from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression import room
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.memory import Way, passes_of, summed_of
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.pruning.ranks import is_joined, join_alone, leave
+from grasp_deploy.pruning.ranks import is_joined, leave
 
 LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
 SHAPE = model_shape(read_config(LLAMA_2_7B))
@@ -77,17 +74,6 @@ def test_passes() -> None:
     expected = {"own-text": 512, "rounds": rounds, "gates": gates, "compensation": 3 * 256 + 64}
     assert passes_of(CONFIG) == {**expected, "scales": scales}
     assert summed_of(expected) == 2 * 5 * 64 + 256 + 64 // 3
-
-
-def test_weights_that_wait_on_the_cpu_give_the_same_logits() -> None:
-    ids, device = torch.arange(20)[None], torch.device("cpu")
-    expected = load_checked(MODEL, device, "float32", "sdpa")(input_ids=ids).logits
-    join_alone()
-    try:
-        model = load_divided(MODEL, device, "float32", "sdpa", offload=True)
-        assert torch.equal(model(input_ids=ids).logits, expected)
-    finally:
-        assert leave()
 
 
 def runs_out(stage: str, times: int = 1) -> OnProgress:

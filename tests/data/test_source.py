@@ -39,24 +39,6 @@ def test_a_text_to_calibrate_on(text: str, expected: TextSource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "weights"),
-    [
-        (["self"], [1]),
-        (["a.txt=3", "c4", "self"], [3, 1, 4]),
-        (["a.txt=2", "self=3"], [2, 3]),
-        (["a.txt=2", "self=0", "c4"], [2, 1]),
-        (["self=0", "self:asks.txt"], [1]),
-    ],
-)
-def test_own_text_without_a_weight_takes_half(texts: list[str], weights: list[float]) -> None:
-    sources = calibration_sources(texts)
-    assert [source.weight for source in sources] == weights
-    assert [source.what for source in sources] == [
-        text.partition("=")[0] for text in texts if text != "self=0"
-    ]
-
-
-@pytest.mark.parametrize(
     ("texts", "words"),
     [
         *(

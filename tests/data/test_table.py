@@ -198,3 +198,18 @@ def test_a_template_that_prints_the_date_writes_the_same_on_every_day() -> None:
     )
     conversation: list[Any] = [{"role": "user", "content": "hello"}]
     assert write_chat(tokenizer, conversation, "") == "26 Jul 2024<hello>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{% include 'x' %}",
+    ],
+)
+def test_a_template_reaches_nothing_outside_itself(template: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(InputError, match=r"^row 7 is refused by the chat template"):
+        write_chat(tokenizer, CHATS[0], "row 7")

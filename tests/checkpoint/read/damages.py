@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -72,7 +73,7 @@ def renamed(name: str, other: str) -> Change:
     return lambda folder: (folder / name).rename(folder / other)
 
 
-def index_of(change: Callable[[dict[str, str]], object]) -> Change:
+def index_of(change: Callable[[dict[str, Any]], object]) -> Change:
     """Change where an index puts the tensors."""
 
     def edited(folder: Path) -> None:
