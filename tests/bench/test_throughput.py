@@ -73,6 +73,16 @@ def test_a_batch_that_does_not_fit_costs_only_its_own_cells(
         measured(models, batches=(4,))
 
 
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_models_that_do_not_fit_side_by_side_are_refused(
+    engine: str, models: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
+    monkeypatch.setattr("grasp_deploy.engine.serve.available_memory_bytes", lambda: 1000)
+    with pytest.raises(InputError, match="2 models side by side"):
+        measured(models, engine=engine, enforce_eager=engine == "vllm")
+
+
 @pytest.mark.usefixtures("fake_engine")
 @pytest.mark.parametrize(("release", "blocks"), [("0.32.0+cpu", 5 * 128), ("0.32.0", 9 * 16)])
 def test_vllms_cache_holds_the_largest_batch_of_the_first_model(

@@ -53,6 +53,12 @@ def test_reasons_of_a_slower_model(models: list[dict[str, Any]], expected: set[s
     assert "(n=2): repeat at least 3 times" in headlines(typed(twice))[0]["sentence"]
 
 
+def test_odd_widths_are_no_reason_on_a_cpu() -> None:
+    on_gpu = throughput_record([DENSE, PRUNED], gains=SLOW, noise=0.001)
+    on_gpu["settings"]["device"] = "cpu"
+    assert reasons(on_gpu) == {"many distinct shapes"}
+
+
 def test_a_gain_that_grows_with_the_batch_is_launch_bound() -> None:
     record = throughput_record([DENSE, ALIGNED], noise=0.001, overhead_seconds=4e-3)
     assert "launch-bound small batches" in reasons(record)
@@ -79,10 +85,11 @@ def test_medians_with_spread_and_paired_changes() -> None:
     document = throughput_record([DENSE, PRUNED], batches=(8,))
     for cell, factor in zip(document["cells"], (1, 0.5), strict=True):
         for sample, seconds in zip(cell["samples"], (2.0, 4.0, 8.0), strict=True):
-            sample["seconds"] = factor * seconds
+            sample |= {"seconds": factor * seconds, "joules": 50.0}
     drawn = lines_of(throughput_table(typed(document)))
     # 8 x 256 tokens in 4 s; half the range of 1,024, 512 and 256 tokens/s is 75 % of 512
-    assert row_of(drawn, "dense", "512 ±75%").count("%") == 1
+    assert row_of(drawn, "dense", "512 ±75%").count("%") == 1 and row_of(drawn, "J/token")
+    assert row_of(drawn, "dense", "0.0244")  # 50 J for as many tokens
     assert row_of(drawn, "pruned", "1,024 ±75%", "+100%")
 
 

@@ -85,6 +85,12 @@ def test_a_full_disk_under_stdout(pruned: Path) -> None:
     assert ended.stderr.startswith("error: No space left on device")
 
 
+def test_streams_that_are_closed(work: Path) -> None:
+    closed = ["sh", "-c", '"$@" >&- 2>&- <&-', "sh"]
+    ended = run_process("-m", "grasp_deploy", "inspect", "./none", wrapped=closed)
+    assert (ended.code, ended.stdout, ended.stderr) == (2, "", "")
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
