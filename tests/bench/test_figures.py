@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 from grasp_deploy.bench.kinds import section_of
-from grasp_deploy.report.figure_style import MARKERS, Drawing, our_style
+from grasp_deploy.report.figure_style import Drawing, our_style
 from grasp_deploy.report.section import NamedRecord
 from tests.bench import records
-from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
+from tests.report.figures import assert_legible, axes_of, legend_of
 
 LONG = ("a-7b-model-with-a-long-name-and-a-date-2026-01-02", "M" * 70)
 MODELS = [records.model("dense"), records.model("pruned", 0.6)]
@@ -63,20 +63,6 @@ def test_throughput_is_the_median_of_the_samples_and_a_lack_leaves_a_gap() -> No
     assert all(1.3 < y < 1.9 for y in ideal.get_ydata())
 
 
-def test_two_repetitions_are_drawn_without_a_slope() -> None:
-    for drawing in drawn(records.throughput_record(MODELS, repetitions=2)).values():
-        axes = axes_of(drawing)
-        marked = [line for line in axes.get_lines() if line.get_marker() in MARKERS]
-        assert marked and all(line.get_linestyle() == "None" for line in marked)
-        assert "(n=2)" in axes.get_title(loc="left")
-
-
-def test_the_marks_of_one_batch_lie_inside() -> None:
-    one = records.throughput_record(MODELS, gains={"pruned": 1.001}, batches=(8,), noise=0)
-    drawing = drawn(one)["throughput"]
-    assert axes_of(drawing).get_ylim()[1] > 1.03 * heights_of(drawing, 0)[0]
-
-
 def test_memory_bars_end_at_the_measured_peak() -> None:
     one = records.memory_record(MODELS)
     bars = axes_of(drawn(one)["memory"]).patches
@@ -91,16 +77,3 @@ def test_kv_bars_are_the_sequences(measured: bool) -> None:
     widths = [bar.get_width() for bar in axes_of(drawn(one)["kv-capacity"]).patches]
     source = "measured" if measured else "predicted"
     assert widths == [cell[source]["sequences"] for cell in one["cells"]]
-
-
-def test_loads_by_rate() -> None:
-    one = records.serve_record(MODELS)
-    for cell in one["cells"]:
-        rate = cell["load"]["max_concurrency"] / 16
-        cell["load"] = {"max_concurrency": None, "request_rate": rate}
-    for drawing in drawn(one).values():
-        axes = axes_of(drawing)
-        assert [label.get_text() for label in axes.get_xticklabels()] == ["0.5", "2", "8"]
-        assert axes.get_xlabel() == "requests per second"
-    p50, p99 = axes_of(drawn(one)["serve-ttft"]).get_lines()[:2]
-    assert (list(p50.get_ydata()), list(p99.get_ydata())) == ([100] * 3, [270] * 3)

@@ -11,7 +11,7 @@ from grasp_deploy.engine.offline import KvCapacity, predict_capacity
 from grasp_deploy.errors import InputError
 from tests.bench import records
 from tests.bench.records import lines_of, typed
-from tests.cli.command import assert_refused, document, grasp_deploy
+from tests.cli.command import document
 from tests.tiny import pruned_config, tiny_config
 
 KV_HEADS, LAYERS, HEAD_DIM, WIDTH = 4, 3, 32, 2
@@ -89,37 +89,6 @@ def test_without_vllm_there_is_a_prediction(
     assert [cell["measured"] for cell in record["cells"]] == [None, None]
     assert record["settings"]["block_tokens"] == 16
     assert record["settings"]["context_tokens"] == 512, "what the models were made for"
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--memory", "1KiB"), ("--memory holds 0.0 MiB", "dense's weights", "more memory")),
-        (("--context", "513"), ("513 tokens exceed the 512 positions", "dense", "--context")),
-        (("--memory", "2GiB"), ("2.0 GiB", "1.0 GiB are free", "--predict-only")),
-    ],
-)
-def test_what_cannot_be_held_is_refused(
-    options: tuple[str, ...],
-    words: tuple[str, ...],
-    models: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kv, "installed_platform", lambda: "cpu")
-    monkeypatch.setattr("grasp_deploy.engine.serve.available_memory_bytes", lambda: 2**30)
-    given = ("--random-weights", "--context", "500", *options)
-    assert_refused(grasp_deploy("bench", "kv", models[0], *given), *words)
-
-
-def test_the_gain_counts_the_smaller_weights_too() -> None:
-    both = [records.model("dense"), records.model("pruned", 0.6)]
-    dense_tokens, pruned_tokens = (
-        (20 * 2**30 - one["footprint"]["weight_bytes"]) / one["footprint"]["kv_bytes_per_token"]
-        for one in both
-    )
-    dense, pruned = (line["sentence"] for line in headlines(typed(records.kv_record(both))))
-    assert f" GiB of cache hold {dense_tokens // 2048:.0f} sequences of 2,048 tokens;" in dense
-    assert f"{pruned_tokens / dense_tokens:.2f}x the tokens of dense" in pruned
 
 
 @pytest.mark.parametrize(("missing", "outcome"), [(127, "as predicted"), (128, "not as predicted")])

@@ -19,14 +19,11 @@ from grasp_deploy.bench.serve import (
     bench_serve,
     bench_serve_environment,
     load_arguments,
-    server_flags,
 )
-from grasp_deploy.cli.bench import split_flags
 from grasp_deploy.engine import serve as server
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.engines.test_load_generator import result
-from tests.cli.command import assert_refused, grasp_deploy
 from tests.installed import pretend
 from tests.tiny import save_tiny
 
@@ -106,12 +103,6 @@ def test_every_server_gets_the_same_loads_and_rounds_alternate(
     assert [row["step"] for row in seen] == list(range(9)) and seen[-1]["steps"] == 8
 
 
-def test_the_users_cache_size_stays(models: list[Path], events: list[tuple[str, Any]]) -> None:
-    first = bench_models([str(models[0])])[0]
-    flags = server_flags(first, ["--kv-cache-memory-bytes", "1000"])
-    assert flags == ("--no-enable-prefix-caching", "--kv-cache-memory-bytes", "1000")
-
-
 def test_all_models_are_checked_before_the_first_server(
     models: list[Path], tmp_path: Path, events: list[tuple[str, Any]]
 ) -> None:
@@ -119,24 +110,6 @@ def test_all_models_are_checked_before_the_first_server(
     chosen = bench_models([str(models[0]), str(tmp_path / "odd")])
     with pytest.raises(InputError, match="the model's heads are 8 wide"):
         bench_serve(chosen, ServeSettings(**SHORT), [], ["bench"])
-    assert events == []
-
-
-def test_flags_for_vllm_begin_with_the_first_dash() -> None:
-    assert split_flags(["a", "b"]) == (["a", "b"], [])
-    assert split_flags(["a", "b", "--port", "1"]) == (["a", "b"], ["--port", "1"])
-
-
-def test_bad_options_are_refused_in_one_line(
-    models: list[Path], events: list[tuple[str, Any]]
-) -> None:
-    for arguments, words in (
-        ((models[0], "--concurrency", "1", "--request-rate", "1"), "two kinds of load"),
-        ((models[0], "--prompt-tokens", "500", "--new-tokens", "13"), "exceed the 512 positions"),
-        ((models[0], "--concurrency", "0"), "--concurrency '0'"),
-        (("--", "--enforce-eager"), "no model is named"),
-    ):
-        assert_refused(grasp_deploy("bench", "serve", *arguments), words)
     assert events == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from grasp_deploy.bench import times as module
 from grasp_deploy.bench.engines.request import MODULES
 from grasp_deploy.bench.throughput import Cell, Sample, bench_throughput
-from grasp_deploy.bench.times import cache_file, engine_for, paired_medians, with_times
+from grasp_deploy.bench.times import cache_file, engine_for, with_times
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
@@ -110,12 +110,6 @@ def test_noise_is_not_kept_and_bad_points_are_refused(
     with pytest.raises(InputError, match="make no price"):
         with_times(config_of(model))
     assert not list((tmp_path / "cache").rglob("*.json"))
-
-
-def test_the_machine_slows_all_models_of_a_round_alike() -> None:
-    assert paired_medians([cell_of(1.0), cell_of(0.8)], "tpot_seconds") == pytest.approx(
-        [0.01, 0.008]
-    )
 
 
 def test_models_that_do_not_fit_together_are_timed_one_by_one(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from grasp_deploy.checkpoint.deployment import Load, Room, activation_bytes, check_context
+from grasp_deploy.checkpoint.deployment import Load, Room, activation_bytes
 from grasp_deploy.checkpoint.format.shapes import LayerShape, model_shape
-from grasp_deploy.errors import InputError
 from tests.tiny import tiny_config
 
 SHAPE = model_shape(tiny_config("llama").to_dict())
@@ -40,10 +37,3 @@ def test_a_share_of_the_memory_is_the_decimal_that_was_written() -> None:
     for needed in (1, 10, 11, 123_456_789):
         memory = Room(10, 0.7, 0).memory_for(needed)
         assert Room(memory - 1, 0.7, 0).usable_bytes < needed <= Room(memory, 0.7, 0).usable_bytes
-
-
-def test_a_context_beyond_the_positions() -> None:
-    check_context(64, 64, "m")
-    check_context(65, None, "m")
-    with pytest.raises(InputError, match="--context 65 exceeds the 64 positions that m was made"):
-        check_context(65, 64, "m")

@@ -9,8 +9,6 @@ import pytest
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, model_shape
 from grasp_deploy.checkpoint.limits import (
     CPU_HEAD_SIZES,
-    PARTITION,
-    REDIRECTIONS,
     check_tensor_parallel,
     check_vllm_runs,
     installed_platform,
@@ -20,45 +18,6 @@ from grasp_deploy.checkpoint.limits import (
 from grasp_deploy.errors import InputError
 from tests.cli.command import needs_vllm
 from tests.tiny import VARIANTS, tiny_config
-
-# Words in a variable's name by which vLLM may read another model, or run other code for it.
-SUSPICIOUS = re.compile(
-    "MODEL|PATH|PLUGIN|REDIRECT|SCOPE|LORA|FASTOK|TOKENIZ|LOAD_|_LOAD|FOLDER|ROOT|REPO|ARTIFACT|"
-    "FRONTEND|RESOLVER|HUB|PARTITION"
-)
-HARMLESS = {
-    # Libraries, caches, logs, sockets and builds; the machine and its user are trusted.
-    *("LD_LIBRARY_PATH", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_CUDART_SO_PATH"),
-    *("VLLM_CUDA_COMPATIBILITY_PATH", "VLLM_NCCL_INCLUDE_PATH", "VLLM_NCCL_SO_PATH"),
-    *("VLLM_DEBUG_DUMP_PATH", "VLLM_LOGGING_CONFIG_PATH", "VLLM_LOG_MODEL_INSPECTION"),
-    *("VLLM_RPC_BASE_PATH", "VLLM_XLA_CACHE_PATH", "VLLM_TPU_USING_PATHWAYS"),
-    *("VLLM_CUSTOM_SCOPES_FOR_PROFILING", "VLLM_NVTX_SCOPES_FOR_PROFILING"),
-    *("VLLM_TUNED_CONFIG_FOLDER", "VLLM_FORCE_AOT_LOAD", "VLLM_USE_MEGA_AOT_ARTIFACT"),
-    # Limits, and what a request may say.
-    *("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"),
-    *("VLLM_KV_OFFLOAD_MAX_BATCH_DESCRIPTORS", "VLLM_SKIP_MODEL_NAME_VALIDATION"),
-    # Adapters, which a request names; the model beneath them stays.
-    *("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_LORA_DISABLE_PDL"),
-    *("VLLM_LORA_ENABLE_DUAL_STREAM", "VLLM_LORA_RESOLVER_CACHE_DIR"),
-    "VLLM_LORA_RESOLVER_HF_REPO_LIST",
-    # Other code for the same files.
-    *("VLLM_USE_FASTOKENS", "VLLM_USE_RUST_FRONTEND", "VLLM_RUST_FRONTEND_PATH"),
-    *("VLLM_USE_V2_MODEL_RUNNER", "VLLM_PLUGINS"),  # without ours it trusts the folder's, or fails
-    # Images, sound, other formats, other connectors, and its own tests.
-    *("VLLM_ASSETS_CACHE_MODEL_CLEAN", "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB"),
-    *("VLLM_MEDIA_LOADING_THREAD_COUNT", "VLLM_MEDIA_URL_ALLOW_REDIRECTS"),
-    *("VLLM_MOONCAKE_LOAD_RECV_THREADS", "VLLM_VIDEO_LOADER_BACKEND"),
-    *("VLLM_MXFP4_EMULATION_DEQUANT_AT_LOAD", "VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD"),
-    "VLLM_TEST_FORCE_LOAD_FORMAT",
-}
-
-
-@needs_vllm
-def test_every_variable_of_vllms_that_may_name_another_model_is_known() -> None:
-    import vllm.envs
-
-    suspicious = set(filter(SUSPICIOUS.search, vllm.envs.environment_variables))
-    assert suspicious - HARMLESS == {*REDIRECTIONS, PARTITION}
 
 
 @needs_vllm
@@ -120,11 +79,10 @@ def test_workers_share_the_query_heads_of_a_group() -> None:
 
 def test_layers_and_remedy_are_named() -> None:
     shape = shape_of((3, 10), (4, 11), (3, 10), (3, 10), (3, 10))
-    assert refusal(shape, 2) == (
-        "the tensor-parallel size 2 does not divide the KV groups of layers 0, 2, 3 and 4; the "
-        "FFN channels of layers 1: take a size that does (1), or compress the dense model with "
-        "--tensor-parallel 2"
-    )
+    told = refusal(shape, 2)
+    assert "the KV groups of layers 0, 2, 3 and 4; the FFN channels of layers 1" in told
+    assert "--tensor-parallel 2" in told
+    assert "at least 1" in refusal(shape, 0)
 
 
 def test_stages_are_those_of_vllm() -> None:
@@ -147,12 +105,6 @@ def test_stages_are_those_that_vllm_is_told(stated: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", f"{stated}x")
     with pytest.raises(InputError, match="that add up to the layers, or unset it"):
         pipeline_stages(shape_of(*[(8, 64)] * 8), 2)
-
-
-def test_no_remedy_is_promised_that_cannot_work() -> None:
-    assert refusal(shape_of((2, 8), (2, 8)), 8).endswith(": take a size that does (1, 2, 4)")
-    assert refusal(shape_of((2, 8)), 0) == "the tensor-parallel size is 0: it must be at least 1"
-    check_tensor_parallel(shape_of((2, 8)), 2)
 
 
 def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:

@@ -100,47 +100,28 @@ def test_damaged_plans(
         loaded(tmp_path, changed(provenance(), place, value))
 
 
-@pytest.mark.parametrize(
-    ("witness", "fits"),
-    [
-        (torch.ones(2, 3).long(), True),
-        (torch.ones(6).long(), False),
-        (torch.ones(2, 3), False),
-        (torch.ones(0, 3).long(), False),
-        (-torch.ones(2, 3).long(), False),
-    ],
-)
-def test_a_witness_is_tokens(tmp_path: Path, witness: Tensor, fits: bool) -> None:
-    ones, path = torch.ones(20), tmp_path / "plan.grasp"
-    Plan(ones, ones.bool(), ones.clone(), provenance(), witness=witness).save(path)
-    if not fits:
-        with pytest.raises(InputError, match="its tensors do not fit its layers"):
-            load_plan(path)
-        return
-    found = load_plan(path).witness
-    assert found is not None and torch.equal(found, witness)
+TOKENS, NORMS = torch.ones(2, 3).long(), torch.ones(5, 8)  # two layers have five norms
 
 
 @pytest.mark.parametrize(
-    ("norm_scales", "fits"),
+    ("name", "tensor", "fits"),
     [
-        (torch.ones(5, 8), True),
-        (torch.ones(4, 8), False),  # two layers have five norms
-        (torch.ones(5), False),
-        (torch.tensor(1.0), False),
-        (torch.ones(5, 8).double(), False),
-        (torch.full((5, 8), torch.inf), False),
+        ("witness", TOKENS, True),
+        *(("witness", odd, False) for odd in (TOKENS[0], TOKENS[:0], -TOKENS, TOKENS.float())),
+        ("norm_scales", NORMS, True),
+        *(("norm_scales", odd, False) for odd in (NORMS[1:], NORMS[:, 0], NORMS[0, 0])),
+        *(("norm_scales", odd, False) for odd in (NORMS.double(), NORMS / 0)),
     ],
 )
-def test_scales_of_norms_fit_the_layers(tmp_path: Path, norm_scales: Tensor, fits: bool) -> None:
+def test_tensors_fit_the_layers(tmp_path: Path, name: str, tensor: Tensor, fits: bool) -> None:
     ones, path = torch.ones(20), tmp_path / "plan.grasp"
-    Plan(ones, ones.bool(), ones.clone(), provenance(), None, norm_scales).save(path)
-    if not fits:
-        with pytest.raises(InputError, match="its tensors do not fit its layers"):
-            load_plan(path)
+    added: dict[str, Any] = {name: tensor}
+    Plan(ones, ones.bool(), ones.clone(), provenance(), **added).save(path)
+    if fits:
+        assert torch.equal(getattr(load_plan(path), name), tensor)
         return
-    loaded_scales = load_plan(path).norm_scales
-    assert loaded_scales is not None and torch.equal(loaded_scales, norm_scales)
+    with pytest.raises(InputError, match="its tensors do not fit its layers"):
+        load_plan(path)
 
 
 def test_a_plan_of_before_scales_of_norms_has_none(

@@ -13,7 +13,7 @@ from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.tensors import read_tensors, write_tensors
-from tests.cli.command import Ended, assert_refused, grasp_deploy
+from tests.cli.command import Ended, grasp_deploy
 from tests.tiny import MAGNITUDE, save_tiny, tiny_tokenizer
 
 QUICK: tuple[str, ...] = (
@@ -59,18 +59,6 @@ def evaluated(model: Path, data: str, *options: str) -> tuple[dict[str, Any], En
 
 def job(model: Path, **options: Any) -> PreparedRun:
     return prepare(CompressConfig(model=str(model), keep=0.7, device="cpu", **options))
-
-
-def test_a_mixture_is_recorded_and_told(mixed: Path) -> None:
-    calibration = load_plan(mixed / "plan.grasp").provenance["calibration"]
-    assert calibration["source"] == "upper.txt=3, lower.txt=1"
-    assert calibration["heldout_sequences"] == 2  # one of each source
-    assert calibration["parts"] == [
-        {"source": "upper.txt", "weight": 3, "split": None, "sequences": 6, "documents": 1},
-        {"source": "lower.txt", "weight": 1, "split": None, "sequences": 2, "documents": 1},
-    ]
-    card = " ".join((mixed / "README.md").read_text().split())
-    assert "`upper.txt` (6)" in card and "`lower.txt` (2)" in card
 
 
 def test_half_is_the_models_own_text(tiny_folder: Path, texts: Path) -> None:
@@ -124,56 +112,6 @@ def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
     assert bytes(tokens.flatten().tolist()).startswith(b"<user>What is 0 and 0?\n<assistant>It.\n")
     # The template travelled with the checkpoint.
     assert evaluated(Path("chatty"), "chats.jsonl")[0]["calibrated_on_share"] > 0.2
-
-
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "text": {"label": "B", "text": "<user>Hi.\n<assistant>A.\n"},
-    "lima": {"conversations": ["Hi.", "A."], "source": "B"},
-    "mt-bench": {"turns": ["<user>Hi.", "<assistant>A."], "category": "B"},
-    "lmsys": {"model": "B", "conversation": [{"role": "user", "content": "Hi."}]},
-    "sharegpt": {"id": "B", "conversations": [{"from": "human", "value": "Hi."}]},
-    "chat": {"prompt": "B", "messages": [{"role": "user", "content": "Hi."}]},
-}
-
-
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
-def test_the_text_is_read_beside_a_label_for_every_family(texts: Path, family: str) -> None:
-    save_tiny(family, texts / family)
-    (texts / family / "chat_template.jinja").write_text(TEMPLATE)
-    for name, row in LAYOUTS.items():
-        (texts / f"{name}.jsonl").write_text((json.dumps(row) + "\n") * 99)
-        given = (f"{name}.jsonl", "self=0")
-        text = job(texts / family, calibration=given, sequences=2, sequence_length=64).text
-        assert bytes(text.token_ids[0].tolist()).startswith(b"<user>Hi."), name
-
-
-def test_a_label_is_never_guessed(tiny_folder: Path, texts: Path) -> None:
-    (texts / "rows.jsonl").write_text('{"id": 7, "label": "x\\u001b", "story": "Once"}\n')
-    for option in ("rows.jsonl", "self:rows.jsonl"):
-        ended = grasp_deploy("compress", tiny_folder, "-o", "o", f"--calibration={option}", *QUICK)
-        words = ("columns are: id (7), label ('x\\x1b'), story ('Once')", "--calibration-column")
-        assert_refused(ended, *words)
-
-
-def test_what_is_read_is_told_once(tiny_folder: Path, texts: Path) -> None:
-    (texts / "prompts.jsonl").write_text('{"prompt": "\\u001bWhy?", "id": "a"}\n')
-    own = ("--calibration", "upper.txt", "--calibration", "self:prompts.jsonl")
-    ended = grasp_deploy("compress", tiny_folder, "-o", "told", *own, *QUICK)
-    told = [line for line in ended.stderr.splitlines() if line.startswith("text: ")]
-    assert len(told) == 2 and told[0].startswith("text: upper.txt: ")
-    assert told[1] == "text: prompts.jsonl, column 'prompt': \u241bWhy? …"
-    data = ("--data", "upper.txt", "--sequence-length", "48", "--sequences", "8")
-    ended = grasp_deploy("evaluate", "compare", tiny_folder, "told", *data)
-    assert ended.stderr.count("text: upper.txt: ") == 1
-
-
-@pytest.mark.parametrize("other", ["text.txt", "a"])
-def test_links_in_a_circle(tiny_folder: Path, texts: Path, other: str) -> None:
-    (texts / "a").symlink_to("b")
-    (texts / "b").symlink_to("a")
-    mixture = ("--calibration", "b", "--calibration", other)
-    ended = grasp_deploy("compress", tiny_folder, "-o", "out", *mixture, *QUICK)
-    assert_refused(ended, "b does not exist")
 
 
 def test_evaluating_on_the_calibration_text_is_told(mixed: Path, tiny_folder: Path) -> None:

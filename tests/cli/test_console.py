@@ -70,11 +70,6 @@ def test_a_signal_leaves_a_run_that_goes_on(
     assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
 
 
-def test_bad_input_in_a_process_of_its_own(work: Path) -> None:
-    ended = run_process("-m", "grasp_deploy", "inspect", "./none")
-    assert_refused(ended, "no such folder: ./none")
-
-
 def test_a_name_that_is_not_utf8_on_a_terminal_that_takes_nothing_else() -> None:
     program = "from grasp_deploy.cli.console import *\nwith tidy_process(): print_line('no\\udcff')"
     ended = run_process("-c", program, PYTHONIOENCODING="utf-8:strict")
@@ -111,19 +106,6 @@ def test_streams_that_are_closed(work: Path) -> None:
 def test_out_of_memory(error: Exception, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grasp_deploy.checkpoint.footprint.inspect_model", Mock(side_effect=error))
     assert_refused(grasp_deploy("inspect", "model"), words, "smaller batch size")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("inspect",), "Missing argument 'model': see grasp-deploy inspect --help"),
-        (("--no",), "No such option: --no: see grasp-deploy --help"),
-        (("evaluate", "no"), "No such command 'no': see grasp-deploy evaluate --help"),
-        (("inspect", "m", "--memory"), "Option '--memory' requires an argument: see"),
-    ],
-)
-def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
-    assert_refused(grasp_deploy(*arguments), words)
 
 
 def test_no_text_acts_on_the_terminal_and_brackets_are_brackets() -> None:
@@ -170,9 +152,3 @@ def test_verbose_is_accepted_before_and_behind_the_verb(place: int) -> None:
     arguments.insert(place, "--verbose")
     assert_refused(grasp_deploy(*arguments), "no such folder")
     assert logging.getLogger("grasp_deploy").isEnabledFor(logging.INFO)
-
-
-@pytest.mark.parametrize("command", [("compress", "model", "-o"), ("bench", "kv")])
-def test_names_that_are_not_utf_8(command: tuple[str, ...], work: Path) -> None:
-    refused = grasp_deploy(*command, "na\udcffme", "--keep", "0.5")
-    assert_refused(refused, "'na\\udcffme' is not UTF-8")

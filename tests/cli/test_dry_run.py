@@ -86,21 +86,6 @@ def test_this_machine_with_a_time(tiny_folder: Path, work: Path) -> None:
         assert sum(fewer["forward_passes"].values()) < sum(document["forward_passes"].values())
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--keep", "0.6"), ("give --output, or --dry-run",)),
-        (("--keep=0.6", "-o", "out", "--device-memory=9GiB"), ("for --dry-run alone",)),
-        ((*KEEP, "--device-memory", "much"), ("--device-memory 'much'", "is not a size")),
-        (("--keep", "0.6,0.4", "--dry-run"), ("one budget",)),
-        ((*KEEP, "--sequence-length", "5000"), ("longer than the", "positions that the model")),
-        (("--max-loss", "0.1", "--dry-run"), ("one budget",)),
-    ],
-)
-def test_refusals(tiny_folder: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
-    assert_refused(grasp_deploy("compress", tiny_folder, *options), *words)
-
-
 def test_it_refuses_what_the_run_refuses(tiny_folder: Path, work: Path) -> None:
     options = ("--set=own-temperature=2", "--calibration=self=0")
     text = ("--calibration=text.txt", "--calibration-sequences=32", "--sequence-length=16")

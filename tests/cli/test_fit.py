@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grasp_deploy.demo.run import MODEL as DEMO
-from tests.cli.command import assert_refused, edit_json, grasp_deploy, needs_vllm, tree
+from tests.cli.command import grasp_deploy, needs_vllm
 from tests.installed import pretend
 from tests.tiny import MAGNITUDE
 
@@ -51,76 +51,6 @@ def test_a_dry_run_needs_no_weights_and_says_by_its_code_if_anything_fits(
         assert offer["left_bytes"] == document["usable_bytes"] - sum(parts)
         assert offer["fits"] == (offer["left_bytes"] >= 0)
     assert sorted(path.name for path in config.parent.iterdir()) == ["model.json", "text.txt"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--gpu-memory", "much"), ("--gpu-memory 'much'", "write it like 9GiB")),
-        (("--gpu-memory", "0GiB"), ("--gpu-memory '0GiB'", "is not a size")),
-        (("--gpu-memory", "-1GiB"), ("--gpu-memory '-1GiB'", "is not a size")),
-        (("--overhead", "some"), ("--overhead 'some'", "is not a size")),
-        (("--sequences", "0"), ("--sequences 0", "from 1 to 10^12")),
-        (("--sequences", "-3"), ("--sequences -3",)),
-        (("--sequences", "2.5"), ("--sequences '2.5'", "a whole number")),
-        (("--context", "0"), ("--context 0",)),
-        (("--context", "513"), ("--context 513 exceeds the 512 positions", "give a shorter one")),
-        (("--context", "many"), ("--context 'many'",)),
-        (("--kv-dtype", "int4"), ("--kv-dtype 'int4'", "one of auto, bf16, fp8")),
-        (("--gpu-memory-utilization", "0"), ("--gpu-memory-utilization 0", "above 0")),
-        (("--gpu-memory-utilization", "90"), ("--gpu-memory-utilization 90", "at most 1")),
-        (("--keep", "0.5"), ("exactly one budget", "--keep and --gpu-memory")),
-        (("--weights", "1MiB"), ("exactly one budget", "--weights and --gpu-memory")),
-        (("--cost", "kv-bytes"), ("--gpu-memory counts by --cost memory", "drop --cost")),
-        (("--cached-tokens", "9"), ("--cached-tokens", "both or neither")),
-        (("--set", "kv-cost-factor=2"), ("kv-cost-factor", "use --keep")),
-        (
-            ("--gpu-memory", "5MiB"),
-            ("no pruning removes", "641.75 KiB more", "possible is --gpu-memory"),
-        ),
-    ],
-)
-def test_loads_that_cannot_be(
-    tiny_folder: Path, work: Path, options: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    before = tree(work)
-    assert_refused(grasp_deploy("fit", tiny_folder, *SMALL, *options, "-o", "out"), *words)
-    assert tree(work) == before
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (("fit", *SMALL), ("give --output, or --dry-run",)),
-        (("fit", "--keep", "0.5", "--dry-run"), ("fit wants a deployment",)),
-        (("fit", *LOAD, "--dry-run"), ("exactly one budget", "--gpu-memory")),
-        (("fit", "--gpu-memory", "1GiB", "--dry-run"), ("--sequences", "--context")),
-        (
-            ("compress", "--keep", "0.5", *LOAD, "-o", "out"),
-            ("--sequences 8 belongs to",),
-        ),
-        (("compress", "--keep=0.5", "--kv-dtype=fp8", "-o", "out"), ("belongs to --gpu-memory",)),
-        (("fit", *SMALL, "--tensor-parallel", "2", "--dry-run"), ("counts one GPU",)),
-        (("compress", "--keep", "0.5", "--sequences=8", "-o", "out"), ("--calibration-sequences",)),
-        (("compress", *SMALL, "--context=513", "-o", "out"), ("--context 513 exceeds",)),
-        (("compress", *SMALL, "--gpu-memory", "9GiB", "-o", "out"), ("serve it unpruned",)),
-    ],
-)
-def test_words_that_do_not_go_together(
-    tiny_folder: Path, work: Path, command: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    name, *options = command
-    assert_refused(grasp_deploy(name, tiny_folder, *options), *words)
-    assert not list(work.glob("out*"))
-
-
-def test_models_that_cannot_be_judged(config: Path) -> None:
-    dry = (*SMALL, "--dry-run")
-    edit_json(config, per_layer_config={"0": {"intermediate_size": 3}}, model_type="grasp_llama")
-    assert_refused(grasp_deploy("fit", config, *dry), "is not supported")
-    config.write_text("{")
-    assert_refused(grasp_deploy("fit", config, *dry), "model.json")
-    assert_refused(grasp_deploy("fit", "nowhere", *dry), "nowhere")
 
 
 def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

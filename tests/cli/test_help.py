@@ -15,7 +15,6 @@ from tests.cli.command import run_process
 
 HEAVY = ("torch", "transformers", "numpy", "datasets", "safetensors", "vllm", "matplotlib", "peft")
 MOST_OPTIONS = 32
-COMMANDS = ("compress", "export", "verify", "inspect", "serve", "up", "evaluate", "demo")
 
 
 @pytest.mark.parametrize(
@@ -31,12 +30,6 @@ def test_nothing_heavy_is_loaded(program: str, absent: tuple[str, ...]) -> None:
     ended = run_process("-c", f"import sys; {program}; print(*sys.modules)")
     assert ended.code == 0
     assert not set(absent) & set(ended.stdout.split())
-
-
-def test_help_names_every_command() -> None:
-    text = run("--help").stdout
-    for name in COMMANDS:
-        assert re.search(rf"^│ {name} ", text, re.MULTILINE), name
 
 
 def rows_of(text: str) -> dict[str, str]:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.files.outputs import PLAN_FILE
 from grasp_deploy.files.record import write_record
 from tests.bench.records import kv_record, memory_record, model, serve_record, throughput_record
 from tests.cli.command import Ended, assert_refused, grasp_deploy, run_process, tree
 
 MODELS = [model("dense"), model("pruned", 0.6)]
-GATE_STEP = Path(__file__).parents[2] / "benchmarks/results/gate_step-ref-llama-7m-cpu.json"
 HIDDEN = "import sys; sys.modules['matplotlib'] = None; from grasp_deploy.cli import main; main()"
 
 
@@ -70,47 +68,6 @@ def test_page_and_figures(folder: Path) -> None:
     assert "<h2>Verdicts</h2>" in (folder / "out/page.html").read_text()
 
 
-def test_files_that_are_not_records(folder: Path) -> None:
-    cells = json.loads((folder / "memory.json").read_text())["cells"]
-    mixed = {**json.loads((folder / "throughput.json").read_text()), "cells": cells}
-    for content, words in {
-        "{": ("cannot be read", "record"),
-        '{"a": 1}': ("is not a record",),
-        '{"schema_version": 9, "benchmark": "kv"}': ("schema version 9", "version 1"),
-        '{"schema_version": 1, "benchmark": "kv"}': ("missing required field",),
-        json.dumps(mixed): ("does not fit", "cells[0].samples[0]", "`seconds`"),
-        "\xff": ("cannot be read",),
-    }.items():
-        (folder / "odd.json").write_text(content, encoding="latin-1")
-        assert_refused(report("kv.json", "odd.json"), "odd.json", *words)
-    assert_refused(report("missing.json"), "no file missing.json")
-    assert_refused(report("."), "cannot be read")
-    assert_refused(report("kv.json", "./kv.json"), "twice")
-    study = ("is a record of gate_step, which is a study", "python -m benchmarks.report")
-    assert_refused(report(GATE_STEP), *study)
-
-
-def test_places_that_cannot_be_written(folder: Path) -> None:
-    (folder / "notes.html").write_text("mine")
-    (folder / "pruned").mkdir()
-    (folder / "pruned/manifest.json").write_text(json.dumps({"sha256": {PLAN_FILE: "0"}}))
-    before = tree(folder)
-    for options, words in {
-        ("--html", "kv.json"): "was not written by `report`",
-        ("--html", "notes.html"): "was not written by `report`",
-        ("--html", "."): "is a folder",
-        ("--html", "notes.html/page.html"): "cannot be written in",
-        ("--html", "y" * 252): "name is too long",
-        ("--html", "pruned/page.html"): "lies in the checkpoint",
-        ("--png", "pruned/figures"): "lies in the checkpoint",
-        ("--png", "pruned"): "lies in the checkpoint",
-        ("--png", "kv.json"): "is a file",
-        ("--png", "/proc/figures"): "cannot write /proc/figures",
-    }.items():
-        assert_refused(report("kv.json", *options), words)
-        assert tree(folder) == before, options
-
-
 def test_only_figures_of_ours_are_replaced(folder: Path) -> None:
     options = ("kv.json", "--png", "figures")
     assert report(*options).code == 0
@@ -118,11 +75,6 @@ def test_only_figures_of_ours_are_replaced(folder: Path) -> None:
     before = tree(folder)
     assert report(*options).code == 0, "figures of ours may be replaced"
     assert tree(folder) == before, "and what has another name stays"
-    (folder / "figures/kv-kv-capacity.png").write_bytes(b"\x89PNG of a cat")
-    before = tree(folder)
-    words = ("figures/kv-kv-capacity.png exists", "was not written by `report`", "another folder")
-    assert_refused(report(*options), "--png", *words)
-    assert tree(folder) == before
 
 
 def test_without_matplotlib_tables_work_and_figures_say_what_to_install(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -14,7 +13,7 @@ from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.cli.compress import default_output, is_done
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
-from tests.cli.command import SHORT, assert_refused, grasp_deploy, needs_vllm, tree
+from tests.cli.command import SHORT, assert_refused, grasp_deploy, needs_vllm
 from tests.installed import pretend
 from tests.tiny import MAGNITUDE, save_tiny
 
@@ -61,26 +60,6 @@ def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_done(config, output)
     save_tiny("llama", tmp_path / "model", seed=1)
     assert not is_done(config, output)
-
-
-def test_an_unknown_option_is_named(tiny_folder: Path, work: Path) -> None:
-    ended = grasp_deploy("up", tiny_folder, "-o", "out", "--keep", "0.6", "--keeep", "0.5")
-    assert_refused(ended, "No such option: --keeep")
-    assert list(work.iterdir()) == [work / "text.txt"]
-
-
-@needs_vllm
-def test_up_refuses_before_it_compresses(pruned: Path, tiny_folder: Path, work: Path) -> None:
-    before = tree(work)
-    parallel = ("up", tiny_folder, *TEXT, "--", "-tp", "2")
-    assert_refused(grasp_deploy(*parallel), "split the model among 2", "add --tensor-parallel 2")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        refused = grasp_deploy("up", tiny_folder, *TEXT, "--", "--port", port)
-    assert_refused(refused, f"port {port} of 127.0.0.1 is in use")
-    refused = grasp_deploy("up", tiny_folder, "-o", pruned, *TEXT, *SHORT, "--seed", "1")
-    assert_refused(refused, "was made with other options, files or release", "--overwrite")
-    assert tree(work) == before
 
 
 @needs_vllm

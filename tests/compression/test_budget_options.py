@@ -100,16 +100,6 @@ def test_units_that_are_no_target_cost_nothing_and_stay() -> None:
     assert all(layer.intermediate_size == 96 for layer in shape.layers)
 
 
-def test_memory_counts_weights_and_cached_tokens() -> None:
-    costs = unit_costs(
-        CompressConfig(model="m", keep=0.5, cost="memory", cached_tokens=100, kv_cost_factor=2),
-        SHAPE,
-        unit_table(SHAPE),
-    )
-    kv = GROUP * 4 + 100 * 2 * 32 * 4
-    assert costs.tolist() == ([CHANNEL * 4.0] * 96 + [2.0 * kv] * 2) * 3
-
-
 def test_multiples_of_the_tensor_parallel_size_join_the_others() -> None:
     both = budget(keep=0.9, tensor_parallel=2, ffn_multiple=3)
     assert (both.ffn_multiple, both.kv_multiple) == (6, 2)
@@ -140,28 +130,6 @@ def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, 
         budget(**{**options, name: less})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"keep": 0.5, "cost": "kv-bytes", "targets": "ffn"}, "nothing to prune"),
-        ({"keep": 0.5, "ffn_multiple": 97}, "96 FFN channels, but must keep 97: a multiple of 97"),
-        (
-            {"keep": 0.5, "targets": "kv", "ffn_multiple": 5},
-            "96 FFN channels, but must keep 100: a multiple of 5 ",
-        ),
-        ({"weights": "1GiB"}, "--weights 1GiB is more than the dense model's .* KiB: ask for less"),
-        (
-            {"gpu_memory": "1TiB", "concurrent": 1, "context": 64},
-            r"1TiB holds m with this load as it is, in 1\.\d\d GiB: serve it unpruned",
-        ),
-        ({"kv_per_token": "1MiB"}, "--kv-per-token 1MiB is more than the dense model's 1.50 KiB"),
-    ],
-)
-def test_budgets_that_no_mask_can_meet(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        budget(**options)
-
-
 @pytest.fixture
 def costs_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of the user's in the working folder."""
@@ -186,7 +154,6 @@ def setting(units, shape):
 class Mute(Exception):
     def __str__(self): raise RuntimeError
 def mute(units, shape): raise Mute
-def failing(units, shape): raise KeyError("depth")
 class Stop(BaseException): pass
 def stopping(units, shape): import os, sys; sys.path.remove(os.getcwd()); raise Stop("here")
 """
@@ -221,11 +188,9 @@ def test_costs_of_ones_own(costs_module: None) -> None:
         ("my_costs:undefined", "returned nan for unit 0"),
         ("my_costs:far_apart", r"returned 1.0 for unit 0: .* from 1e\+08"),
         ("my_costs:tiny", "returned 1e-300 for unit 0: .* from 1e-18"),
-        ("my_costs:failing", "failed with KeyError: 'depth'; give package.module:function"),
-        ("my_costs:stopping", "failed with Stop: here; give package.module:function"),
+        ("my_costs:stopping", "failed with Stop: here"),
         ("my_costs:mute", "failed with Mute: "),
         ("my_costs:absent", "cannot be imported: AttributeError"),
-        ("no_such_module:costs", "cannot be imported: ModuleNotFoundError"),
     ],
 )
 def test_costs_of_ones_own_that_do_not_work(

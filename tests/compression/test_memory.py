@@ -11,18 +11,14 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.checkpoint.read.divided import load_divided
-from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression import room
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.family.run import compress_family
 from grasp_deploy.compression.memory import Way, passes_of, summed_of
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.progress import OnProgress, ignore_progress
-from grasp_deploy.pruning.ranks import is_joined, join_alone, leave
+from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.pruning.ranks import is_joined, leave
 
 LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
 SHAPE = model_shape(read_config(LLAMA_2_7B))
@@ -80,17 +76,6 @@ def test_passes() -> None:
     assert summed_of(expected) == 2 * 5 * 64 + 256 + 64 // 3
 
 
-def test_weights_that_wait_on_the_cpu_give_the_same_logits() -> None:
-    ids, device = torch.arange(20)[None], torch.device("cpu")
-    expected = load_checked(MODEL, device, "float32", "sdpa")(input_ids=ids).logits
-    join_alone()
-    try:
-        model = load_divided(MODEL, device, "float32", "sdpa", offload=True)
-        assert torch.equal(model(input_ids=ids).logits, expected)
-    finally:
-        assert leave()
-
-
 def runs_out(stage: str, times: int = 1) -> OnProgress:
     """An `on_progress` that fails in the midst of a stage, as a GPU does that is too small."""
     left = iter(range(times))
@@ -128,18 +113,6 @@ def test_where_memory_runs_out_weights_wait_on_the_cpu(
     (said,) = [record for record in caplog.records if "weights in the CPU's memory" in record.msg]
     assert "Tried to allocate 2.00 GiB" in said.getMessage()
     assert not is_joined()
-
-
-@pytest.mark.slow
-def test_a_member_of_a_family_goes_on_so_too(
-    short_config: CompressConfig, as_on_gpu: None, tmp_path: Path
-) -> None:
-    config = replace(short_config, keep=0.5, family=(0.7, 0.5))
-    for name, follow in (("expected", ignore_progress), ("out", runs_out("scales"))):
-        compress_family(config, tmp_path / name, on_progress=follow)
-    for member in ("keep-0.7", "keep-0.5"):
-        one, other = (load_plan(tmp_path / n / member / PLAN_FILE) for n in ("expected", "out"))
-        assert torch.equal(one.mask, other.mask) and torch.equal(one.scales, other.scales)
 
 
 def test_a_second_time_it_ends(

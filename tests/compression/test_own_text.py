@@ -65,11 +65,6 @@ def test_tokens_are_drawn_by_their_chances() -> None:
     assert (found - chances).abs().max() < 0.02  # four standard errors
 
 
-def test_rows_are_seeded() -> None:
-    assert torch.equal(written(), written())
-    assert not torch.equal(written(), written(seed=1))
-
-
 def test_what_ends_a_text() -> None:
     model = tiny_model("llama")
     assert model.generation_config is not None

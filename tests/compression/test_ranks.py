@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
-from tests.cli.command import environment
+from tests.cli.command import assert_refused, environment, run_process
 from tests.compression.rank_checks import RESULTS, results_of
 from tests.tiny import VARIANTS, save_tiny, tiny_model
 
@@ -146,37 +145,31 @@ def children_of(process: int) -> list[int]:
     return [int(n) for n in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def test_what_processes_cannot_share_is_refused_once(tmp_path: Path) -> None:
-    save_tiny("llama", tmp_path / "model")
-    words = compressed(tmp_path / "model", tmp_path / "out", "--method", "m:f", "--set", "rounds=5")
-    code, printed = ended(torchrun(2, *words))
-    errors = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert code == 1 and len(errors) == 1
-    assert "--method m:f is called with whole weights" in errors[0]
-    code, printed = ended(torchrun(1, "grasp_deploy", "inspect", str(tmp_path / "model")))
-    assert "error: inspect runs in one process: start it without torchrun" in printed
-    assert not (tmp_path / "out.partial").exists()
-
-
 @pytest.mark.parametrize(
-    ("other", "said"),
-    [("--keep 0.5$RANK", "--keep 0.5 -> 0.51"), ("--output $RANK", "--output 0 -> 1")],
+    ("words", "culprit"),
+    [
+        ("--method m:f --set rounds=5", "--method m:f"),
+        ("--keep 0.5$RANK", "--keep 0.5 -> 0.51"),  # the last of an option given twice counts
+        ("--output $RANK", "--output 0 -> 1"),
+    ],
 )
-def test_processes_with_other_commands_are_refused(tmp_path: Path, other: str, said: str) -> None:
-    """The last of an option given twice counts."""
+def test_what_processes_cannot_share_is_refused_once(
+    tmp_path: Path, words: str, culprit: str
+) -> None:
     save_tiny("llama", tmp_path / "model")
-    words = compressed(tmp_path / "model", tmp_path / "out")
-    command = f"{shlex.join([sys.executable, '-m', *words])} {other}"
-    code, printed = ended(torchrun(2, "sh", "-c", command, started_by="--no-python"))
-    errors = [line for line in printed.splitlines() if line.startswith(("error", "stopped"))]
-    assert code == 1 and len(errors) == 1
-    assert f"process 1 was started with other options than process 0 ({said})" in errors[0]
+    command = compressed(tmp_path / "model", tmp_path / "out")
+    code, errors = run_in_shells(f"{shlex.join([sys.executable, '-m', *command])} {words}")
+    assert code == 1 and len(errors) == 1 and culprit in errors[0], errors
     assert not any(tmp_path.glob("out*"))
 
 
-def run_in_folders(folder: Path, *words: str) -> tuple[int, list[str]]:
-    """Run two processes, each in the folder of its number; exit code and errors."""
-    command = f"cd {folder}/$RANK && exec {shlex.join([sys.executable, '-m', *words])}"
+def test_other_commands_run_in_one_process() -> None:
+    code, printed = ended(torchrun(1, "grasp_deploy", "inspect", "model"))
+    assert code == 1 and "error: inspect runs in one process" in printed
+
+
+def run_in_shells(command: str) -> tuple[int, list[str]]:
+    """Run a line of the shell in two processes, which knows each one's RANK; code and errors."""
     code, printed = ended(torchrun(2, "sh", "-c", command, started_by="--no-python"))
     return code, [line for line in printed.splitlines() if line.startswith(("error", "stopped"))]
 
@@ -190,63 +183,24 @@ def test_processes_with_other_files_under_the_same_name_are_refused(
     if file != WEIGHTS_FILE:
         path = tmp_path / "1" / "model" / file
         path.write_text(path.read_text().replace("{", "{ ", 1))
-    code, errors = run_in_folders(tmp_path, *compressed(Path("model"), tmp_path / "out"))
-    assert code == 1 and len(errors) == 1, errors
-    assert f"process 1 has not the same {file} as process 0" in errors[0]
+    command = shlex.join([sys.executable, "-m", *compressed(Path("model"), tmp_path / "out")])
+    code, errors = run_in_shells(f"cd {tmp_path}/$RANK && exec {command}")
+    assert code == 1 and len(errors) == 1 and file in errors[0], errors
     assert not any(tmp_path.glob("out*"))
 
 
-def test_processes_with_copies_of_the_same_files_go_on(tmp_path: Path) -> None:
-    """As on machines without a shared disk: other places and times, the same bytes."""
-    save_tiny("llama", tmp_path / "0" / "model")
-    shutil.copytree(tmp_path / "0", tmp_path / "1")
-    code, errors = run_in_folders(tmp_path, *compressed(Path("model"), tmp_path / "out"))
-    assert code == 0 and not errors
-
-
-IMPATIENT = """
-import os, sys
-from datetime import timedelta
-if os.environ["RANK"] == "1":
-    sys.exit(0)
-from grasp_deploy.cli import main, ranks
-ranks.JOINING = timedelta(seconds=2)
-main()
-"""
-
-
-def test_a_process_that_never_joins_is_told_of(tmp_path: Path) -> None:
-    save_tiny("llama", tmp_path / "model")
-    words = compressed(tmp_path / "model", tmp_path / "out")[1:]
-    run = torchrun(2, sys.executable, "-c", IMPATIENT, *words, started_by="--no-python")
-    code, printed = ended(run)
-    assert code == 1 and "look if one has ended" in printed
-
-
-def test_processes_that_torchrun_did_not_start_are_refused(tmp_path: Path) -> None:
-    save_tiny("llama", tmp_path / "model")
-    run = subprocess.run(
-        [sys.executable, "-m", *compressed(tmp_path / "model", tmp_path / "out")],
-        env={**environment(), "WORLD_SIZE": "8", "RANK": "3"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 2 and "start the command with torchrun" in run.stderr
-    assert len(run.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("left", [{}, {"RANK": "a"}, {"RANK": "0", "WORLD_SIZE": "1"}])
-def test_what_is_left_of_torchruns_environment_is_refused(
-    tmp_path: Path, left: dict[str, str]
+@pytest.mark.parametrize(
+    ("odd", "culprit"),
+    [
+        ({"WORLD_SIZE": "8", "RANK": "3"}, "torchrun"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "TORCHELASTIC_RUN_ID"),
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "a"}, "TORCHELASTIC_RUN_ID"),
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"}, "TORCHELASTIC_RUN_ID"),
+    ],
+)
+def test_an_environment_that_torchrun_did_not_make_is_refused(
+    tmp_path: Path, odd: dict[str, str], culprit: str
 ) -> None:
     save_tiny("llama", tmp_path / "model")
-    run = subprocess.run(
-        [sys.executable, "-m", *compressed(tmp_path / "model", tmp_path / "out")],
-        env={**environment(), "TORCHELASTIC_RUN_ID": "none", **left},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 2 and "unset TORCHELASTIC_RUN_ID" in run.stderr
-    assert len(run.stderr.splitlines()) == 1
+    words = compressed(tmp_path / "model", tmp_path / "out")
+    assert_refused(run_process("-m", *words, **odd), culprit)

@@ -40,12 +40,6 @@ def saved(tmp_path: Path) -> Workspace:
     return workspace
 
 
-def test_a_stage_comes_back_as_it_was(saved: Workspace) -> None:
-    tensors, record = saved.load("start")
-    assert record == {"round": 2, "loss": None, "fits": [{"layer": 0}]}
-    assert tensors["scores"].dtype == torch.bfloat16 and tensors["step"] == 4
-
-
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_stage_is_refused(saved: Workspace, damage: Damage) -> None:
     path = saved.directory / "start.safetensors"

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import random_model
-from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
-from tests.cli.command import assert_refused, grasp_deploy, tree
+from tests.cli.command import grasp_deploy, tree
 from tests.tiny import VARIANTS, tiny_config
 
 LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
@@ -24,12 +22,6 @@ def dense(tmp_path: Path) -> Path:
     """The config of a model of 3 layers, each of 192 channels and 4 KV groups."""
     tiny_config(**LLAMA).to_json_file(tmp_path / "dense.json")
     return tmp_path / "dense.json"
-
-
-def prunable_parameters(shape: ModelShape) -> int:
-    sizes = shape.tensor_shapes().items()
-    prunable = [size for name, size in sizes if "_proj.weight" in name]
-    return sum(rows * columns for rows, columns in prunable)
 
 
 def groups_and_channels(shape: ModelShape) -> tuple[list[int], list[int]]:
@@ -49,35 +41,6 @@ def test_every_family_gives_a_config_that_a_model_can_be_built_from(
     assert shape.pruned and shape.dtype == "bfloat16"
     model = random_model(tmp_path / "pruned", "cpu")
     assert sum(p.numel() for p in model.parameters()) == shape.parameters
-
-
-@pytest.mark.parametrize(
-    ("keep", "kv_keep", "multiples"),
-    [
-        (0.5, None, {"ffn_multiple": 1}),
-        (0.8, 0.75, {"ffn_multiple": 1}),
-        (0.6, None, {"ffn_multiple": 16, "tensor_parallel": 2}),
-        (0.6, 0.5, {"ffn_multiple": 16, "tensor_parallel": 2}),
-    ],
-)
-def test_the_budget_holds_and_is_used_up(
-    keep: float, kv_keep: float | None, multiples: dict[str, Any], dense: Path, tmp_path: Path
-) -> None:
-    config = CompressConfig(model=str(dense), keep=keep, **multiples)
-    shape = synthesize(config, tmp_path / "pruned", kv_keep=kv_keep)
-    all_dense = model_shape(read_config(dense))
-    budget = budget_for(config, all_dense, torch.device("cpu"))
-    kept = prunable_parameters(shape)
-    assert kept <= budget.limit == pytest.approx(keep * prunable_parameters(all_dense))
-    groups, channels = groups_and_channels(shape)
-    if kv_keep is not None:
-        assert sum(groups) == round(kv_keep * 12)
-    if multiples["ffn_multiple"] > 1:
-        assert all(count % 2 == 0 for count in groups)
-        assert all(count % 16 == 0 for count in channels)
-    else:  # the prefix ends at the first unit that does not fit
-        unit = budget.costs.min() if kv_keep else budget.costs.max()
-        assert budget.limit - kept < float(unit)
 
 
 def test_the_seed_decides_and_the_same_seed_gives_the_same_bytes(
@@ -105,28 +68,3 @@ def test_the_command_writes_and_prints_the_footprint(dense: Path, tmp_path: Path
     assert record["parameters"] == model_shape(read_config(output)).parameters
     ended = grasp_deploy("synthesize", dense, "-o", tmp_path / "again", *budget)
     assert f"{record['parameters']:,}" in ended.stdout and "wrote" in ended.stdout
-    keep = ("--keep", "0.6")
-    for model, words in ((dense, "name another folder"), (output, "is already pruned")):
-        folder = output if model == dense else tmp_path / "new"
-        assert_refused(grasp_deploy("synthesize", model, "-o", folder, *keep), words)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--keep", "0.01"), ("under the floor", "the smallest possible is --keep")),
-        (("--keep", "0.6", "--targets", "x"), ("--targets 'x'", "one of both")),
-        (("--keep", "0.6", "--kv-keep", "1.1"), ("--kv-keep 1.1", "at most 1")),
-        (("--keep", "0.6", "--kv-keep", "0.1"), ("do not go together", "floor 3", "change one")),
-        (("--keep", "0.3", "--kv-keep", "1"), ("do not go together", "under the floor")),
-        (("--keep", "0.9", "--kv-keep", "0.3"), ("do not go together", "even all FFN")),
-        (("--keep", "0.6", "--kv-keep", "1", "--targets", "kv"), ("--targets kv", "drop one")),
-        (("--keep", "0.6", "--kv-keep", "1", "--cost", "kv-bytes"), ("nothing to prune",)),
-    ],
-)
-def test_bad_options_are_refused(
-    options: tuple[str, ...], words: tuple[str, ...], dense: Path, tmp_path: Path
-) -> None:
-    before = tree(tmp_path)
-    assert_refused(grasp_deploy("synthesize", dense, "-o", tmp_path / "pruned", *options), *words)
-    assert tree(tmp_path) == before

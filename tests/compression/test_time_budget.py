@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,12 +106,3 @@ def test_a_kind_whose_price_would_be_negative_costs_nothing() -> None:
     one_group = replace(TIMES, groups_share=1.0)  # which cannot be fewer
     time = time_budget(asked(one_group, speedup=1.1))
     assert time is not None and time.kv_seconds == 0
-
-
-def test_a_config_holds_its_times_as_json_does() -> None:
-    config = asked(speedup=1.5)
-    assert config.as_dict()["times"] == asdict(TIMES)
-    assert CompressConfig(**config.as_dict()) == config
-    wrong = {**config.as_dict(), "times": asdict(TIMES) | {"batch": 0}}
-    with pytest.raises(InputError, match=r"times does not fit \(batch"):
-        CompressConfig(**wrong)

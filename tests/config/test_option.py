@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pytest
 from msgspec import Meta
 
 from grasp_deploy.config.option import (
     Count,
-    Seed,
     assigned,
-    check_fields,
-    describe,
     flag,
     number_list,
     option,
@@ -41,25 +38,6 @@ def test_spelling() -> None:
     assert given == ["--new-tokens 4", "--set step-size=1.0", "--set refit=false"]
     assert (assigned(settings, "batches"), assigned(settings, "dry")) == ("--batch 1,2", "no --dry")
     assert assigned(settings, "dry", True) == "--dry"
-
-
-def test_types_in_words() -> None:
-    for hint, words in {
-        Count | None: "a whole number from 1 to 10^12",
-        Seed: "a whole number from 0 to 4294967295",
-        Annotated[float, Meta(gt=0, le=1)]: "a number above 0 and at most 1",
-        float: "a number",
-        Literal["a", "b"]: "one of a, b",
-        bool: "true or false",
-        str | None: "text",
-    }.items():
-        assert describe(hint) == words
-
-
-def test_check_names_every_field() -> None:
-    check_fields(Settings())
-    with pytest.raises(InputError, match=r"--new-tokens 0 is not .*; --set step-size='x' is not"):
-        check_fields(Settings(new_tokens=0, step_size="x"))  # type: ignore[arg-type]
 
 
 def test_lists_of_numbers() -> None:

@@ -35,10 +35,8 @@ def read(path: Path, split: str | None = None, column: str | None = None) -> lis
 def message(path: Path, split: str | None = None, column: str | None = None) -> str:
     with pytest.raises(InputError) as caught:
         read(path, split, column)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert ";" in text, "what and why, then what to do"
-    return text
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
@@ -47,11 +45,8 @@ def test_rows_are_documents(tmp_path: Path, suffix: str) -> None:
     assert read(write(tmp_path / f"corpus[1]*{suffix}", DOCUMENTS)) == DOCUMENTS
     path = write(tmp_path / f"corpus{suffix}", DOCUMENTS, column="body")
     assert read(path, column="body") == DOCUMENTS
-    number = "'0'" if suffix == ".csv" else "0"
-    words = f"its columns are: id ({number}), body ('first\\nof two lines'); name the one to read"
-    assert words in message(path)
-    words = "has no column 'text'; its columns are: id, body; name one of them with"
-    assert words in message(path, column="text")
+    assert "body ('first\\nof two lines')" in message(path)
+    assert "no column 'text'" in message(path, column="text")
 
 
 @pytest.mark.parametrize(
@@ -91,34 +86,24 @@ def test_other_layouts(tmp_path: Path, name: str, text: str, documents: list[str
     assert read(tmp_path / name, "train") == documents
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
-    words = "wikitext-2 does not exist; give wikitext2, ptb, c4, hf:NAME, or a file"
-    assert words in message(tmp_path / "wikitext-2")
-    assert "is not a regular file; give" in message(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.jsonl", b"", "is empty; give a file with text in it"),
-        ("a.txt", b" \n ", "a.txt is empty: it holds no text; give another"),
-        ("a.csv", b"text\n", "is empty: it holds no text; give another"),
-        ("a.txt", b"abc\x89PNG\xff", "can't decode byte 0x89 in position 3"),
-        ("a.txt", b"abc\0def", "cannot be read as text: it holds NUL bytes; give plain text"),
-        ("a.jsonl", b'{"text": "a"}\n\n{"text": \n', "valid jsonl: line 3: Expecting value"),
-        ("a.jsonl", b"[" * 10_000 + b"]" * 10_000, "valid jsonl: maximum recursion depth"),
-        ("a.json", b'[{"text": "a"},\n\n{"text": ]', "valid json: Expecting value: line 3"),
-        ("a.json", b'["a", {"text": "b"}]', "it holds no list of documents; write a list"),
-        ("a.csv", b"abc\x89PNG\xff", "can't decode byte 0x89"),
-        ("a.csv", b'text,source\n"one","a","x"\n', "valid csv: a line has more fields"),
-        ("a.parquet", b"PAR1 no, not really", "valid parquet: Parquet magic bytes not found"),
-        (
-            *("a.jsonl", b'{"title": "a", "body": "b", "n": 1}\n'),
-            "its columns are: title ('a'), body ('b'), n (1); name the one to read with --cal",
-        ),
-        ("a.jsonl", b'{"text": "a"}\n{"text": 7}', "row 1 (counted from 0) of column 'text' of "),
-        ("a.jsonl", b'{"text": null, "other": null}', "its columns are: text (None), other (None)"),
-        ("a.jsonl", b'{"text": null}', "is empty: it holds no text; give another"),
+        ("a.jsonl", b"", "is empty"),
+        ("a.txt", b" \n ", "is empty"),
+        ("a.csv", b"text\n", "is empty"),
+        ("a.jsonl", b'{"text": null}', "is empty"),
+        ("a.txt", b"abc\x89PNG\xff", "byte 0x89 in position 3"),
+        ("a.csv", b"abc\x89PNG\xff", "byte 0x89"),
+        ("a.txt", b"abc\0def", "NUL bytes"),
+        ("a.jsonl", b'{"text": "a"}\n\n{"text": \n', "line 3"),
+        ("a.jsonl", b"[" * 10_000 + b"]" * 10_000, "valid jsonl"),
+        ("a.json", b'[{"text": "a"},\n\n{"text": ]', "line 3"),
+        ("a.json", b'["a", {"text": "b"}]', "no list of documents"),
+        ("a.csv", b'text,source\n"one","a","x"\n', "more fields"),
+        ("a.parquet", b"PAR1 no, not really", "valid parquet"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": 7}', "row 1"),
+        ("a.jsonl", b'{"text": null, "other": null}', "text (None), other (None)"),
     ],
 )
 def test_not_of_its_format(tmp_path: Path, name: str, content: bytes, words: str) -> None:
@@ -128,12 +113,8 @@ def test_not_of_its_format(tmp_path: Path, name: str, content: bytes, words: str
 
 def test_splits_that_a_file_lacks(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", DOCUMENTS)
-    assert message(path, "train[5:]").startswith("split 'train[5:]' of ")
-    words = "has no split 'test': a local file is one split, 'train'; write train["
-    assert words in message(path, "test[:3]")
-    assert "is not understood; write it as train, train[:900]" in message(path, "train[3]")
     (tmp_path / "a.txt").write_text("one document")
-    words = "is impossible: plain text is one document, read whole; leave the slice out"
-    assert words in message(tmp_path / "a.txt", "train[:900]")
-    with pytest.raises(InputError, match="plain text and has no columns"):
-        read_documents(TextSource(str(tmp_path / "a.txt"), column="text"))
+    for split in ("train[5:]", "test[:3]", "train[3]"):
+        assert f"'{split.partition('[')[0]}" in message(path, split)
+    assert "one document" in message(tmp_path / "a.txt", "train[:900]")
+    assert "no columns" in message(tmp_path / "a.txt", column="text")

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from grasp_deploy.data import (
     Blocks,
-    Part,
     TextSource,
     calibration_sources,
     places_of,
@@ -55,26 +53,6 @@ def test_each_source_gives_its_first_sequences_in_order() -> None:
         alone = read_blocks(TOKENIZER, TextSource(part.source), 8, part.sequences)
         assert torch.equal(mixed.token_ids[places], alone.token_ids)
         assert part.documents == alone.documents
-
-
-def test_provenance_lists_the_parts() -> None:
-    mixed = read(["a.jsonl=3", "b.jsonl=1"], 4, split="train[:20]", column="other")
-    assert mixed.parts == (
-        Part("a.jsonl", 3.0, "train[:20]", 3, 20),
-        Part("b.jsonl", 1.0, "train[:20]", 1, 20),
-    )
-    assert letters(mixed) == "ABAA"
-    record = json.loads(json.dumps(mixed.as_dict()))
-    assert (record["source"], record["documents"]) == ("a.jsonl=3, b.jsonl=1", 40)
-    assert record["parts"] == [asdict(part) for part in mixed.parts]
-    assert "parts" not in read(["b.jsonl"], 5).as_dict()
-
-
-def test_a_source_that_is_missing_or_too_short_is_named() -> None:
-    with pytest.raises(InputError, match=r"^c\.jsonl is too short: .* give 13 .* 20 are needed;"):
-        read(["a.jsonl", "c.jsonl"], 40)
-    with pytest.raises(InputError, match=r"^d\.jsonl does not exist; give"):
-        read(["a.jsonl", "d.jsonl"], 4)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5))

@@ -47,13 +47,6 @@ def test_the_share_is_that_of_comparing_every_window(length: int) -> None:
     assert 0 < calibrated_share(texts["a part"], known) < 140 / 267
 
 
-def test_a_fingerprint_is_small_and_ascending() -> None:
-    known = known_of(tokens(512, 512))
-    assert (known.dtype, known.shape) == (torch.int64, (8192,))
-    assert (known.diff() > 0).all()
-    assert fingerprint(tokens(4, 31)) is None
-
-
 def test_of_a_long_text_evenly_spread_windows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "MOST_WINDOWS", 50)
     blocks = tokens(100, 64)

@@ -39,32 +39,24 @@ def test_a_text_to_calibrate_on(text: str, expected: TextSource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "weights"),
-    [
-        (["self"], [1]),
-        (["a.txt=3", "c4", "self"], [3, 1, 4]),
-        (["a.txt=2", "self=3"], [2, 3]),
-        (["a.txt=2", "self=0", "c4"], [2, 1]),
-        (["self=0", "self:asks.txt"], [1]),
-    ],
-)
-def test_own_text_without_a_weight_takes_half(texts: list[str], weights: list[float]) -> None:
-    sources = calibration_sources(texts)
-    assert [source.weight for source in sources] == weights
-    assert [source.what for source in sources] == [
-        text.partition("=")[0] for text in texts if text != "self=0"
-    ]
-
-
-@pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (["self", "a.txt", "self:asks.txt"], "own text twice: name self or self:PROMPTS once"),
-        (["self@train[:3]"], "has no rows to choose from"),
+        *(
+            ([text], f"'{text}' lacks a part or a positive weight")
+            for text in ("", "=1", "@train", "c4@=1", "c4=0", "c4=nan", "c4=1e999", "self:")
+        ),
         (["a.txt", "self=-1"], "lacks a part or a positive weight"),
+        (["self", "a.txt", "self:asks.txt"], "own text twice"),
+        (["self@train[:3]"], "has no rows to choose from"),
+        *(
+            (texts, "twice: name it once")
+            for texts in (["c4", "c4@train=2"], ["a.txt", "./a.txt"], ["wikitext2", WIKITEXT])
+        ),
+        ([], "names no text"),
+        (["self=0"], "no text beside self=0"),
     ],
 )
-def test_own_text_that_cannot_be(texts: list[str], words: str) -> None:
+def test_texts_that_cannot_be(texts: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         calibration_sources(texts)
 
@@ -73,28 +65,6 @@ def test_split_and_column_are_for_texts_that_name_none() -> None:
     first, second, third = calibration_sources(["c4", "a.txt@[1:]", "a.txt"], "[:9]", "body")
     assert (first.split, second.split, third.split) == ("train[:9]", "[1:]", "[:9]")
     assert {source.column for source in (first, second, third)} == {"body"}
-
-
-@pytest.mark.parametrize(
-    "text", ["", "=1", "@train", "c4@=1", "c4=0", "c4=-1", "c4=nan", "c4=1e999", "self:", "self=-1"]
-)
-def test_a_part_that_lacks_or_a_weight_that_is_not_positive(text: str) -> None:
-    words = "lacks a part or a positive weight: write TEXT@SPLIT=WEIGHT, such as"
-    with pytest.raises(InputError, match=f"^--calibration '{text}' {words}"):
-        calibration_sources([text])
-
-
-@pytest.mark.parametrize(
-    "texts", [["c4=1", "c4@train=2"], ["a.txt", "./a.txt"], ["wikitext2", WIKITEXT]]
-)
-def test_the_same_text_twice(texts: list[str]) -> None:
-    with pytest.raises(InputError, match="twice: name it once"):
-        calibration_sources(texts)
-    assert len(calibration_sources(["a.txt@[:9]", "a.txt@[9:]"])) == 2, "two parts of one text"
-    with pytest.raises(InputError, match="names no text"):
-        calibration_sources([])
-    with pytest.raises(InputError, match=r"no text beside self=0: give .* or leave self=0 out"):
-        calibration_sources(["self=0"])
 
 
 @pytest.mark.parametrize(
@@ -120,17 +90,13 @@ def test_splits_of_a_text_to_evaluate_on() -> None:
     assert evaluation_source("a.txt", "body") == TextSource("a.txt", None, "body")
 
 
-def test_a_split_that_would_have_no_effect() -> None:
-    with pytest.raises(InputError, match="'train' has no effect"):
-        calibration_sources(["c4@train[:5]", "a.txt@[1:]", "self=0"], "train")
-    with pytest.raises(InputError, match="'train' has no effect"):
-        calibration_sources(["self"], "train")
-
-
-@pytest.mark.parametrize("text", ["", "=c4", "mine=", "c4@", "@test", "mine=@test"])
-def test_an_empty_part(text: str) -> None:
-    with pytest.raises(InputError, match=r"^--text .* lacks a part: write NAME=TEXT@SPLIT"):
-        evaluation_source(text, option="--text")
+def test_a_split_without_effect_and_an_empty_part() -> None:
+    for texts in (["c4@train[:5]", "a.txt@[1:]", "self=0"], ["self"]):
+        with pytest.raises(InputError, match="'train' has no effect"):
+            calibration_sources(texts, "train")
+    for text in ("", "=c4", "mine=", "c4@", "@test", "mine=@test"):
+        with pytest.raises(InputError, match=r"^--text .* lacks a part"):
+            evaluation_source(text, option="--text")
 
 
 def test_the_same_text_under_other_names(folder: Path) -> None:

@@ -10,8 +10,9 @@ import datasets
 import pandas
 import pytest
 
-from grasp_deploy.data import TextSource, read_blocks
+from grasp_deploy.data import TextSource
 from grasp_deploy.data.blocks import read_documents
+from grasp_deploy.data.chat import write_chat
 from grasp_deploy.data.corpora import Corpus, remote_documents
 from grasp_deploy.data.table import texts_of
 from grasp_deploy.errors import InputError
@@ -62,13 +63,6 @@ def test_keys_of_other_messages_are_left_out(tmp_path: Path) -> None:
     chats = [[{"role": "user", "content": "Hi.", "name": "Ann"}, {"role": "user", "content": "?"}]]
     source = TextSource(write(tmp_path / "a.parquet", chats))
     assert read_documents(source, TOKENIZER) == ["<user>Hi.(Ann)\n<user>?\n"]
-
-
-def test_what_is_tokenised_is_what_the_template_wrote(tmp_path: Path) -> None:
-    source = TextSource(write(tmp_path / "a.jsonl", CHATS))
-    text = "\n\n".join(WRITTEN).encode()
-    blocks = read_blocks(TOKENIZER, source, 4, None)
-    assert bytes(blocks.token_ids.flatten().tolist()) == text[: len(text) // 4 * 4]
 
 
 def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,11 +116,6 @@ def test_the_column_that_is_guessed_is_told(
         assert read_documents(TextSource(str(path)), TOKENIZER) == [text, text]
     words = " ".join(text.split())[:60]
     assert caplog.messages == [f"text: a name{suffix}, column {column!r}: {words} …"]
-
-
-def test_what_is_no_conversation_needs_no_template(tmp_path: Path) -> None:
-    source = write(tmp_path / "a.jsonl", [TURNS], "conversations")
-    assert read_documents(TextSource(source), tiny_tokenizer()) == ["Why?\n\nSo.\n\nOh?"]
 
 
 @pytest.mark.parametrize(
@@ -199,3 +188,28 @@ def test_what_is_no_conversation(tmp_path: Path, row: Any, words: str) -> None:
     words = r"^row 0 .* no chat template .*; give plain text, or"
     with pytest.raises(InputError, match=words):
         read_documents(TextSource(source), tiny_tokenizer())
+
+
+def test_a_template_that_prints_the_date_writes_the_same_on_every_day() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (  # as Llama 3 has it
+        "{% if strftime_now is defined %}{% set date = strftime_now('%d %b %Y') %}{% endif %}"
+        "{{ date }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    )
+    conversation: list[Any] = [{"role": "user", "content": "hello"}]
+    assert write_chat(tokenizer, conversation, "") == "26 Jul 2024<hello>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{% include 'x' %}",
+    ],
+)
+def test_a_template_reaches_nothing_outside_itself(template: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(InputError, match=r"^row 7 is refused by the chat template"):
+        write_chat(tokenizer, CHATS[0], "row 7")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tokenizers import (
     Regex,
     Tokenizer,
-    decoders,
     models,
     normalizers,
     pre_tokenizers,
@@ -25,7 +24,7 @@ from tokenizers import (
 from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerFast
 
 from grasp_deploy.data import tokenizing
-from grasp_deploy.data.tokenizing import first_tokens, readable_failures, tokens
+from grasp_deploy.data.tokenizing import first_tokens, tokens
 from grasp_deploy.errors import InputError
 from tests.data.test_trial import cut, loading
 from tests.tiny import tiny_tokenizer
@@ -37,21 +36,6 @@ FOLDERS = [
     *(ROOT.parent / "shared" / "models" / name for name in NAMES),
 ]
 ENGLISH = ["the cat sat on the mat, the other cat did not", "Then  they  sat.  It's the end!"] * 20
-
-
-def byte_level() -> PreTrainedTokenizerFast:
-    """Like SmolLM2: a pattern cuts the text, bytes are merged within the cuts."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320, initial_alphabet=alphabet, special_tokens=["<s>"], show_progress=False
-    )
-    blank_lines = ["the \n\n", "\n\n\n\n", "cat\n\n  sat"] * 20  # tokens that span blanks and lines
-    tokenizer.train_from_iterator(ENGLISH + blank_lines, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
 
 
 def sentence_piece() -> PreTrainedTokenizerFast:
@@ -88,7 +72,6 @@ def gpt_4() -> PreTrainedTokenizerFast:
 
 
 TOKENIZERS = {
-    "byte-level": byte_level(),
     "sentence-piece": sentence_piece(),
     "gpt-4": gpt_4(),
     **{path.name: AutoTokenizer.from_pretrained(path) for path in FOLDERS if path.is_dir()},
@@ -166,8 +149,3 @@ def test_a_panic_on_one_text_is_one_line(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == ""
     os.write(2, b"back")
     assert capfd.readouterr().err == "back"
-
-
-def test_signals_pass() -> None:
-    with pytest.raises(KeyboardInterrupt), readable_failures():
-        raise KeyboardInterrupt

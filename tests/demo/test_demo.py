@@ -1,6 +1,5 @@
 """The text that comes with Python, and the model that learnt it: it is what its card says."""
 
-import json
 import platform
 import re
 
@@ -44,21 +43,6 @@ def test_no_heldout_paragraph_was_read_in_training_and_sides_last(library: list[
     assert known.isdisjoint(part for document in heldout for part in document.split("\n\n"))
     edited = [document + "\n\nNew in version 3.99: a sentence." for document in heldout]
     assert split(edited) == ([], edited)
-
-
-def test_the_model_is_a_small_grouped_llama() -> None:
-    assert (MODEL / "model.safetensors").stat().st_size <= 7_000_000
-    config = json.loads((MODEL / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"]
-    assert config["head_dim"] == 32  # a head size that vLLM's CPU build takes
-    assert config["num_attention_heads"] == 2 * config["num_key_value_heads"]
-    assert config["dtype"] == "bfloat16"
-
-
-def test_every_string_survives_the_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    text = "Déjà vu: 数 \t def f(x):\n    return x ** 2  # \N{SNOWMAN}"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-    assert tokenizer.bos_token_id is not None and tokenizer.eos_token_id is not None
 
 
 def figure(pattern: str) -> float:

@@ -71,26 +71,25 @@ def test_a_config_file_is_read_and_the_command_line_wins(tmp_path: Path) -> None
     assert flags.skip_tokenizer_init
 
 
-def refusal(*arguments: str) -> str:
-    with pytest.raises(InputError) as caught:
-        read_flags(arguments)
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        ("-tp two", "--tensor-parallel-size"),
+        ("--dtype int8", "--dtype"),
+        ("-pp 0", "parallel size"),
+        ("model --port 1", "'model'"),
+        ("--model other", "--model other"),
+        ("--config absent.yaml", "absent.yaml"),
+        ("--config cut.yaml", "cut.yaml"),
+        ("--config list.yaml", "list.yaml"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    arguments: str, culprit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cut.yaml").write_text("a: [")
+    Path("list.yaml").write_text("- a")
+    with pytest.raises(InputError, match=culprit) as caught:
+        read_flags(arguments.split())
     assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_values_that_cannot_be_read_are_refused() -> None:
-    start = "a flag for vLLM cannot be read: argument "
-    assert refusal("-tp", "two") == f"{start}--tensor-parallel-size/-tp: invalid int value: 'two'"
-    assert refusal("--dtype", "int8").startswith(f"{start}--dtype: invalid choice: 'int8'")
-    assert "a parallel size for vLLM is under 1" in refusal("-pp", "0")
-    assert "'model' is one word too many: name one model" in refusal("model", "--port", "1")
-    assert "--model other for vLLM names a second model" in refusal("--model", "other")
-
-
-def test_config_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "vllm.yaml"
-    assert f"{path} cannot be read ([Errno 2]" in refusal("--config", str(path))
-    path.write_text("a: [")
-    assert f"{path} cannot be read (" in refusal("--config", str(path))
-    path.write_text("- a")
-    assert f"{path} is not a list of flags and values" in refusal("--config", str(path))

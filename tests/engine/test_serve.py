@@ -11,7 +11,6 @@ import torch
 
 from grasp_deploy.engine import serve as module
 from grasp_deploy.engine.serve import (
-    available_memory_bytes,
     check_before_serving,
     check_port,
     cpu_cache_bytes,
@@ -103,29 +102,6 @@ def test_what_is_served_has_the_weights_dtype_unless_they_are_quantised(tmp_path
     assert "--dtype" not in serve_command(tmp_path / "int8", [], "cuda")
 
 
-@pytest.mark.parametrize(
-    ("changes", "longer"),
-    [
-        ({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": None}, True),
-        ({"rope_parameters": {"rope_theta": 10000.0}, "rope_scaling": None}, False),
-    ],
-)
-def test_only_stretched_positions_take_a_longer_context(
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, object],
-    longer: bool,
-) -> None:
-    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0")  # no to vLLM as well
-    folder = Path(shutil.copytree(model, tmp_path / "model"))
-    edit_json(folder / "config.json", **changes)
-    if longer:
-        check_before_serving(folder, with_port("--max-model-len", "600"))
-    else:
-        assert "longer than the 512 positions" in refusal(folder, "--max-model-len", "600")
-
-
 def test_the_cpu_cache_takes_a_full_context_if_memory_allows(model: Path, tmp_path: Path) -> None:
     config = Path(shutil.copyfile(model / "config.json", tmp_path / "config.json"))
     per_token = 3 * 2 * 2 * 32 * 4  # layers, K and V, KV heads, head size, float32
@@ -136,45 +112,31 @@ def test_the_cpu_cache_takes_a_full_context_if_memory_allows(model: Path, tmp_pa
     assert cpu_cache_bytes(config, 64 * GIBIBYTE) == 4 * GIBIBYTE
 
 
-def test_available_memory_is_that_of_this_machine() -> None:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0.01 * pages < available_memory_bytes() <= pages
-
-
 def test_a_sound_model_passes_and_others_are_refused(model: Path, tmp_path: Path) -> None:
     check_before_serving(model, with_port("-tp", "2"))
-    assert refusal(tmp_path / "absent") == "no such folder: DIR; name the folder of a model"
+    assert "no such folder: DIR" in refusal(tmp_path / "absent")
     shutil.copytree(model, tmp_path, dirs_exist_ok=True)
+    assert "512 positions" in refusal(tmp_path, "--max-model-len", "600")
     (tmp_path / "tokenizer.json").unlink()
-    assert refusal(tmp_path).startswith("DIR holds no tokenizer (")
+    assert "no tokenizer" in refusal(tmp_path)
     check_before_serving(tmp_path, with_port("--tokenizer", str(model)))
     check_before_serving(tmp_path, with_port("--skip-tokenizer-init"))
-    (tmp_path / "model.safetensors").unlink()
-    assert refusal(tmp_path).startswith("DIR holds no weights (model.safetensors or ")
 
 
 def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     dense = save_tiny("llama", tmp_path)
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
-    assert "size 2 does not divide the FFN channels of layers 1" in refusal(tmp_path, "-tp", "2")
-    assert "3 layers make no 4 pipeline stages" in refusal(tmp_path, "-pp", "4")
-    for uncompiled in ("--enforce-eager", "--enable-lora", "-O0", "-cc.mode=0"):
-        words = refusal(tmp_path, "-pp", "2", uncompiled)
-        assert "CPU build has pipeline parallelism only for compiled models" in words
+    for flags, culprit in (
+        ("-tp 2", "the FFN channels of layers 1"),
+        ("-pp 4", "4 pipeline stages"),
+        *((f"-pp 2 {f}", "compiled") for f in ("--enforce-eager", "--enable-lora", "-O0")),
+        ("--enable-expert-parallel", "no experts"),
+    ):
+        assert culprit in refusal(tmp_path, *flags.split())
     check_before_serving(tmp_path, with_port("-pp", "2"))
-    assert "has no experts to spread" in refusal(tmp_path, "--enable-expert-parallel")
     check_before_serving(tmp_path, with_port("-dp", "2", "--no-enable-expert-parallel"))
     save_tiny("llama", tmp_path, head_dim=16)
-    assert refusal(tmp_path) == (
-        "the model's heads are 16 wide, and vLLM's CPU build takes only 32, 64, 80, 96, 112, 128, "
-        "160, 192, 224, 256, 512: serve the model on a GPU, or run it with transformers"
-    )
-
-
-def test_a_gpu_build_without_a_gpu_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    pretend(monkeypatch, lambda _: "0.32.0")
-    assert "the installed vLLM needs a GPU and none is visible here" in refusal(model)
+    assert "heads are 16 wide" in refusal(tmp_path)
 
 
 def test_a_port_in_use_is_refused_with_a_free_one(
@@ -182,21 +144,12 @@ def test_a_port_in_use_is_refused_with_a_free_one(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        head, _, other = refusal(model, "--port", str(port)).rpartition(" ")
+        told = refusal(model, "--port", str(port))
+        assert f"port {port} of 127.0.0.1 is in use" in told
         monkeypatch.setattr(module, "PORT", port)
         assert "is in use" in refusal(model), "vLLM's own where none is named"
         check_before_serving(model, ["--uds", "socket"])
-    assert head == (
-        f"port {port} of 127.0.0.1 is in use: end the program that listens there, "
-        "or take another port: -- --port"
-    )
-    check_port("127.0.0.1", int(other))
-
-
-def test_an_address_that_is_not_ours_is_refused() -> None:
-    for host, port in (("192.0.2.1", 8000), ("127.0.0.1", 70000)):
-        with pytest.raises(InputError, match=rf"^no server can listen on port {port} of {host} \("):
-            check_port(host, port)
+    check_port("127.0.0.1", int(told.rpartition(" ")[2]))
 
 
 @pytest.mark.parametrize(

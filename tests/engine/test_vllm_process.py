@@ -10,7 +10,6 @@ from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.engine import vllm_process
 from grasp_deploy.engine.vllm_process import (
     BINDING_VARIABLE,
-    CACHE_VARIABLE,
     engine_environment,
     server_module,
     thread_binding,
@@ -51,12 +50,6 @@ def test_cores_are_dealt_out_where_numa_nodes_do_not_suffice() -> None:
     assert thread_binding(2, [0, 1, 4, 5], 1) == "0,1|4,5"
     assert thread_binding(2, [0, 1, 2], 1) == "0|1"
     assert thread_binding(4, [0, 1], 1) == "nobind"
-
-
-def test_the_size_that_is_stated_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, "1")
-    assert engine_environment("cpu", 1, sized=False)[CACHE_VARIABLE] == "1"
-    assert CACHE_VARIABLE not in engine_environment("cpu", 1)
 
 
 def test_the_users_own_binding_stays(monkeypatch: pytest.MonkeyPatch) -> None:

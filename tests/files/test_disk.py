@@ -37,14 +37,6 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
         sha256(tmp_path / "pipe")
 
 
-def test_files_are_replaced_together(tmp_path: Path) -> None:
-    first, second = tmp_path / "a", tmp_path / "deep" / "b"
-    write_files({first: b"1", second: b"2"})
-    write_files({first: b"3"})
-    assert (first.read_bytes(), second.read_bytes()) == (b"3", b"2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "deep"]
-
-
 @pytest.mark.parametrize("name", [".card.incomplete", "card"])
 @pytest.mark.parametrize("kind", ["link", "hard link", "dangling", "pipe"])
 def test_what_lies_at_a_name_that_is_written_is_neither_followed_nor_kept(

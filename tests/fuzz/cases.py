@@ -13,7 +13,6 @@ from typer.main import get_command
 
 from grasp_deploy.cli.app import app
 from grasp_deploy.files.disk import sha256
-from tests.fuzz import checks
 from tests.fuzz.mutations import RED, WORDS, change_bytes, change_file, change_kind, copy_beside
 from tests.fuzz.world import COMMANDS, RECORDS, TEXTS, command_line
 
@@ -28,7 +27,6 @@ TEMPLATES = (
     *("{% include 'x' %}", LOOPS, "{{ ''.__class__.__mro__ }}", "{% for", "", RED, "{{ 1/0 }}"),
     *("{{ messages | tojson * 99999 }}", "{{ '%9999999999d' % 1 }}", "{{ messages|batch(0) }}"),
 )
-RANKED = ("model/*1-of-*", "model/config.json")  # the lead reads the text for all
 ODD_WORDS = (*WORDS["values"], RED, "9" * 400, "")
 
 
@@ -39,7 +37,6 @@ class Case:
     files: Sequence[str]
     damage: Damage
     commands: Sequence[str]
-    check: Callable[[], None] = lambda: None  # of what must hold at exit code 0
 
 
 def _template(path: Path, draw: Random) -> None:
@@ -90,12 +87,6 @@ CASES = {
     "state kinds": Case(("half.partial/*",), change_kind, ("resume",)),
     "options": Case((), change_file, tuple(COMMANDS)),
     "items": Case(("items.jsonl",), change_file, ("tasks",)),
-    "class": Case(
-        ("families/*/token*_config.json",), checks.state, ("text",), checks.ids_are_the_dense_ones
-    ),
-    "dtype": Case(("families/*/config.json",), checks.state, DENSE, checks.bytes_are_the_tensors),
-    "label": Case(("rows.jsonl",), checks.label, ("compress", "compare"), checks.text_is_read),
-    "ranks": Case(RANKED, checks.part_ranks, ("text",), checks.ranks_agree),
 }
 
 

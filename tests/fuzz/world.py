@@ -9,14 +9,13 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from pyarrow import Table, parquet
 
 from grasp_deploy.cli.app import main
 from tests.bench.records import kv_record, memory_record, model, serve_record, throughput_record
 from tests.evaluate.tasks.task_records import task_record
 from tests.evaluate.tasks.tiny_tasks import write_items
-from tests.tiny import STEMS, save_tiny
+from tests.tiny import save_tiny
 
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
@@ -86,8 +85,6 @@ def make_world(folder: Path) -> None:
     (folder / "model/model.safetensors").unlink()
     dense.save_pretrained(folder / "model", max_shard_size="10KB")  # with an index
     (folder / "model/chat_template.jinja").write_text(TEMPLATE)
-    for family in STEMS:  # whose tokenizers may get tokens of their own
-        save_tiny(family, folder / "families" / family, dtype=torch.bfloat16, vocab_size=300)
     _write_texts(folder)
     models = [model("dense", num_hidden_layers=3), model("pruned", 0.5, num_hidden_layers=3)]
     for make in (throughput_record, memory_record, kv_record, serve_record):

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.card import healing_sources
 from grasp_deploy.evaluate.perplexity import perplexity
-from grasp_deploy.healing.heal import Healed, heal
+from grasp_deploy.healing.heal import heal
 from grasp_deploy.healing.lora import LINEARS, distillation_loss
 from grasp_deploy.healing.settings import HealConfig
 from tests.cli.command import assert_refused, document, grasp_deploy
@@ -111,11 +110,8 @@ def test_the_card_names_the_healing_and_its_text_does_not_count(
     quality = document("evaluate", "card", folder, *text, "--json")
     assert quality["healed_on"] == ["calibration.jsonl"]
     assert quality["corpora"][0]["calibrated_on"]
-    words = "no text was measured that the model was not calibrated or healed on"
-    assert words in quality["verdict"]["sentence"]
-    card = " ".join((folder / "README.md").read_text().split())
-    assert "† The model was calibrated or healed on this corpus" in card
-    assert "Healed on 64 sequences of 64 tokens of `calibration.jsonl`" in card
+    assert "calibrated or healed on" in quality["verdict"]["sentence"]
+    assert "† The model was calibrated or healed on" in (folder / "README.md").read_text()
 
 
 @pytest.mark.all
@@ -145,50 +141,20 @@ def test_nothing_is_written_where_nothing_is_won(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("loss_after", "is_little"), [(4.498, True), (4.2, False)])
-def test_next_to_nothing_won_is_called_that(
-    loss_after: float, is_little: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    healed = Healed(tmp_path / "out", 40, 780.0, 3.744, 4.516, loss_after)
-    monkeypatch.setattr("grasp_deploy.healing.heal.heal", Mock(return_value=healed))
-    ended = grasp_deploy("heal", tmp_path, "-o", "out", "--data", "c4")
-    assert ended.code == 0 and ("next to nothing was won: 2.3%" in ended.stdout) == is_little
-
-
 def test_the_command_and_its_bad_input(
-    cut: Path,
-    demo_model: Path,
-    demo_text: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cut: Path, demo_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = ("--data", demo_text[0], "--sequences", "16", "--sequence-length", "64")
-    assert_refused(grasp_deploy("heal", "none", *text, "-o", "out"), "no folder none")
-    refused = grasp_deploy("heal", demo_model, *text, "-o", "out")
-    assert_refused(refused, "model")
-    refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "0")
-    assert_refused(refused, "--minutes 0")
-    refused = grasp_deploy("heal", cut, *text, "-o", "out", "--minutes", "1", "--steps", "1")
-    assert_refused(refused, "--minutes and --steps", "give one")
-    assert not list(tmp_path.iterdir())
-    other = Path(shutil.copytree(demo_model, tmp_path / "other"))
-    with (other / "model.safetensors").open("r+b") as weights:
-        weights.seek(-1, 2)
-        weights.write(b"\x01")
     changed = Path(shutil.copytree(cut, tmp_path / "changed"))
     (changed / "tokenizer.json").write_text((changed / "tokenizer.json").read_text() + "\n")
     with monkeypatch.context() as patch:  # refused before the lessons
         patch.delattr("grasp_deploy.healing.heal.LoraDistiller")
-        with monkeypatch.context() as full:
-            full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-            refused = grasp_deploy("heal", cut, *text, "-o", "out")
-            assert_refused(refused, "disk of out has 0 bytes left", "free some space")
-        refused = grasp_deploy("heal", cut, *text, "-o", "out", "--model", other)
-        assert_refused(refused, "with other weights than this model", "name the same model")
         refused = grasp_deploy("heal", changed, *text, "-o", "out")
         assert_refused(refused, "tokenizer.json is not the file that manifest.json states")
-    shutil.rmtree(other)
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        refused = grasp_deploy("heal", cut, *text, "-o", "out")
+        assert_refused(refused, "disk of out has 0 bytes left")
     shutil.rmtree(changed)
     assert not list(tmp_path.iterdir())
     record = document("heal", cut, *text, "-o", "out", "--steps", "30", "--json")

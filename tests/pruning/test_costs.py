@@ -9,17 +9,10 @@ from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.compression.budget_options import unit_table
 from grasp_deploy.pruning.costs import (
     Widths,
-    kv_bytes_cost,
-    latency_cost,
-    memory_cost,
     parameters_cost,
 )
 from grasp_deploy.pruning.slicing import cut_tensor, layer_cut
-from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import VARIANTS, tiny_config
-
-LLAMA_2_7B = Widths(4096, 128, 1, False, False, 2, 2)
-UNITS = UnitTable.of_layers([(3, 2), (3, 2)])
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-mha", "llama-biases", "qwen2", "qwen3-biases"])
@@ -47,18 +40,3 @@ def test_the_ratio_of_parameters_is_the_papers_alpha() -> None:
         widths = Widths(4096, head_dim, group, False, False, 2, 2)
         alpha = (2 * group + 2) * head_dim / 3
         assert widths.kv_parameters / widths.ffn_parameters == alpha
-
-
-def test_kv_bytes_cost_nothing_for_channels() -> None:
-    costs = kv_bytes_cost(UNITS, LLAMA_2_7B)
-    assert costs.tolist() == [0, 0, 0, 512, 512] * 2  # key and value, 128 wide, 2 bytes each
-
-
-def test_memory_adds_the_weights_and_the_cached_tokens() -> None:
-    ffn, kv = 3 * 4096 * 2, 4 * 128 * 4096 * 2
-    expected = [ffn, ffn, ffn, kv + 1000 * 512, kv + 1000 * 512] * 2
-    assert memory_cost(UNITS, LLAMA_2_7B, 1000).tolist() == expected
-
-
-def test_units_of_a_kind_have_equal_shares_of_its_seconds() -> None:
-    assert latency_cost(UNITS, 3.0, 2.0).tolist() == [0.5e9] * 10

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grasp_deploy.pruning.gates import Gates, gated, scaled_norms, straight_through
-from grasp_deploy.pruning.layout import norm_names, on_inputs, output_projections
+from grasp_deploy.pruning.gates import Gates, gated, straight_through
 from grasp_deploy.pruning.objective import language_loss, mean_loss
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
@@ -25,38 +24,6 @@ def random_values(dtype: torch.dtype = torch.float32) -> Tensor:
 @torch.no_grad()
 def logits_of(model: PreTrainedModel) -> Tensor:
     return model(input_ids=IDS).logits
-
-
-def inputs_of(model: PreTrainedModel, values: Tensor) -> dict[int, Tensor]:
-    """The inputs of each gated linear layer, by segment."""
-    seen: dict[int, Tensor] = {}
-    with gated(model, UNITS) as gates:
-        gates.assign(values)
-        with on_inputs(output_projections(model), lambda index, x: seen.update({index: x})):
-            logits_of(model)
-    return seen
-
-
-def test_a_gate_multiplies_its_channel_or_all_outputs_of_its_group_and_nothing_else() -> None:
-    model = tiny_model("llama")
-    plain = inputs_of(model, torch.ones(UNITS.size))
-    for unit, segment, columns in (
-        (UNITS.ffn(1).start + 5, 2, slice(5, 6)),
-        (UNITS.kv(0).start + 1, 1, slice(64, 128)),
-    ):
-        values = torch.ones(UNITS.size)
-        values[unit] = 0.25
-        expected = plain[segment].clone()
-        expected[..., columns] *= 0.25
-        assert torch.equal(inputs_of(model, values)[segment], expected)
-
-
-def test_every_unit_reaches_its_own_layer() -> None:
-    model = tiny_model("llama")
-    for segment in range(2 * UNITS.layers):
-        values = (UNITS.segment_of_unit != segment).float()
-        zeroed = [index for index, x in inputs_of(model, values).items() if not x.any()]
-        assert zeroed == [segment]
 
 
 def test_gates_are_open_until_assigned_and_no_hook_is_left_behind() -> None:
@@ -112,21 +79,6 @@ def test_the_gradient_is_that_of_finite_differences(family: str) -> None:
         assert float(gradient[unit]) == pytest.approx(slope, rel=1e-5, abs=1e-7)
 
 
-def test_gating_passes_gradcheck() -> None:
-    gates = Gates(UnitTable.of_layers([(3, 2)]), widths=(1, 2))
-
-    def gate(x: Tensor, y: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        gates.assign(values)
-        return gates.multiply(0, x), gates.multiply(1, y)
-
-    x, y, values = (
-        torch.randn(shape, dtype=torch.float64, generator=generator(0)).requires_grad_()
-        for shape in ((2, 4, 3), (2, 4, 4), (5,))
-    )
-    for inputs in ((x, y, values), (x.detach(), y.detach(), values), (x, y, values.detach())):
-        assert torch.autograd.gradcheck(gate, inputs)
-
-
 def test_half_precision_gradients_are_summed_over_tokens_in_float32() -> None:
     gates = Gates(UnitTable.of_layers([(1, 1)]), widths=(1, 1))
     values = torch.ones(2, requires_grad=True)
@@ -159,24 +111,3 @@ def test_gradient_checkpointing_computes_layers_twice_and_gives_the_same_gradien
     calls.clear()
     assert mean_loss(model, IDS, 2) == mean_loss(plain, IDS, 2)
     assert len(calls) == UNITS.layers
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_scales_behind_norms_are_those_folded_into_their_weights(family: str) -> None:
-    """Each norm has its own, and the hooks go."""
-    model = tiny_model(family)
-    norms = [model.get_submodule(name) for name in norm_names(len(model.model.layers))]
-    width = model.config.hidden_size
-    values = 0.5 + torch.rand(len(norms) * width, generator=generator(1))
-    plain = logits_of(model)
-    with scaled_norms(model) as scales:
-        assert torch.equal(logits_of(model), plain)
-        scales.assign(values)
-        scaled = logits_of(model)
-        scales.assign(values[:0])
-        assert torch.equal(logits_of(model), plain)
-    assert not hooks_of(model)
-    for norm, row in zip(norms, values.split(width), strict=True):
-        norm.weight.data *= row
-    torch.testing.assert_close(logits_of(model), scaled, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(plain, scaled, atol=1e-2)

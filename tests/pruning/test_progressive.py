@@ -34,13 +34,6 @@ def test_the_budget_falls_in_even_steps_and_nothing_comes_back() -> None:
     assert not (masks[2] & ~masks[1]).any() and not (masks[1] & ~masks[0]).any()
 
 
-def test_one_round_is_one_cut() -> None:
-    everything = torch.ones(UNITS.size, dtype=torch.bool)
-    scores, mask = cut_round(BUDGET, everything, SCORES, 1, 1)
-    assert torch.equal(scores, SCORES)
-    assert torch.equal(mask, project(SCORES, BUDGET))
-
-
 def test_what_is_removed_stays_so_even_where_a_large_unit_leaves_room() -> None:
     """The first unit is dear and never fits, so every round has room for what is gone already."""
     units = UnitTable.of_layers([(30, 3)])

@@ -128,14 +128,6 @@ def test_kept_units_learn_a_scale_and_removed_ones_stay_at_one(model: PreTrained
         assert mean_loss(model, BLOCKS.train, 4) < before - 0.05
 
 
-def test_the_last_values_are_measured_too(model: PreTrainedModel) -> None:
-    same = CalibrationBlocks(BLOCKS.train, BLOCKS.train)  # measured on what is learnt from
-    schedule = Schedule(same, epochs=2, batch_size=12, learning_rate=0.01, seed=0, cosine=False)
-    state = LearningState(torch.ones(UNITS.size), 0.01)
-    list(learn("scales", model, state, schedule))
-    assert torch.equal(state.chosen, state.values)
-
-
 def test_weights_that_are_no_numbers_stop_the_run_at_the_step() -> None:
     broken = frozen()
     state = fresh("gates")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 
 from grasp_deploy.bench.kinds import section_of
@@ -99,29 +98,13 @@ def test_the_figure_has_a_point_for_each_budget_and_a_ring_at_the_knee() -> None
 def test_losses_against_the_speed_of_the_same_shapes() -> None:
     """Models are matched by shape, whatever they are called; the largest batch that all ran."""
     pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
-    from grasp_deploy.report.figure_style import our_style
-    from tests.report.figures import assert_legible, axes_of, heights_of
+    from tests.report.figures import axes_of, heights_of
 
     models = [model("base"), *(model(f"a/{keep}", keep) for keep in (0.8, 0.6))]
-    speeds = throughput_record(models, gains={"a/0.8": 1.2, "a/0.6": 1.5}, batches=(1, 8, 16))
+    speeds = throughput_record(models, batches=(1, 8, 16))
     speeds["cells"][-1]["samples"] = []  # the last model's batch of 16 did not fit
-    named = [NamedRecord("speed", speeds), NamedRecord("again", speeds)]
-    with our_style():
-        section = section_of(NamedRecord("family", record(BENT)), named)
-        _, drawing, twin = section.figures()
-        (alone,) = section_of(NamedRecord("family", record(BENT)), named[:0]).figures()
-    assert "the record speed has no speed of keep-0.4: " in section.headlines[1]["sentence"]
-    none = throughput_record([model("other", 0.5)])
-    assert section_of(NamedRecord("family", record(BENT)), [NamedRecord("x", none)]).headlines[1:]
-    assert [drawing.name, twin.name, alone.name] == [
-        "loss-by-speed",
-        "loss-by-speed-2",
-        "loss-by-size",
-    ]
-    assert_legible(drawing)
-    shown = axes_of(drawing).get_title(loc="left").replace("\n", " ")
-    assert "batch 8" in shown and "range of 3 repetitions" in shown
+    section = section_of(NamedRecord("family", record(BENT)), [NamedRecord("speed", speeds)])
+    _, drawing = section.figures()
+    assert "batch 8" in axes_of(drawing).get_title()
     assert [heights_of(drawing, place)[0] for place in (0, 5, 10)] == pytest.approx(BENT[:3])
-    lines = axes_of(drawing).get_lines()[:15:5]
-    rates = [float(numpy.asarray(line.get_xdata())[0]) for line in lines]
-    assert [rate / rates[0] for rate in rates] == pytest.approx([1, 1.2, 1.5], rel=0.05)
+    assert "no speed of keep-0.4" in section.headlines[1]["sentence"]

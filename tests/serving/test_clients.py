@@ -4,13 +4,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
+
+from tests.answering import answering
 
 SERVING = Path(__file__).parents[2] / "serving"
 CLIENTS = SERVING / "clients"
@@ -42,72 +40,11 @@ def test_the_curl_client_quotes_its_prompt(demo_server: str) -> None:
     assert '"text"' in done.stdout and '"usage"' in done.stdout
 
 
-@pytest.mark.vllm
-@pytest.mark.parametrize("client", ["complete.py", "stream.py"])
-def test_a_model_that_is_not_served_is_refused_with_the_servers_words(
-    demo_server: str, client: str
-) -> None:
-    options = ["--base-url", demo_server, "--model", "absent"]
-    done = run(sys.executable, str(CLIENTS / client), *options)
-    assert done.returncode == 1
-    assert "absent" in done.stderr and "Traceback" not in done.stderr
-
-
 def test_no_server_is_told_in_one_line() -> None:
     done = run(sys.executable, str(CLIENTS / "complete.py"), "--base-url", "http://127.0.0.1:9")
     assert done.returncode == 1
     assert done.stderr.startswith("No server answers at http://127.0.0.1:9")
     assert done.stderr.count("\n") == 1
-
-
-@contextmanager
-def answering(status: int, body: bytes, kind: str = "application/json") -> Iterator[str]:
-    """The URL of a server that gives one answer to everything."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-ESCAPE = b"\x1b]0;owned\x07\xc2\x9b2J"  # sets a title, clears the screen
-NESTED = b'{"data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-
-
-@pytest.mark.parametrize("client", ["complete.py", "stream.py"])
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (200, b'{"data": []}'),
-        (200, b'{"data": 3}'),
-        (200, NESTED),
-        (200, ESCAPE),
-        (400, b'{"message": "no\\nsuch ' + ESCAPE + b'"}'),
-        (400, ESCAPE + b"\nin two lines"),
-        (400, NESTED),
-    ],
-)
-def test_what_is_no_openai_server_is_told_in_one_line(
-    client: str, status: int, body: bytes
-) -> None:
-    if client == "stream.py":
-        pytest.importorskip("openai")
-    with answering(status, body) as url:
-        done = run(sys.executable, str(CLIENTS / client), "--base-url", url)
-    assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and done.stderr[:-1].isprintable(), done.stderr
-    assert len(done.stderr) < 3000
 
 
 @pytest.mark.parametrize("client", ["complete.py", "stream.py", "complete.sh"])
@@ -119,7 +56,7 @@ def test_text_that_would_act_on_the_terminal(client: str) -> None:
     if client == "stream.py":
         pytest.importorskip("openai")
         kind, body = "text/event-stream", b"data: " + body + b"\n\ndata: [DONE]\n\n"
-    with answering(200, body, kind) as url:
+    with answering(lambda _: (200, {"Content-Type": kind}, body)) as url:
         if client == "complete.sh":
             done = run(str(CLIENTS / client), url, "m", "")
         else:
@@ -128,15 +65,6 @@ def test_text_that_would_act_on_the_terminal(client: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "[2Jb" in done.stdout and "\x1b" not in done.stdout
     assert "\u4f60\u3000\u597d" in done.stdout, "what other scripts need stays"
-
-
-@pytest.mark.parametrize("client", ["complete.py", "stream.py"])
-def test_a_word_that_is_no_address(client: str) -> None:
-    if client == "stream.py":
-        pytest.importorskip("openai")
-    done = run(sys.executable, str(CLIENTS / client), "--base-url", "nonsense")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr and "nonsense" in done.stderr
 
 
 def test_the_image_is_one_pinned_vllm_release_with_this_package_and_nothing_else() -> None:

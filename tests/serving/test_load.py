@@ -6,44 +6,29 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
+
+from tests.answering import Answer, answering
 
 LOAD = Path(__file__).parents[2] / "serving" / "ray" / "load.py"
 
 
-class Server(ThreadingHTTPServer):
-    """Answers in turn, the last of them again and again."""
-
-    def __init__(self, answers: list[tuple[int, str]]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers = iter(answers)
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        code, body = next(self.server.answers, (200, '{"model": "m"}'))
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with Server(request.param) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    """A server that answers in turn, and then as it should."""
+    answers = iter(request.param)
+
+    def answer(_: str) -> Answer:
+        code, body = next(answers, (200, '{"model": "m"}'))
+        return code, JSON, body.encode()
+
+    with answering(answer) as url:
+        yield url
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
@@ -73,19 +58,3 @@ def test_what_comes_of_four_requests(
     assert done.returncode == code, done.stderr
     assert (record["answered"], record["retries"], record["lost"]) == (answered, retries, lost)
     assert record["answers_by_model"] == ({"m": answered} if answered else {})
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--requests", "0"),
-        ("--concurrency", "-1"),
-        ("--seconds", "nan"),
-        ("--base-url", "nonsense"),
-        ("--output", "/none/load.json"),
-    ],
-)
-def test_bad_options_are_named_before_a_request_is_sent(option: str, value: str) -> None:
-    done = run(option, value)
-    assert done.returncode == 2
-    assert option in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

@@ -12,13 +12,3 @@ def test_numbers() -> None:
     assert wording.plus_minus(0.5, None, ".1f", "+") == "+0.5"
     assert wording.listed([1, 2000, "all"]) == "1, 2,000 and all"
     assert [wording.counted(n, "row") for n in (1, 2000)] == ["1 row", "2,000 rows"]
-
-
-def test_outcomes_and_groups() -> None:
-    assert wording.points_by_outcome([("faster", 1)]) == "faster"
-    assert wording.points_by_outcome([("faster", 1), ("faster", 4)]) == "faster at each"
-    mixed = [("faster", 4), ("slower", 1), ("faster", 8)]
-    assert wording.points_by_outcome(mixed) == "faster at 4 and 8, slower at 1"
-    assert wording.common_outcome(["slower", "slower"]) == "slower"
-    assert wording.common_outcome(["slower", "faster"]) == "mixed"
-    assert wording.grouped(["b1", "a1", "b2"], lambda name: name[0]) == [["b1", "b2"], ["a1"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,25 +57,6 @@ def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
     assert keys.data_ptr() == layers[0].all_keys.data_ptr()
     assert keys[0, 0, :, 0].tolist() == [1, 1, 1, 1, 3]
     assert values[0, 0, :, 0].tolist() == [2, 2, 2, 2, 1]
-
-
-def test_random_weights_need_a_config_only(tmp_path: Path) -> None:
-    tiny_model("qwen3").config.save_pretrained(tmp_path)
-    model = transformers_child.load(str(tmp_path), "bfloat16", "cpu", random_weights=True, seed=0)
-    assert model.vocab_size == 256 and model.gpu is None
-    first, last = model.generate(PROMPTS, 3)
-    assert 0 < first[0] < last[2]
-    with pytest.raises(InputError, match="weights"):
-        transformers_child.load(str(tmp_path), "bfloat16", "cpu", random_weights=False, seed=0)
-
-
-def test_weights_that_do_not_fit_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-
-    monkeypatch.setattr(transformers_child, "load_weights", fail)
-    with pytest.raises(InputError, match=r"^cpu has no room for m .* fewer models at a time$"):
-        transformers_child.load("m", "bfloat16", "cpu", random_weights=False, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a model card says of quality."""
+"""What a model card says of quality, and of how the model was made."""
 
 from __future__ import annotations
 
@@ -74,3 +74,23 @@ def test_what_was_learnt_from_is_marked_and_explained(demo_checkpoint: Path) -> 
         assert any(line.startswith("| c4 (test)† |") for line in lines)
         assert any(line.startswith("| a\\|b (test) |") for line in lines)
         assert any(line.startswith(f"† The model was {use} this corpus") for line in lines)
+
+
+HEALING = {
+    "text": {"source": "folder/heal.txt", "sequences": 64, "sequence_length": 32},
+    **{"steps": 1200, "rank": 8, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
+}
+
+
+def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
+    stated = load_plan(demo_checkpoint / PLAN_FILE).provenance["config"]
+    for method, said in {"grasp": "gates", "progressive": "rounds", "m:f": "`m:f`"}.items():
+        assert said in card(demo_checkpoint, config={**stated, "method": method})
+    plain, healed = card(demo_checkpoint), card(demo_checkpoint, healing=[HEALING])
+    assert "`calibration.jsonl`" in plain and "ealed on" not in plain
+    assert "`heal.txt`" in healed and "folder/heal.txt" not in healed
+    assert "2.5000" in healed and "2.2500" in healed
+    only_healed = card(demo_checkpoint, healing=[HEALING], fitted=["a"], compensation=[])
+    assert "Compensation: " in plain and "Compensation: " not in only_healed
+    losses = {"heldout_dense": None, "heldout_pruned": None}
+    assert "no loss was" in " ".join(card(demo_checkpoint, losses=losses).split())

@@ -104,21 +104,6 @@ def test_a_kill_between_two_files_leaves_the_model_and_is_mended(folder: Path, n
     assert all(check.ok for check in verify(folder))
 
 
-def test_an_interrupt_while_files_are_written_leaves_the_folder_as_it_was(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = tree(folder)
-
-    def interrupt(path: Path) -> None:
-        if "manifest" in path.name:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("grasp_deploy.files.disk.sync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        renew(folder, record())
-    assert tree(folder) == before
-
-
 def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:
     stated = manifest_of(folder)["generation_config.json"]
     (folder / CARD_FILE).write_text("changed")  # will be replaced
@@ -131,14 +116,3 @@ def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:
     renew_card(folder, plan, record())
     assert manifest_of(folder)["generation_config.json"] == stated
     assert check_files(folder)[0] == "wrong"
-
-
-def test_a_folder_without_a_plan(demo_model: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no pruned checkpoint: name a folder"):
-        intact_plan(demo_model)
-
-
-def test_a_folder_in_a_files_place_is_refused_before_anything_is_measured(folder: Path) -> None:
-    (folder / QUALITY_FILE).mkdir()
-    with pytest.raises(InputError, match=f"{QUALITY_FILE} is a folder.*move it away"):
-        intact_plan(folder)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaModel, PreTrainedModel
 from transformers.utils import logging
 
@@ -68,40 +67,12 @@ def test_generation_with_a_cache_equals_generation_without(name: str, cache: str
     assert len({token for row in without for token in row[IDS.shape[1] :]}) > 10
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_saved_model_loads_through_every_auto_class(name: str, tmp_path: Path) -> None:
-    model = pruned_variant(name)
-    model.save_pretrained(tmp_path)
-    stem = STEMS[VARIANTS[name]["family"]]
-    both: Any = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    loaded, report = both
-    assert type(loaded) is getattr(modeling_grasp, f"Grasp{stem}ForCausalLM")
-    assert not any(report.values()), report
-    assert torch.equal(logits(loaded), logits(model))
-    assert type(AutoModel.from_pretrained(tmp_path)) is type(model.model)
-    config = AutoConfig.from_pretrained(tmp_path)
-    assert type(config) is getattr(configuration_grasp, f"Grasp{stem}Config")
-    assert config.to_dict()["per_layer_config"] == model.config.to_dict()["per_layer_config"]
-    tied = VARIANTS[name].get("tie_word_embeddings", False)
-    assert ("lm_head.weight" in load_file(tmp_path / "model.safetensors")) is not tied
-
-
 @pytest.mark.parametrize("family", STEMS)
-def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: Path) -> None:
+def test_a_saved_config_holds_nothing_of_our_own(family: str, tmp_path: Path) -> None:
     config = pruned_config(tiny_config(family), OTHERS_LAYERS)
     AutoModel.from_config(config).save_pretrained(tmp_path)
-    source = Path(modeling_grasp.__file__).parent
-    for name in ("configuration_grasp.py", "modeling_grasp.py"):
-        assert (tmp_path / name).read_bytes() == (source / name).read_bytes()
     written = json.loads((tmp_path / "config.json").read_text())
-    stem = STEMS[family]
-    assert written["auto_map"] == {
-        "AutoConfig": f"configuration_grasp.Grasp{stem}Config",
-        "AutoModel": f"modeling_grasp.Grasp{stem}Model",
-        "AutoModelForCausalLM": f"modeling_grasp.Grasp{stem}ForCausalLM",
-    }
-    assert written["model_type"] == f"grasp_{family}"
-    assert written["head_dim"] == 32
+    assert written["model_type"] == f"grasp_{family}" and written["head_dim"] == 32
     assert (written["num_key_value_heads"], written["intermediate_size"]) == (2, 96)
     assert written["per_layer_config"]["1"] == {
         "num_attention_heads": 2,
@@ -109,7 +80,7 @@ def test_saving_writes_all_that_loading_elsewhere_needs(family: str, tmp_path: P
         "intermediate_size": 63,
     }
     known = {*AutoConfig.for_model(family).to_dict(), "head_dim", "auto_map", "per_layer_config"}
-    assert set(written) <= known, "nothing of our own may end up in config.json"
+    assert set(written) <= known
 
 
 def test_global_sizes_are_the_dense_ones_and_reading_them_is_quiet(
@@ -146,16 +117,6 @@ def test_no_layer_is_built_wide_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(max(pair) for pair in built[:-1]) == 64, "the hidden size, and nothing wider"
 
 
-def test_attention_implementation_set_later_reaches_every_layer() -> None:
-    model = pruned_variant("qwen3")
-    before = logits(model)
-    model.set_attn_implementation("eager")
-    outputs = model(IDS, output_attentions=True, output_hidden_states=True)
-    assert [weights.shape[1] for weights in outputs.attentions] == [4, 2, 2]
-    assert len(outputs.hidden_states) == 4
-    assert (outputs.logits - before).abs().max() <= 1e-4
-
-
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_the_cache_reaches_the_stock_forward_under_the_name_that_it_has(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -172,25 +133,11 @@ def test_the_cache_reaches_the_stock_forward_under_the_name_that_it_has(
     assert not given.keys() & ({"past_key_values", "cache"} - {name})
 
 
-def test_gradients_flow_with_checkpointing() -> None:
-    model = pruned_variant("llama").train()
-    model.gradient_checkpointing_enable()
-    model(IDS, labels=IDS).loss.backward()
-    assert all(weight.grad is not None for weight in model.parameters())
-
-
 def test_heads_that_cannot_share_evenly_are_refused() -> None:
     config: Any = pruned_config(tiny_config("llama", num_key_value_heads=4), OTHERS_LAYERS)
     config.per_layer_config = {"1": {"num_attention_heads": 3, "num_key_value_heads": 2}}
     with pytest.raises(AssertionError, match="layer 1: 3 query heads cannot share 2 KV heads"):
         AutoModelForCausalLM.from_config(config)
-
-
-@pytest.mark.parametrize("module", [configuration_grasp, modeling_grasp])
-def test_methods_need_no_class_around_their_source(module: ModuleType) -> None:
-    calls = [n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Call)]
-    supers = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "super"]
-    assert supers and all(len(call.args) == 2 for call in supers)
 
 
 def test_a_forward_that_is_compiled_again_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Random weights have a config's shapes, come from a seed, and are made where they stay."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import torch
 from grasp_deploy.bench.prefill import LiveTensors
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION, random_model
-from grasp_deploy.checkpoint.read.source import resolve_config
-from grasp_deploy.errors import InputError
 from tests.tiny import VARIANTS, pruned_config, tiny_config
 
 
@@ -64,23 +61,3 @@ def test_no_copy_is_made_in_another_dtype(dtype: str, width: int, tmp_path: Path
     assert sum(p.nbytes for p in model.parameters()) == shape.parameters * width
     tables = 4 * 32 * 4  # the rotary frequencies, and what they are made of
     assert tensors.peak_bytes <= shape.parameters * width + tables
-
-
-def test_what_holds_no_config_of_a_supported_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no config\.json"):
-        random_model(tmp_path, "cpu")
-    (tmp_path / "other.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
-    with pytest.raises(InputError, match="the architecture GPT2LMHeadModel"):
-        random_model(tmp_path / "other.json", "cpu")
-
-
-def test_names_are_files_folders_or_hub_models(tmp_path: Path) -> None:
-    write_config(tmp_path, "llama")
-    file = tmp_path / "config.json"
-    assert resolve_config(str(file)) == file
-    assert resolve_config(str(tmp_path)) == tmp_path
-    assert json.loads(file.read_text()) == read_config(file) == read_config(tmp_path)
-    with pytest.raises(InputError, match="there is no file"):
-        resolve_config(str(tmp_path / "typo.json"))
-    with pytest.raises(InputError, match="no such folder"):
-        resolve_config(str(tmp_path / "typo"))

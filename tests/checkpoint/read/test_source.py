@@ -7,21 +7,16 @@ because huggingface_hub reads its environment when it is imported.
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from urllib.parse import urlsplit
 
 import pytest
 
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
-from grasp_deploy.errors import InputError
+from tests.answering import answering
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -117,28 +112,8 @@ class Hub:
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
     hub = Hub(cache=tmp_path / "cache")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            status, headers, content = hub.answer(urlsplit(self.path).path)
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-        do_GET = do_HEAD
-
-        def log_message(self, *_: object) -> None:
-            """Keep the test's output clean."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    yield hub
-    server.shutdown()
-    server.server_close()
+    with answering(hub.answer) as hub.url:
+        yield hub
 
 
 def files_of(done: subprocess.CompletedProcess[str]) -> set[str]:
@@ -154,20 +129,6 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("team/model").mkdir(parents=True)
     assert resolve_model("team/model") == ModelSource("team/model", Path("team/model"), None)
     assert resolve_model("~/team").directory == tmp_path / "team"
-
-
-@pytest.mark.parametrize("name", ["./absent", "../absent", "/absent/model", "~/absent", "a/b/c"])
-def test_paths_without_a_folder_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=f"^no such folder: {name}; name a model's folder, or a"):
-        resolve_model(name)
-
-
-def test_files_and_revisions_of_folders_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").touch()
-    with pytest.raises(InputError, match="is a file: name the model's folder, or a hub id"):
-        resolve_model(str(tmp_path / "model.safetensors"))
-    with pytest.raises(InputError, match="only hub models have revisions: leave --revision out"):
-        resolve_model(str(tmp_path), revision="main")
 
 
 def test_hashes_are_of_the_weight_files_alone(tmp_path: Path) -> None:
@@ -200,16 +161,6 @@ def test_an_unreachable_hub_is_told(hub: Hub) -> None:
         message = hub.refusal("team/model", **variables)
         assert "there is no such folder here, the hub cannot be reached (" in message
         assert words in message and message.endswith("or name a folder that holds the model")
-
-
-@pytest.mark.slow
-def test_a_silent_hub_is_told_soon(hub: Hub) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        begin = time.monotonic()
-        message = hub.refusal("team/model", HF_ENDPOINT=endpoint)
-        assert time.monotonic() - begin < 30
-    assert "the hub cannot be reached (" in message
 
 
 REVISION = "/api/models/team/model/revision"

@@ -170,16 +170,6 @@ def test_a_pruned_folder_makes_the_tokens_of_its_base(loader: str, folders: Path
 
 
 @pytest.mark.slow
-def test_nothing_but_the_class_changes(folders: Path) -> None:
-    for name, read in (("llama-GPT2Tokenizer", "GPT2Tokenizer"), ("qwen3-None", "Qwen2Tokenizer")):
-        dense, pruned = (
-            json.loads((folders / kind / name / "tokenizer_config.json").read_text())
-            for kind in ("dense", "pruned")
-        )
-        assert {**dense, "tokenizer_class": read} == pruned
-
-
-@pytest.mark.slow
 def test_verify_finds_another_tokenizer_whatever_the_manifest_says(folders: Path) -> None:
     name = "qwen2-LlamaTokenizerFast"
     base, pruned = (folders / kind / name for kind in ("dense", "pruned"))

@@ -1,0 +1,273 @@
+"""What the command line refuses: words before the options, options, and the culprit to be named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tests.cli.command import SHORT
+from tests.tiny import MAGNITUDE
+
+GATE_STEP = Path(__file__).parents[2] / "benchmarks/results/gate_step-ref-llama-7m-cpu.json"
+COMPRESS = " ".join(("compress model -o out --keep 0.6 --calibration text.txt", *SHORT))
+BUDGET = " ".join(("compress model -o out --calibration text.txt", *SHORT))
+DRY = "compress model --dry-run"
+LOAD = "--overhead 1MiB --sequences 8 --context 64"
+FIT = f"fit model -o out --gpu-memory 6.8MiB {LOAD}"
+OWN = f"--method {MAGNITUDE} --set scale-epochs=0"
+EXPORT = "export pruned/plan.grasp --model model -o out"
+HEAL = "heal pruned --model model -o out --data text.txt"
+SYNTHESIZE = "synthesize model -o out --keep 0.6"
+KV = "bench kv model --predict-only"
+THROUGHPUT = "bench throughput model --engine transformers --prompt-tokens 16 --new-tokens 4"
+REPORT = "report kv.json"
+BENCHES = (
+    "bench kv",
+    "bench memory",
+    "bench throughput",
+    "bench serve",
+    "evaluate tasks --tasks piqa",
+)
+READERS = (
+    *("compress adapter -o out --keep 0.6", "verify pruned --model adapter", "serve adapter"),
+    *("export pruned/plan.grasp --model adapter -o out", "up adapter --keep 0.6"),
+    "heal pruned --model adapter -o out --data text.txt",
+    *("evaluate compare adapter --data text.txt", "bench kv adapter --memory 1GiB"),
+    *("evaluate card pruned --model adapter --data text.txt", "bench serve adapter"),
+    *("evaluate tasks adapter --task-file rows.jsonl", "bench memory adapter"),
+    *("bench throughput adapter", "inspect adapter"),
+)
+PLANNED = ("verify older", "evaluate card older", "heal older --data text.txt -o new")
+# Words before the options; for each row its options, and what the line names if not these.
+ROWS: dict[str, dict[str, str]] = {
+    # The shell's words.
+    "": {
+        "inspect": "model",
+        "--no": "",
+        "evaluate no": "no",
+        "inspect m --memory": "--memory",
+        "up model -o out --keep 0.6 --keeep 0.5": "--keeep",
+        "compress -o out --keep 0.6": "names no model",
+        "compress ./nowhere -o out --keep 0.6": "./nowhere",
+        "compress text.txt -o out --keep 0.6": "text.txt",
+        "compress a/b/c -o out --keep 0.6": "a/b/c",
+        "compress model/model.safetensors -o out --keep 0.6": "model.safetensors",
+        "compress model -o out --keep 0.6 --revision main": "--revision",
+        "inspect typo.json": "typo.json",
+        "bench kv empty --random-weights --memory 1GiB": "config.json",
+        "evaluate card model --data text.txt": "model",
+        "compress pruned -o out --keep 0.6": "pruned",
+        "compress no-one/nothing -o out --keep 0.6 --calibration lower.txt=-1": "lower.txt=-1",
+        "verify model": "model",
+        "verify nowhere": "nowhere",
+        "fit nowhere --dry-run --gpu-memory 1GiB --sequences 1 --context 9": "nowhere",
+        "evaluate compare model": "--data",
+        "fit odd.json --dry-run --gpu-memory 1GiB --sequences 1 --context 9": "odd.json",
+        "synthesize pruned -o out --keep 0.6": "pruned",
+        "heal none --data text.txt -o out": "none",
+        "heal model --data text.txt -o out": "model",
+        "bench serve -- --enforce-eager": "no model is named",
+    },
+    # One option at a time, and rules across options.
+    COMPRESS: {
+        "--keep 60 --calibration-sequences 0": "--keep 60 & --calibration-sequences 0",
+        "--keep 0": "",
+        "--keep nan": "",
+        "--set rounds=1000000000001": "--set rounds",
+        "--set targets=heads": "--set targets='heads'",
+        "--set attention=psychic": "",
+        "--set targets=ffn --cost kv-bytes": "nothing to prune",
+        "--set targets=kv --ffn-multiple 5": "96 FFN channels",
+        "--set rounds": "--set rounds",
+        "--set round=4": "rounds",
+        "--set keep=0.5": "--keep",
+        "--set rounds=many": "--set rounds='many'",
+        "--set rounds=0": "",
+        "--set compensation=maybe": "compensation",
+        "--config types.json": "--seed 1.5",
+        "--config foreign.json": "foreign.json",
+        "--config none.json": "none.json",
+        "--weights 9KiB": "--keep & --weights",
+        "--cost flops": "",
+        "--cost ''": "--cost",
+        "--cost latency --batch 8": "--cost latency",
+        "--cost latency --batch 8 --context 3": "--context 3",
+        "--cost costs:broken": "first line second line",
+        "--cost memory": "--cached-tokens",
+        "--cost kv-bytes --ffn-multiple 36": "FFN",
+        "--batch 8": "",
+        "--tensor-parallel 4": "",
+        "--set kv-cost-factor=2 --set targets=kv": "kv-cost-factor & targets=kv",
+        "--method flap": "",
+        "--method absent:f": "",
+        f"{OWN} --set temperature=1": "temperature",
+        f"{OWN} --set learning-rate=0.1": "learning-rate",
+        f"{OWN} --set rounds=3": "rounds=3",
+        "--set compensation=false --set ridge=0.1": "ridge",
+        "--calibration self=0 --set own-temperature=2": "own-temperature",
+        "--shard-size big": "--shard-size 'big'",
+        "--device tpu": "",
+        **({} if torch.cuda.is_available() else {"--device cuda": ""}),
+        "--sequence-length 513": "--sequence-length",
+        "--calibration absent.txt": "absent.txt",
+        "--calibration short.txt": "short.txt",
+        "--calibration circle": "circle",
+        "--calibration rows.jsonl": "--calibration-column",
+        "--calibration self:rows.jsonl": "--calibration-column",
+        "--device-memory 9GiB": "--device-memory",
+        "--sequences 8": "--sequences",
+        "--kv-dtype fp8": "--kv-dtype",
+        "--keep 0.001": "--keep",
+        # Places that cannot be written.
+        "-o empty": "empty",
+        "-o link": "link",
+        "-o text.txt/out": "text.txt",
+        "-o /proc/out": "/proc/out",
+        f"-o {'x' * 300}": "too long",
+        "-o pruned/deep/out": "pruned",
+        "-o link --overwrite": "link",
+        "-o model --overwrite": "model",
+        "-o text.txt --overwrite": "text.txt",
+        "-o . --overwrite": "name a folder",
+        "-o mine --overwrite": "mine.partial",
+        "-o mine --resume": "mine.partial",
+        "-o copy --overwrite": "copy.partial",
+        "-o file": ".file.lock",
+        "-o other": ".other.lock",
+        "-o begun": ".begun.incomplete",
+        "-o folder": ".folder.incomplete",
+        "-o busy": "busy",
+    },
+    BUDGET: {
+        "": "--keep",
+        "--config text.json": "--keep '0.6'",
+        "--weights much": "--weights 'much'",
+        "--weights 9KiB --cost memory --cached-tokens 1": "--cost",
+        "--weights 9KiB --set kv-cost-factor=2": "kv-cost-factor",
+        "--weights 1GiB": "",
+        "--kv-per-token 1KiB --set targets=ffn": "targets=ffn",
+        "--kv-per-token 1MiB": "",
+        "--speedup 2": "--context",
+        "--ttft 1 --cost parameters": "--ttft",
+        f"{LOAD} --gpu-memory 9GiB": "9GiB",
+        f"{LOAD} --gpu-memory 6.8MiB --context 513": "--context 513",
+    },
+    DRY: {
+        "": "--keep",
+        "--keep 0.6 --device-memory much": "--device-memory 'much'",
+        "--keep 0.6,0.4": "one budget",
+        "--max-loss 0.1": "one budget",
+        "--keep 0.6 --sequence-length 5000": "--sequence-length",
+    },
+    "compress model": {"--keep 0.6": "--output", "-o na\udcffme --keep 0.5": "na\\udcffme"},
+    FIT: {
+        "--gpu-memory much": "--gpu-memory 'much'",
+        "--gpu-memory -1GiB": "--gpu-memory '-1GiB'",
+        "--gpu-memory 5MiB": "--gpu-memory",
+        "--overhead some": "--overhead 'some'",
+        "--sequences 2.5": "--sequences '2.5'",
+        "--sequences 0": "",
+        "--context 513": "",
+        "--kv-dtype int4": "--kv-dtype 'int4'",
+        "--gpu-memory-utilization 90": "",
+        "--keep 0.5": "--keep & --gpu-memory",
+        "--cost kv-bytes": "--cost",
+        "--cached-tokens 9": "--cached-tokens",
+        "--set kv-cost-factor=2": "kv-cost-factor",
+        "--tensor-parallel 2": "--tensor-parallel",
+    },
+    "fit model": {
+        f"--gpu-memory 6MiB {LOAD}": "--output",
+        "--keep 0.5 --dry-run": "deployment",
+        f"{LOAD} --dry-run": "--gpu-memory",
+        "--gpu-memory 1GiB --dry-run": "--sequences & --context",
+    },
+    "inspect model": {"--memory lots": "--memory 'lots'", "--memory ''": "--memory ''"},
+    "verify pruned": {"--engine onnx": "", "--without-base --model model": "--model"},
+    EXPORT: {
+        "--base-model-id 'a b'": "--base-model-id 'a b'",
+        "-o web --overwrite": "manifest.json",
+        "-o noted --overwrite": "notes.txt",
+        "-o busy": "busy",
+        "--model other-shape": "the plan was made for",
+    },
+    "export --model model -o out": {
+        **{f"{name}.safetensors": name for name in ("nowhere", "short", "new", "over")},
+        "text.txt": "",
+        "model/model.safetensors": "model.safetensors",
+    },
+    HEAL: {
+        "--minutes 0": "",
+        "--minutes 1 --steps 1": "--minutes & --steps",
+        "--model same-shape": "the plan was made for",
+    },
+    SYNTHESIZE: {
+        "-o model": "model",
+        "--keep 0.01": "--keep",
+        "--targets x": "--targets 'x'",
+        "--kv-keep 1.1": "",
+        "--kv-keep 0.1": "--kv-keep",
+        "--keep 0.3 --kv-keep 1": "--kv-keep",
+        "--keep 0.9 --kv-keep 0.3": "--kv-keep",
+        "--kv-keep 1 --targets kv": "--targets kv",
+        "--kv-keep 1 --cost kv-bytes": "nothing to prune",
+    },
+    KV: {
+        "--memory 1KiB": "--memory",
+        "--memory 1GiB --context 513": "--context",
+        "-o na\udcffme": "na\\udcffme",
+    },
+    THROUGHPUT: {
+        "--batch 1,x": "--batch '1,x'",
+        "--prompt-tokens 600": "512 positions",
+        "--kv-memory 1GiB": "--kv-memory",
+    },
+    "bench serve model": {
+        "--concurrency 1 --request-rate 1": "two kinds of load",
+        "--prompt-tokens 500 --new-tokens 13": "512 positions",
+        "--concurrency 0": "--concurrency '0'",
+    },
+    "bench memory model --device cpu": {"--prompt-tokens 1024": "--prompt-tokens"},
+    "bench memory odd-positions.json --random-weights": {"": "max_position_embeddings"},
+    **{
+        f"{bench} model": {f"-o {name}": name for name in ("study.json", "text.txt", "pipe")}
+        for bench in BENCHES
+    },
+    # What a folder holds.
+    **{command: {"": "adapter_config.json"} for command in READERS},
+    **{command: {"": "older/plan.safetensors"} for command in PLANNED},
+    COMPRESS.replace("compress", "up"): {
+        "-- -tp 2": "--tensor-parallel 2",
+        "-o pruned": "--overwrite",
+    },
+    # Records, and what is drawn of them.
+    "report": {
+        **{
+            name: name
+            for name in ("cut.json", "plain.json", "later.json", "bare.json", "mixed.json")
+        },
+        "bytes.json": "",
+        "missing.json": "",
+        ".": "cannot be read",
+        "kv.json ./kv.json": "twice",
+        str(GATE_STEP): "benchmarks.report",
+    },
+    REPORT: {
+        "--html kv.json": "--html kv.json",
+        "--html notes.html": "",
+        "--html .": "",
+        "--html notes.html/page.html": "notes.html",
+        f"--html {'y' * 252}": "too long",
+        "--html pruned/page.html": "pruned/page.html",
+        "--png pruned/figures": "pruned/figures",
+        "--png kv.json": "",
+        "--png /proc/figures": "/proc/figures",
+        "--png drawn": "drawn/kv-kv-capacity.png",
+    },
+}
+CASES = [
+    (f"{command} {options}".strip(), culprit or options)
+    for command, rows in ROWS.items()
+    for options, culprit in rows.items()
+]
