@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.gates import gated, scaled_norms, straight_through
 from grasp_deploy.pruning.layout import decoder_layers
-from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss
+from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss, mean_loss
 from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.ranks import add_up, dealt, world
+from grasp_deploy.pruning.ranks import add_up, dealt
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.units import UnitTable
 
@@ -158,19 +158,9 @@ def descend(
     """
     is_half = next(model.parameters()).dtype == torch.float16
 
-    def loss_of(ids: Tensor, values: Tensor) -> Tensor:
-        assign(values)
-        return language_loss(model, ids)
-
-    @torch.no_grad()
     def measure() -> float:
-        values, heldout = values_at(None)[0], schedule.blocks.heldout
-        total = torch.zeros((), dtype=torch.float64)
-        for part in heldout.to(values.device).split(schedule.batch_size * world()):
-            ids, share = dealt(part)
-            total += float(loss_of(ids, values)) * share * len(part)
-        add_up(total)
-        loss = float(total) / len(heldout)
+        assign(values_at(None)[0].detach())
+        loss = mean_loss(model, schedule.blocks.heldout, schedule.batch_size)
         state.consider(loss)
         return loss
 
@@ -179,7 +169,8 @@ def descend(
         heldout_loss = measure() if schedule.is_check(state.step) else None
         values, mask = values_at(state.step)
         ids, share = dealt(schedule.batch(state.step).to(values.device))
-        loss = loss_of(ids, values) * share
+        assign(values)
+        loss = language_loss(model, ids) * share
         tokens = schedule.batch_size * schedule.blocks.train.shape[1]
         value = _backward(loss, state, stage, factor=tokens if is_half else 1)
         state.optimizer.param_groups[0]["lr"] = schedule.rate(state.step)
