@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
-from torch.utils.backend_registration import _DummyDeviceGuard
 
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
@@ -22,9 +21,6 @@ from grasp_deploy.demo.run import MODEL, write_text
 # Threads that wait for each other are slow where the cores are shared, and the models are tiny.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# A process's first backward pass makes a thread for each kind of device that is known by then, and
-# the one of `tests/device` comes later.
-torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
 # The same cases for the same code: a failure is the change's. --hypothesis-profile default draws
 # new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
