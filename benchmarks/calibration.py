@@ -2,8 +2,7 @@
 
 Each text chooses a mask (the compensation reads the same text), and each then calibrates the scales
 of each of those masks. All are measured on the same held-out text, by the gates on the uncut model,
-which give the same logits as the cut one. An existing record is continued; draw it with
-`python -m benchmarks.report`.
+which give the same logits as the cut one. Draw the record again with `python -m benchmarks.report`.
 
     python -m benchmarks.calibration --model ../shared/models/ref-llama-7m --keep 0.5 \
         --text 'c4=../shared/data/c4/c4_sample.jsonl@train[:900]' \
@@ -14,17 +13,14 @@ which give the same logits as the cut one. An existing record is continued; draw
 
 from __future__ import annotations
 
-import argparse
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from benchmarks.common.models import NO_OWN
+from benchmarks.common.models import NO_OWN, demo_texts
 from benchmarks.common.output import (
     check_place,
     command_of,
@@ -33,7 +29,6 @@ from benchmarks.common.output import (
     working_folder,
     write,
 )
-from benchmarks.quality import PAPER
 from benchmarks.study.bench import Bench
 from benchmarks.study.options import (
     add_study_options,
@@ -43,7 +38,6 @@ from benchmarks.study.options import (
     settings_of,
 )
 from benchmarks.study.record import Row, new_study
-from benchmarks.study.rows import check_title, earlier_rows
 from benchmarks.study.tables import quality_tables
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
@@ -54,44 +48,32 @@ from grasp_deploy.compression.result import budget_record
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.config.compress_config import CompressConfig, with_own
-from grasp_deploy.data import TextSource
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
 
-WAYS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
-
 
 def rows_of(
-    jobs: dict[str, PreparedRun],
-    chooser: str,
-    calibrators: Sequence[str],
-    bench: Bench,
-    work: Path,
-    on_progress: OnProgress,
+    jobs: Mapping[str, PreparedRun], chooser: str, bench: Bench, work: Path, on_progress: OnProgress
 ) -> Iterator[Row]:
     """A row for each text that the scales of one text's mask are learnt on."""
-    if not calibrators:
-        return
     job = jobs[chooser]
     model = load_checked(job.source.directory, job.device, "float32", job.config.attention)
-    with new_workspace(job, work) as workspace:
+    with Workspace.open(work / "run", job, resume=False, overwrite=True) as workspace:
         chosen = FrozenModel(job, workspace, on_progress, model)
         initial, reached = initial_scores(chosen)
         scores = learn_gates(chosen, initial)
         mask = final_mask(chosen, scores, reached)
         refit(chosen, mask)
-    for calibrator in calibrators:
-        with new_workspace(job, work) as workspace:
-            other = jobs[calibrator]
-            calibration = replace(job, text=other.text)
-            calibrated = FrozenModel(calibration, workspace, on_progress, model)
+    for calibrator, other in jobs.items():
+        with Workspace.open(work / "run", job, resume=False, overwrite=True) as workspace:
+            calibrated = FrozenModel(replace(job, text=other.text), workspace, on_progress, model)
             scales, norms = learn_scales(calibrated, mask)
             provenance = {
                 "dense_layers": bench.dense_layers,
                 "budget": budget_record(job.budget, mask),
             }
             plan = Plan(scores.cpu(), mask.cpu(), scales.cpu(), provenance)
-            row = bench.row(variant_name(chooser, calibrator), job.config, plan)
+            row = bench.row(f"mask: {chooser}, scales: {calibrator}", job.config, plan)
             with calibrated.gated(mask * scales, norms):
                 bench.set_losses(row, model)
             row.heldout_loss = {"heldout_pruned": calibrated.heldout_loss(mask * scales, norms)}
@@ -99,70 +81,45 @@ def rows_of(
         yield row
 
 
-def variant_name(chooser: str, calibrator: str) -> str:
-    return f"mask: {chooser}, scales: {calibrator}"
-
-
-def new_workspace(job: PreparedRun, work: Path) -> AbstractContextManager[Workspace]:
-    """An empty workspace of a run."""
-    return Workspace.open(work / "run", job, resume=False, overwrite=True)
-
-
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = new_parser(__doc__)
     add_study_options(parser, keep="0.5")
     parser.add_argument("--text", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="repeat")
-    parser.add_argument("--way", choices=WAYS, default="default")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = options_of(arguments)
-    title = f"calibration text, {options.way}"
+    options = parser.parse_args(arguments)
     check_place(options.output, "study")
-    check_title(options.output, title)
     with working_folder("calibration") as (folder, on_progress):
-        named = parse_texts("--text", options.text or (), evaluates=False)
-        if named and options.calibration:
-            raise InputError("--text and --calibration both name texts: give only --text")
-        shown = options.text or default_text(options)
-        if named:
-            options.calibration = [named[0].what]  # so that no other text is made
-        settings = {**settings_of(options, folder), **WAYS[options.way]}
-        texts = {text.label: of_text(text) for text in named} or {"the text": {}}
+        named = options.text or [f"the text={demo_texts(folder)[0]}"]
+        texts = parse_texts("--text", named, evaluates=False)
+        if options.calibration:
+            raise InputError("this study takes its texts by --text: leave --calibration out")
+        options.calibration = [texts[0].what]  # so that no other text is made
+        settings = settings_of(options, folder)
         bench = Bench(options, corpora_of(options, folder))
         shared = {k: v for k, v in settings.items() if not k.startswith("calibration")}
         study = new_study(
-            title,
+            "calibration text",
             command_of("calibration", arguments),
-            {**shared, "way": options.way, "texts": shown},
+            {**shared, "texts": options.text or ["the embedded model's"]},
             bench.dense,
             bench.dense_layers,
         )
-        study.rows = earlier_rows(options.output, study, {})
-        measured = {row.run for row in study.rows}
         for keep, seed in itertools.product(*keeps_and_seeds(options)):
+            config = CompressConfig(**{**settings, "keep": keep, "seed": seed})
             jobs = {
-                name: prepare(CompressConfig(**{**settings, **text, "keep": keep, "seed": seed}))
-                for name, text in texts.items()
+                text.label: prepare(
+                    replace(
+                        config,
+                        calibration=with_own([text.what], NO_OWN),
+                        calibration_split=text.split,
+                    )
+                )
+                for text in texts
             }
             for chooser in jobs:
-                left = [t for t in jobs if (variant_name(chooser, t), keep, seed) not in measured]
-                for row in rows_of(jobs, chooser, left, bench, folder, on_progress):
+                for row in rows_of(jobs, chooser, bench, folder, on_progress):
                     study.rows.append(row)
                     write(options.output, study.as_record())
     Console().print(*quality_tables(study))
-
-
-def default_text(options: argparse.Namespace) -> list[str]:
-    """The record's name of the one text if --text names none; the demo's path changes each run."""
-    split = f"@{options.calibration_split}" if options.calibration_split else ""
-    return [f"the text={', '.join(options.calibration or ['the embedded model'])}{split}"]
-
-
-def of_text(text: TextSource) -> dict[str, Any]:
-    """The options that name a text, alone."""
-    return {"calibration": with_own([text.what], NO_OWN), "calibration_split": text.split}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Seconds and memory of each stage of a compression at a true shape.
 
 Random weights and random tokens: time and memory do not depend on them. One round, the
-paper's gates, the closed-form compensation, the scales, and the cut in rounds.
+paper's gates, the closed-form compensation, the scales, and the cut in rounds. Beside them the
+projection alone, which each step of gates makes once.
 
     python -m benchmarks.pipeline --config benchmarks/configs/qwen3-0.6b.json --device cuda
 """
@@ -48,6 +49,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
+from grasp_deploy.pruning.projection import project
 
 GATE_BLOCKS = EPOCHS * 512  # the paper's schedule: four epochs of 512 sequences
 SCALE_BLOCKS = 512
@@ -106,6 +108,14 @@ def mask_chosen(frozen: FrozenModel) -> torch.Tensor:
     return final_mask(frozen, learn_gates(frozen, initial), reached)
 
 
+def projection_seconds(options: argparse.Namespace) -> float:
+    """Seconds of one projection onto the budget, the fastest of ten."""
+    budget = random_job(options).budget
+    scores = torch.rand(budget.units.size, generator=torch.Generator().manual_seed(0))
+    scores = scores.to(budget.costs.device)
+    return min(measured(scores.device, lambda: project(scores, budget))[1] for _ in range(10))
+
+
 def stage_rows(
     options: argparse.Namespace, model: PreTrainedModel, work: Path, on_progress: OnProgress
 ) -> Iterator[dict[str, Any]]:
@@ -155,6 +165,7 @@ def stage_table(record: dict[str, Any]) -> Table:
             f"{row['peak_memory_bytes'] / 2**20:,.0f}",
             f"{row['schedule_seconds']:,.0f}",
         )
+    table.caption = f"one projection: {1e3 * record['projection_seconds']:.2f} ms"
     return table
 
 
@@ -181,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = random_model(options.config, resolve_device(options.device))
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
     record = new_record("pipeline", command_of("pipeline", arguments), settings)
+    record["projection_seconds"] = projection_seconds(options)
     with working_folder("pipeline") as (folder, on_progress):
         record["rows"] = list(stage_rows(options, model, folder, on_progress))
     Console().print(stage_table(record))

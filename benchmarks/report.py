@@ -1,7 +1,6 @@
 """Draw records of studies as tables, figures and a page, as `grasp-deploy report` does of benches.
 
-Studies of quality with one name on several models are laid side by side. Records of benches are
-drawn too, so that a page can show both.
+Records of benches are drawn too, so that a page can show both.
 
     python -m benchmarks.report benchmarks/results/quality_methods-*.json --html page.html
 """
@@ -15,14 +14,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks import budgets
 from benchmarks.common.output import new_parser, run_command
-from benchmarks.mask_stability import stability_of, stability_table
-from benchmarks.startup import startup_drawing, startup_of, startup_table
-from benchmarks.study.across_models import across_models, across_tables
-from benchmarks.study.published_tables import published_of, published_tables
+from benchmarks.mask_stability import stability_table
 from benchmarks.study.record import Study, study_of
 from benchmarks.study.tables import (
     accuracy_tables,
-    answer_tables,
     budget_tables,
     kept_table,
     quality_tables,
@@ -50,29 +45,17 @@ def section(named: NamedRecord) -> Section:
             tables=lambda: [
                 *quality_tables(study),
                 *accuracy_tables(study),
-                *answer_tables(study),
                 kept_table(study),
                 *budget_tables(study),
             ],
             figures=lambda: _study_figures(study),
         )
-    if kind == "startup":
-        startup = startup_of(named.record, named.path)
-        return made(
-            title="Start of the server",
-            tables=lambda: [startup_table(startup)],
-            figures=lambda: [startup_drawing(startup)],
-            models=named.record["models"],
-        )
     if kind == "mask-stability":
-        stability = stability_of(named.record, named.path)
-        return made(title="Mask stability", tables=lambda: [stability_table(stability)])
+        table = partial(stability_table, named.record)
+        return made(title="Mask stability", tables=lambda: [table()])
     if kind == "budgets":
         found = budgets.budgets_of(named.record, named.path)
         return made(title="Families and bounds", tables=lambda: budgets.tables_of(found))
-    if kind == "published":
-        published = published_of(named.record, named.path)
-        return made(title="Published tables", tables=lambda: list(published_tables(published)))
     title = kind.replace("_", " ").capitalize()
     return made(title=title, tables=lambda: [value_table(named.record)])
 
@@ -92,17 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     records = read_records(options.records)
     sections = [section(named) for named in records]
-    studies = [named for named in records if named.record["benchmark"] == "study"]
-    combined = across_models({named.name: study_of(named.record, named.path) for named in studies})
-    shown = sections + [
-        Section(title, "Across models", {}, tables=partial(across_tables, of_title))
-        for title, of_title in combined.items()
-    ]
-    files = write_report(shown, options.html, options.png)
+    files = write_report(sections, options.html, options.png)
     if options.json:
         print_json(report_document(sections, files))
     else:
-        print_report(shown, files)
+        print_report(sections, files)
 
 
 if __name__ == "__main__":

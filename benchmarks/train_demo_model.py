@@ -56,8 +56,6 @@ class Recipe:
     weight_decay: float = 0.1
     warmup_share: float = 0.05
     seed: int = 0
-    sequence_tokens: int = SEQUENCE_TOKENS
-    autocast: bool = True  # to bfloat16, which not every processor computes fast
 
 
 @dataclass(frozen=True)
@@ -71,13 +69,13 @@ class Result:
     perplexity: float
 
 
-def train_tokenizer(documents: list[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
     """Train byte-level BPE, which can encode every string."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
+        vocab_size=VOCABULARY,
         special_tokens=["<s>", "</s>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -113,13 +111,13 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 def batches(encoded: list[list[int]], separator: list[int], recipe: Recipe) -> Iterator[Tensor]:
     """Yield (batch, tokens) ids; every pass joins the documents in a new random order."""
     order = random.Random(recipe.seed)
-    block = recipe.batch_sequences * recipe.sequence_tokens
+    block = recipe.batch_sequences * SEQUENCE_TOKENS
     stream: list[int] = []
     for _ in range(recipe.epochs):
         for index in order.sample(range(len(encoded)), len(encoded)):
             stream += encoded[index] + separator
             while len(stream) >= block:
-                yield torch.tensor(stream[:block]).view(-1, recipe.sequence_tokens)
+                yield torch.tensor(stream[:block]).view(-1, SEQUENCE_TOKENS)
                 stream = stream[block:]
 
 
@@ -159,7 +157,7 @@ def train(
             break
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(progress, recipe)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.autocast):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -76,10 +76,3 @@ def write(output: Path | None, record: Any) -> None:
     if output is not None:
         with readable_disk_errors(output):
             write_record(output, record)
-
-
-def print_table(rows: Sequence[tuple[str, str]]) -> None:
-    """Print two columns of plain text."""
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"{name:<{width}}  {value}")

@@ -1,4 +1,4 @@
-"""Figures of a study: the loss by budget or by tokens, and what the best variants keep."""
+"""Figures of a study: the loss by budget, and what the best variants keep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from grasp_deploy.report.figure_style import (
     DASHED,
     MARKERS,
     SERIES,
-    Dashes,
     Drawing,
     color_of,
     finished,
@@ -31,12 +30,11 @@ from grasp_deploy.report.figures import UNITS, kept_drawing
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon
 NO_LOSS_NATS = 0.01  # about 1 % of perplexity: a loss this small needs no logarithm
-STAGES = {"scales": "scales alone", "all": "all stages"}
 WIDE = 8.0  # times the smallest loss from where on an even axis would flatten it
 
 
 def study_drawings(study: Study) -> Iterator[Drawing]:
-    """The loss by budget and by tokens where there are several, and what layers keep."""
+    """The loss by budget where there are several, and what layers keep."""
     best = best_variants(study)
     drawn = [name for name in study.variants if name in best[:LINES]]  # one look in all figures
     if len(study.budgets) > 1:
@@ -48,8 +46,6 @@ def study_drawings(study: Study) -> Iterator[Drawing]:
             yield replace(mean, name="loss-mean")
         if study.dense_task_average is not UNSET:
             yield _accuracy_drawing(study, study.dense_task_average, drawn)
-    if any("text" in row.options for row in study.rows):
-        yield _tokens_drawing(study)
     yield from _layer_drawings(study, drawn, best[:LAYER_LINES])
 
 
@@ -135,9 +131,7 @@ def _lines_by_budget(
     return handles, values
 
 
-def _draw_losses(
-    axes: Axes, losses: dict[float, list[float]], index: int, dashes: Dashes = "-"
-) -> None:
+def _draw_losses(axes: Axes, losses: dict[float, list[float]], index: int) -> None:
     """Draw a line through the means of the losses at each place, with their range as bars."""
     means = [statistics.fmean(of_place) for of_place in losses.values()]
     # Rounding may put a mean outside of equal losses.
@@ -149,7 +143,7 @@ def _draw_losses(
         yerr=(below, above),
         color=color_of(index),
         marker=MARKERS[index % len(MARKERS)],
-        linestyle=dashes,
+        linestyle="-",
         capsize=3,
         elinewidth=1.2,
         linewidth=1.4,
@@ -173,41 +167,6 @@ def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
     ticks = [tick for tick in (*(-s for s in sizes), 0.0, *sizes) if bottom <= tick <= top]
     axes.set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
-
-
-def _tokens(row: Row) -> int:
-    """Calibration tokens of a compression."""
-    return int(row.options["sequences"] * row.options["sequence_length"])
-
-
-def _tokens_drawing(study: Study) -> Drawing:
-    """Loss by calibration tokens: a line for each corpus, and for what stages see more."""
-    title = f"Loss by calibration tokens: {study_title(study)}"
-    keep = min(study.budgets)
-    axes = new_axes(title, f"above the dense model's; budget {keep:g}; {seeds_in_words(study)}")
-    rows = [row for row in study.rows if row.keep == keep]
-    start = [row for row in rows if "text" not in row.options]
-    handles = []
-    for stages, dashes in (("scales", "-"), ("all", DASHED)):
-        more = [row for row in rows if row.options.get("stages") == stages]
-        if not more:
-            continue
-        seen = sorted({_tokens(row) for row in (*start, *more)})
-        for index, corpus in enumerate(study.dense_perplexity):
-            losses: dict[float, list[float]] = {tokens: [] for tokens in seen}
-            for row in (*start, *more):
-                losses[_tokens(row)].append(row.excess_nats[corpus])
-            _draw_losses(axes, losses, index, dashes)
-        handles.append(key_handle(f"more for {STAGES[stages]}", dashes))
-    handles += [line_handle(index, name) for index, name in enumerate(study.dense_perplexity)]
-    axes.set_xscale("log", base=2)
-    counts = sorted({_tokens(row) for row in rows})
-    axes.set_xticks(counts, labels=[f"{count // 1024:,} k" for count in counts])
-    axes.set_xlabel("calibration tokens (k: 1,024)")
-    axes.set_ylabel("excess loss, nats per token")
-    _loss_axis(axes, [nats for row in rows for nats in row.excess_nats.values()])
-    axes.set_ylim(top=1.08 * axes.get_ylim()[1])  # room for the first marker
-    return finished("loss-tokens", title, axes, handles)
 
 
 def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:

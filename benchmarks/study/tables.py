@@ -11,7 +11,7 @@ from msgspec import UNSET
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.study.record import Accuracy, Answers, Row, Study, Tasks
+from benchmarks.study.record import Accuracy, Row, Study, Tasks
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE
 from grasp_deploy.evaluate.tasks.table import percent
 from grasp_deploy.stats.wording import listed
@@ -206,33 +206,6 @@ def accuracy_tables(study: Study) -> list[Table]:
         tables.append(table)
     tables[-1].caption = "\n".join(_notes(study, study.dense_tasks))
     return tables
-
-
-def answer_tables(study: Study) -> list[Table]:
-    """Right answers, answers that end, and their length, dense first; empty without answers."""
-    if study.dense_answers is UNSET:
-        return []
-    table = variant_table(f"Greedy answers: study of {study.study}")
-    for head in ("right, %", "ended, %", "tokens"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_row("dense", *_answer_cells([study.dense_answers]))
-    table.add_section()
-
-    def cells(rows: Sequence[Row]) -> list[str]:
-        found = [row.answers for row in rows if row.answers is not UNSET]
-        return _answer_cells(found) if found else []
-
-    add_rows_by_budget(table, study, cells)
-    table.caption = "±: one standard error, of the choice of problems"
-    return [table]
-
-
-def _answer_cells(answers: Sequence[Answers]) -> list[str]:
-    ended, tokens = (
-        statistics.fmean(getattr(one, name) for one in answers)
-        for name in ("ended_share", "mean_tokens")
-    )
-    return [_cell(answers), f"{100 * ended:.1f}", f"{tokens:.1f}"]
 
 
 def _columns(tasks: Tasks, average: Accuracy) -> dict[str, Accuracy]:

@@ -1,4 +1,4 @@
-"""One tiny model, short texts and one work folder for all studies."""
+"""One tiny model and short texts for all studies."""
 
 from __future__ import annotations
 
@@ -34,9 +34,3 @@ def inputs(tiny: Path, texts: list[Path]) -> list[str]:
     calibration, heldout = map(str, texts)
     named = ["--model", str(tiny), "--calibration", calibration]
     return ["--smoke", *named, "--evaluate", f"held-out={heldout}"]
-
-
-@pytest.fixture(scope="session")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A work folder: pruned models are compressed into it once for all tests."""
-    return tmp_path_factory.mktemp("work")

@@ -14,14 +14,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from benchmarks.common.plans import plan_of, random_mask, random_scales
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.budget_options import budget_for, unit_table
+from grasp_deploy.compression.result import budget_record
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.projection import project
 from tests.tiny import VARIANTS, save_tiny
 
 pytestmark = pytest.mark.slow  # each variant is built, exported, and loaded three times
@@ -32,11 +35,27 @@ IDS = torch.randint(256, (4, 24), generator=torch.Generator().manual_seed(3))
 
 def random_plan(directory: Path) -> Plan:
     """A plan with a random mask and random scales for the model in a folder."""
-    shape = model_shape(read_config(directory))
     config = CompressConfig(str(directory), keep=0.6)
-    budget = budget_for(config, shape, torch.device("cpu"))
-    mask = random_mask(budget, seed=0)
-    return plan_of(directory, budget, mask, random_scales(mask, seed=0))
+    shape = model_shape(read_config(directory))
+    budget, dice = budget_for(config, shape, torch.device("cpu")), torch.Generator().manual_seed(0)
+    units = budget.units
+    mask = project(torch.rand(units.size, generator=dice), budget)
+    scales = torch.where(mask, 0.5 + torch.rand(units.size, generator=dice), 1.0)
+    text = {"sequences": 0, "sequence_length": 0, "heldout_sequences": 0}
+    provenance = {
+        "model": directory.name,
+        "revision": None,
+        "weight_hashes": file_hashes(directory),
+        "dense_layers": list(zip(units.ffn_channels, units.kv_groups, strict=True)),
+        "cost_model": "parameters",
+        "budget": budget_record(budget, mask),
+        "config": config.as_dict(),
+        "calibration": {"source": "none: not learnt", **text},
+        "losses": {"heldout_dense": None, "heldout_pruned": None},
+        "seconds": {"gates": 0.0, "scales": 0.0},
+        "versions": versions(),
+    }
+    return Plan(mask.float(), mask, scales, provenance)
 
 
 def logits(model: torch.nn.Module) -> torch.Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
@@ -54,24 +52,6 @@ def test_the_mean_of_texts_and_the_accuracy_on_tasks_have_figures() -> None:
     assert list(accuracy.containers[0].lines[0].get_ydata()) == pytest.approx([45, 30])
     assert legend_of(found["accuracy"]) == ["dense", "default"], "flap was put to no task"
     assert_legible(found["accuracy"])
-
-
-def test_more_tokens_have_a_line_for_the_stages_that_see_them() -> None:
-    made = study({"base": {0.5: [0.3, 0.5]}, "4 x": {0.5: [0.2]}, "4 x, all": {0.5: [0.1]}})
-    more: dict[str, dict[str, Any]] = {"4 x": {"stages": "scales"}, "4 x, all": {"stages": "all"}}
-    for row in made.rows:
-        given = more.get(row.variant, {})
-        sequences = {"sequences": 1024, "text": 4} if given else {"sequences": 256}
-        row.options |= {"sequence_length": 256, **sequences, **given}
-    with our_style():
-        drawing = next(d for d in study_drawings(made) if d.name == "loss-tokens")
-    for line, end in zip(axes_of(drawing).containers, (0.2, 0.1), strict=True):
-        assert isinstance(line, ErrorbarContainer)
-        assert list(line.lines[0].get_xdata()) == [2**16, 2**18]
-        assert list(line.lines[0].get_ydata()) == pytest.approx([0.4, end]), "a mean over seeds"
-    assert legend_of(drawing) == ["more for scales alone", "more for all stages", "c4"]
-    assert_legible(drawing)
-    assert "loss-tokens" not in named()
 
 
 def test_only_the_best_are_drawn_and_the_note_counts_the_rest() -> None:
