@@ -35,9 +35,13 @@ from benchmarks.common.output import (
 from benchmarks.study.options import add_study_options, keeps_and_seeds, settings_of
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import mask_of
+from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.room import load_for
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.scores import gate_steps, initial_scores
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
@@ -92,17 +96,21 @@ def masks_while_learning(
     name: str, job: PreparedRun, work: Path, on_progress: OnProgress
 ) -> list[Tensor]:
     """`(N,)` masks of the scores alone, without noise, at the start and after even spans."""
-    with Workspace.open(work / "run", job, resume=False, overwrite=True) as workspace:
-        frozen = FrozenModel(job, workspace, on_progress)
+    with Workspace.open(RunOptions(work / "run", overwrite=True), job) as workspace:
+        model = load_for(job, offload=False)
+        stages = Stages(workspace, job.budget.units, on_progress)
+        job = with_own_text(job, model, stages)
+        frozen = FrozenModel(job, model)
         text = CalibrationText(job.blocks.train, job.config.batch_size, seed=job.config.seed)
         if name == WAYS[2]:
-            state = LearningState(initial_scores(frozen)[0], job.gate_schedule.learning_rate)
+            initial, _ = initial_scores(frozen, stages)
+            state = LearningState(initial, job.gate_schedule.learning_rate)
             steps = gate_steps(frozen, state)
         else:
             state, steps = learning(frozen.model, job.budget, text, noisy=name == WAYS[1])
         masks = [mask_of(frozen, state.values.detach()).cpu()]
         for step in steps:
-            frozen.report("gates", step.step, step.steps)
+            stages.report("gates", step.step, step.steps)
             if step.step % max(1, step.steps // SNAPSHOTS) == 0:
                 masks.append(mask_of(frozen, state.values.detach()).cpu())
     return masks

@@ -47,6 +47,7 @@ from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.memory import Way, passes_of, summed_of
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import CompressConfig, with_own
 from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.data.corpora import Corpus, remote_documents
@@ -133,7 +134,7 @@ def measure(
             texts = tuple(fetched if text == FINEWEB else text for text in config.calibration)
             config = replace(config, calibration=texts)
         made = options.work / f"{path_of(options.model).name}-{table.name}-{keep:g}"
-        plan = compress(config, made, resume=True, on_progress=on_progress).plan
+        plan = compress(config, RunOptions(made, resume=True, on_progress=on_progress)).plan
         seconds = dict(plan.provenance["seconds"])
         recorded, model = config.as_dict(), str(made)
         calibration = [Path(text).name for text in config.calibration if text != NO_OWN]

@@ -244,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_ray()
     requests, seconds = (400, 2.0) if options.smoke else (10_000, 20.0)
     with working_folder("ray-serve") as (work, _):
-        compress(quick_config(work), work / "pruned", resume=False, overwrite=False)
+        compress(quick_config(work), work / "pruned")
         fixed = {"min_replicas": 1, "max_replicas": 1, "share": 0.0, "engine": ENGINE}
         folders = {"dense": str(MODEL), "pruned": str(work / "pruned")}
         settings = {

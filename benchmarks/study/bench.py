@@ -21,6 +21,7 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.budget_options import unit_costs
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import OWN, CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
@@ -117,7 +118,7 @@ class Bench:
         config = variant.config(settings, keep, seed)
         with tempfile.TemporaryDirectory(prefix="variant-") as folder:
             made = Path(folder) / "pruned"
-            plan = compress(config, made, on_progress=on_progress).plan
+            plan = compress(config, RunOptions(made, on_progress=on_progress)).plan
             row = self.row(variant.name, config, plan)
             row.options = variant.recorded_options(settings)
             row.seconds = dict(plan.provenance["seconds"])

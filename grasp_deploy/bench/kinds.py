@@ -16,8 +16,6 @@ from grasp_deploy.bench.kv import KvRecord
 from grasp_deploy.bench.memory import MemoryRecord
 from grasp_deploy.bench.serve import ServeRecord
 from grasp_deploy.bench.throughput import ThroughputRecord
-from grasp_deploy.compression.family.record import FamilyRecord
-from grasp_deploy.compression.family.table import family_table
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.drift.record import DriftRecord
 from grasp_deploy.evaluate.drift.table import answer_table, flip_table, text_table
@@ -78,7 +76,6 @@ KINDS = {
     "drift": Kind(
         "Drift from the dense model", DriftRecord, (text_table, flip_table, answer_table)
     ),
-    "family": Kind("Family of budgets", FamilyRecord, (family_table,), *LOSSES),
     "perplexity": Kind("Perplexity", PerplexityRecord, (perplexity_table,), *LOSSES),
 }
 

@@ -15,9 +15,10 @@ from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression import room
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.family.run import compress_family
+from grasp_deploy.compression.families import compress_family
 from grasp_deploy.compression.memory import Way, passes_of, summed_of
 from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
@@ -123,7 +124,7 @@ def test_where_memory_runs_out_weights_wait_on_the_cpu(
     if stage == "loading":
         first = lambda *_: runs_out(stage)({"stage": stage, "step": 2})  # noqa: E731
         monkeypatch.setattr(room, "load_checked", first)
-    plan = compress(short_config, tmp_path / "out", on_progress=runs_out(stage)).plan
+    plan = compress(short_config, RunOptions(tmp_path / "out", on_progress=runs_out(stage))).plan
     assert torch.equal(plan.mask, expected.mask) and torch.equal(plan.scales, expected.scales)
     (said,) = [record for record in caplog.records if "weights in the CPU's memory" in record.msg]
     assert "Tried to allocate 2.00 GiB" in said.getMessage()
@@ -136,7 +137,7 @@ def test_a_member_of_a_family_goes_on_so_too(
 ) -> None:
     config = replace(short_config, keep=0.5, family=(0.7, 0.5))
     for name, follow in (("expected", ignore_progress), ("out", runs_out("scales"))):
-        compress_family(config, tmp_path / name, on_progress=follow)
+        compress_family(config, RunOptions(tmp_path / name, on_progress=follow))
     for member in ("keep-0.7", "keep-0.5"):
         one, other = (load_plan(tmp_path / n / member / PLAN_FILE) for n in ("expected", "out"))
         assert torch.equal(one.mask, other.mask) and torch.equal(one.scales, other.scales)
@@ -145,8 +146,9 @@ def test_a_member_of_a_family_goes_on_so_too(
 def test_a_second_time_it_ends(
     short_config: CompressConfig, as_on_gpu: None, tmp_path: Path
 ) -> None:
+    options = RunOptions(tmp_path / "out", on_progress=runs_out("rounds", times=2))
     with pytest.raises(InputError, match=r"out of memory .*Tried to allocate"):
-        compress(short_config, tmp_path / "out", on_progress=runs_out("rounds", times=2))
+        compress(short_config, options)
     assert leave()
 
 
