@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -79,6 +80,20 @@ class PreparedRun:
             "dtype": str(self.dtype),
             **software,
         }
+
+    @cached_property
+    def start_cost(self) -> float:
+        """The cost of what the run starts from."""
+        mask, budget = self.start.mask, self.budget
+        return budget.total_cost if mask is None else budget.cost_of(mask)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds to the budget; from a larger one as many as fall on the rest of its way."""
+        if self.start.mask is None:
+            return self.config.rounds
+        limit, total = self.budget.limit, self.budget.total_cost
+        return max(1, math.ceil(self.config.rounds * (self.start_cost - limit) / (total - limit)))
 
     @property
     def predicted_bytes(self) -> int:

@@ -67,7 +67,7 @@ def _in_rounds(frozen: FrozenModel, stages: Stages) -> dict[str, Tensor]:
         reached = {"mask": run.start.mask}
         if run.config.compensation:
             deque(frozen.refit(run.start.mask, run.criterion_sequences), maxlen=0)
-    for number in range(done + 1, run.config.rounds + 1):
+    for number in range(done + 1, run.rounds + 1):
         reached = _one_round(frozen, stages, reached["mask"], number)
         record = {"round": number, "seconds": seconds + time.perf_counter() - began}
         stages.workspace.save("start", reached, record)
@@ -79,8 +79,8 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
 
     Without learning, the last round refits no columns: the refit on more text comes next.
     """
-    run, config, sequences = frozen.run, frozen.run.config, frozen.run.criterion_sequences
-    rounds = config.rounds
+    run, config, rounds = frozen.run, frozen.run.config, frozen.run.rounds
+    sequences = run.criterion_sequences
     steps = len(sequences) + len(frozen.outputs.linears) * config.compensation
 
     def report(step: int) -> None:
@@ -88,8 +88,7 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
 
     with frozen.gated(mask.float()):
         scores = _losses(frozen, lambda batch, batches: report(len(sequences) * batch // batches))
-    start_cost = None if run.start.mask is None else run.budget.cost_of(run.start.mask)
-    scores, mask = cut_round(run.budget, mask, scores, number, rounds, start_cost)
+    scores, mask = cut_round(run.budget, mask, scores, number, rounds, run.start_cost)
     columns = {}
     if config.compensation and (config.learns or number < rounds):
         for step, _ in enumerate(frozen.refit(mask, sequences), start=1):
