@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -36,10 +36,10 @@ from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import add_study_options, corpora_of, settings_of
 from benchmarks.study.record import Perplexities
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.compression.bound import compress_within
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.family.bound import compress_within
-from grasp_deploy.compression.family.place import member_name
-from grasp_deploy.compression.family.run import compress_family
+from grasp_deploy.compression.families import compress_family
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError
@@ -117,28 +117,22 @@ def tables_of(budgets: Budgets) -> list[Table]:
     return tables
 
 
-def processor_seconds(function: Callable[[], Any]) -> float:
-    """Processor time of a call in this process, which other work beside it does not lengthen."""
-    begun = time.process_time()
-    function()
-    return time.process_time() - begun
-
-
 def family_rows(
     bench: Bench, config: CompressConfig, folder: Path, on_progress: OnProgress
 ) -> tuple[float, list[Member]]:
     """Processor time of a family, and its members beside runs of their own."""
-    family = folder / "family"
-    seconds = processor_seconds(lambda: compress_family(config, family, on_progress=on_progress))
-    made = [family / member_name(keep) for keep in config.family]
+    family = RunOptions(folder / "family", on_progress=on_progress)
+    begun = time.process_time()
+    made = [member.output for member in compress_family(config, family)]
+    seconds = time.process_time() - begun
     masks = [load_plan(path / PLAN_FILE).mask for path in made]
     nested = [True, *(bool((small <= large).all()) for large, small in pairwise(masks))]
     members = []
     for keep, path, within in zip(config.family, made, nested, strict=True):
         single, output = replace(config, keep=keep, family=()), folder / f"alone-{keep}"
-        alone_seconds = processor_seconds(
-            lambda one=single, to=output: compress(one, to, on_progress=on_progress)  # type: ignore[misc]
-        )
+        begun = time.process_time()
+        compress(single, RunOptions(output, on_progress=on_progress))
+        alone_seconds = time.process_time() - begun
         found, alone = (bench.perplexities(loaded(one)) for one in (path, output))
         members.append(Member(keep, found, alone, alone_seconds, within))
     return seconds, members
@@ -149,7 +143,7 @@ def bounded(bench: Bench, config: CompressConfig, output: Path, on_progress: OnP
     nats = config.max_loss
     assert nats is not None, "the config has a bound"
     try:
-        made = compress_within(config, output, on_progress=on_progress)
+        made = compress_within(config, RunOptions(output, on_progress=on_progress))
     except InputError as error:
         return Bounded(nats, refused=str(error))
     bound, found = made.plan.provenance["bound"], bench.perplexities(loaded(output))

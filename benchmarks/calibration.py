@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,10 +44,13 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import final_mask, learn_scales, refit
+from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import budget_record
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.scores import initial_scores, learn_gates
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig, with_own
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
@@ -58,16 +62,20 @@ def rows_of(
     """A row for each text that the scales of one text's mask are learnt on."""
     job = jobs[chooser]
     model = load_checked(job.source.directory, job.device, "float32", job.config.attention)
-    with Workspace.open(work / "run", job, resume=False, overwrite=True) as workspace:
-        chosen = FrozenModel(job, workspace, on_progress, model)
-        initial, reached = initial_scores(chosen)
-        scores = learn_gates(chosen, initial)
+    with new_workspace(job, work) as workspace:
+        choosing = Stages(workspace, job.budget.units, on_progress)
+        job = with_own_text(job, model, choosing)
+        chosen = FrozenModel(job, model)
+        initial, reached = initial_scores(chosen, choosing)
+        scores = learn_gates(chosen, choosing, initial)
         mask = final_mask(chosen, scores, reached)
-        refit(chosen, mask)
+        refit(chosen, choosing, mask)
     for calibrator, other in jobs.items():
-        with Workspace.open(work / "run", job, resume=False, overwrite=True) as workspace:
-            calibrated = FrozenModel(replace(job, text=other.text), workspace, on_progress, model)
-            scales, norms = learn_scales(calibrated, mask)
+        with new_workspace(job, work) as workspace:
+            stages = Stages(workspace, job.budget.units, on_progress)
+            calibration = with_own_text(replace(job, text=other.text), model, stages)
+            calibrated = FrozenModel(calibration, model)
+            scales, norms = learn_scales(calibrated, stages, mask)
             provenance = {
                 "dense_layers": bench.dense_layers,
                 "budget": budget_record(job.budget, mask),
@@ -77,8 +85,13 @@ def rows_of(
             with calibrated.gated(mask * scales, norms):
                 bench.set_losses(row, model)
             row.heldout_loss = {"heldout_pruned": calibrated.heldout_loss(mask * scales, norms)}
-        row.seconds = {**chosen.seconds, **calibrated.seconds}
+        row.seconds = {**choosing.seconds, **stages.seconds}
         yield row
+
+
+def new_workspace(job: PreparedRun, work: Path) -> AbstractContextManager[Workspace]:
+    """An empty workspace of a run."""
+    return Workspace.open(RunOptions(work / "run", overwrite=True), job)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

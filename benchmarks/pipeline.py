@@ -42,9 +42,12 @@ from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import final_mask, learn_scales, refit
+from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.scores import initial_scores, learn_gates
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.files.progress import OnProgress
@@ -102,10 +105,10 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
     return result, time.perf_counter() - began, peak
 
 
-def mask_chosen(frozen: FrozenModel) -> torch.Tensor:
+def mask_chosen(frozen: FrozenModel, stages: Stages) -> torch.Tensor:
     """`(N,)` mask of the scores that the run asks for."""
-    initial, reached = initial_scores(frozen)
-    return final_mask(frozen, learn_gates(frozen, initial), reached)
+    initial, reached = initial_scores(frozen, stages)
+    return final_mask(frozen, learn_gates(frozen, stages, initial), reached)
 
 
 def projection_seconds(options: argparse.Namespace) -> float:
@@ -129,17 +132,23 @@ def stage_rows(
         (
             "compensation",
             rounds,
-            lambda frozen: refit(frozen, masks["one round"]),
+            lambda frozen, stages: refit(frozen, stages, masks["one round"]),
             COMPENSATION_BLOCKS,
         ),
-        ("scales", rounds, lambda frozen: learn_scales(frozen, masks["one round"]), SCALE_BLOCKS),
+        (
+            "scales",
+            rounds,
+            lambda frozen, stages: learn_scales(frozen, stages, masks["one round"]),
+            SCALE_BLOCKS,
+        ),
         ("rounds", rounds, mask_chosen, CRITERION_BLOCKS),
     ):
         job = random_job(options, **changes)
         folder = work / name.replace(", ", "-")
-        with Workspace.open(folder, job, resume=False, overwrite=False) as workspace:
-            frozen = FrozenModel(job, workspace, on_progress, model)
-            result, seconds, peak = measured(job.device, partial(stage, frozen))
+        with Workspace.open(RunOptions(folder), job) as workspace:
+            stages = Stages(workspace, job.budget.units, on_progress)
+            frozen = FrozenModel(with_own_text(job, model, stages), model)
+            result, seconds, peak = measured(job.device, partial(stage, frozen, stages))
         if name == "one round":
             masks[name] = result
         epochs = EPOCHS if name == "gates" else 1

@@ -80,7 +80,7 @@ def _work(
     try:
         follow = nullcontext(lambda row: tell(row["stage"]))
         progress.stage_bars = lambda *_: follow  # type: ignore[assignment]
-        frozen_model.SAVE_EVERY_SECONDS = -1.0  # at every step
+        stages.SAVE_EVERY_SECONDS = -1.0  # at every step
         sys.addaudithook(look)
         app(words)
     except SystemExit as end:
@@ -96,7 +96,7 @@ if __name__ == "__main__":
 
     import grasp_deploy.compression.compress  # noqa: F401
     from grasp_deploy.cli.app import app
-    from grasp_deploy.compression import frozen_model
+    from grasp_deploy.compression import stages
     from grasp_deploy.report import progress
 
     answer_requests(answer)

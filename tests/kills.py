@@ -21,7 +21,7 @@ import torch
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.card.update import intact_plan
-from grasp_deploy.compression.family.place import RECORD_FILE
+from grasp_deploy.checkpoint.plan import PLAN_FILE
 from grasp_deploy.files.tensors import checksum
 from grasp_deploy.healing.heal import check_installed
 from tests.crash_runner import Run, forker
@@ -140,7 +140,7 @@ def contents(folder: Path) -> dict[str, object]:
 
     Of a family those of each member, by its name.
     """
-    if (folder / RECORD_FILE).exists():
+    if not (folder / PLAN_FILE).exists():
         return {path.name: path.is_dir() and contents(path) for path in folder.iterdir()}
     plan = intact_plan(folder)
     tensors = {"scores": plan.scores, "mask": plan.mask, "scales": plan.scales}

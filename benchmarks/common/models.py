@@ -73,7 +73,7 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
             raise InputError(f"{output} {difference}: name another folder as --work, or delete it")
     else:
         print(f"compressing to {output.name}", file=sys.stderr)
-        compress(config, output, resume=False, overwrite=False)
+        compress(config, output)
     return output
 
 

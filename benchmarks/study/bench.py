@@ -22,6 +22,7 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.compression.budget_options import unit_costs
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import OWN, CompressConfig
 from grasp_deploy.data import TextSource, calibration_sources, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
@@ -122,7 +123,7 @@ class Bench:
         config = variant.config(settings, keep, seed)
         with tempfile.TemporaryDirectory(prefix="variant-") as folder:
             made = Path(folder) / "pruned"
-            plan = compress(config, made, on_progress=on_progress).plan
+            plan = compress(config, RunOptions(made, on_progress=on_progress)).plan
             row = self.row(variant.name, config, plan)
             row.options = variant.recorded_options(settings)
             row.seconds = dict(plan.provenance["seconds"])
@@ -133,8 +134,8 @@ class Bench:
                 heldout_loss |= losses
             row.heldout_loss = heldout_loss
             if variant.bias:  # a checkpoint has no place for it, so there are no accuracies
-                losses = self.mask_losses(plan, config)
-                row.perplexity, row.excess_nats = losses.perplexity, losses.excess_nats
+                found = self.mask_losses(plan, config)
+                row.perplexity, row.excess_nats = found.perplexity, found.excess_nats
                 return row
             self.set_losses(row, loaded(made))
             if self.tasks:

@@ -16,8 +16,6 @@ from grasp_deploy.bench.kv import KvRecord
 from grasp_deploy.bench.memory import MemoryRecord
 from grasp_deploy.bench.serve import ServeRecord
 from grasp_deploy.bench.throughput import ThroughputRecord
-from grasp_deploy.compression.family.record import FamilyRecord
-from grasp_deploy.compression.family.table import family_table
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import CompareRecord
 from grasp_deploy.evaluate.table import compare_table
@@ -73,7 +71,6 @@ KINDS = {
         plot=serve_show.__name__,
     ),
     "tasks": Kind("Accuracy on tasks", TasksRecord, (lambda r: task_table(to_builtins(r)),)),
-    "family": Kind("Family of budgets", FamilyRecord, (family_table,), *LOSSES),
     "compare": Kind("Losses compared", CompareRecord, (compare_table,), *LOSSES),
 }
 KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote

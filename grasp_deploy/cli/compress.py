@@ -98,7 +98,7 @@ def compress_command(
     if as_json:
         print_json(record)
     elif config.family:
-        print_family(record, output)
+        print_family(record["members"], output)
     else:
         print_compressed(record, config)
 
@@ -261,30 +261,30 @@ def run_compress(
     overwrite: bool,
 ) -> dict[str, Any]:
     """Compress with progress bars; the record that `compress --json` prints."""
+    from grasp_deploy.compression.bound import compress_within
     from grasp_deploy.compression.compress import compress
-    from grasp_deploy.compression.family.bound import compress_within
-    from grasp_deploy.compression.family.run import compress_family
+    from grasp_deploy.compression.families import compress_family
     from grasp_deploy.compression.memory import passes_of
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
+    from grasp_deploy.compression.run_options import RunOptions
     from grasp_deploy.files.progress import ignore_progress
     from grasp_deploy.pruning.ranks import is_lead
     from grasp_deploy.report.progress import stage_bars
 
-    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     shard_bytes = parse_bytes(shard_size, "--shard-size")
     if resume and overwrite and is_lead() and Workspace.begun_with(output, config):
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
         expected = {} if config.walks else passes_of(config)
         with stage_bars(stderr, expected) if is_lead() else nullcontext(ignore_progress) as show:
-            options |= {"shard_bytes": shard_bytes, "on_progress": show}
+            options = RunOptions(output, resume, overwrite, shard_bytes, show)
             if config.family:
-                return compress_family(config, output, **options)
+                return {"members": [*map(compression_record, compress_family(config, options))]}
             make = compress_within if config.walks else compress
-            return compression_record(make(config, output, **options))
+            return compression_record(make(config, options))
     except KeyboardInterrupt:
-        if is_lead() and Workspace.begun_with(output, config):
+        if is_lead() and (config.family or Workspace.begun_with(output, config)):
             go_on = "give the same command again (compress: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
         raise

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.text import Text
 
 from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS
 from grasp_deploy.cli.console import print_line, stdout
 from grasp_deploy.config.compress_config import CompressConfig
 
 
-def print_family(record: dict[str, Any], output: Path) -> None:
-    """Print a row for each member, and where they lie."""
-    from grasp_deploy.bench.kinds import typed_record
-    from grasp_deploy.compression.family.place import RECORD_FILE
-    from grasp_deploy.compression.family.table import family_table
+def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
+    """Print a row for the dense model and for each member, and where they lie."""
+    from grasp_deploy.report.tables import figure_table
 
-    path = output / RECORD_FILE
-    stdout.print(family_table(typed_record(record, path)))
-    broken = [m["model"] for m in record["members"] if (m["excess"] or 0) >= BROKEN_NATS]
+    heads = ("model", "weights,\nMiB", "KV bytes\nper token", "held-out\nloss", "above\ndense")
+    notes = ["loss in nats per token on held-out calibration text"]
+    table = figure_table("Family of budgets", heads, notes, fold=False)
+    dense_loss = members[0]["heldout_loss_dense"]
+    rows = [("dense", members[0]["dense"], dense_loss)]
+    rows += [(Path(m["output"]).name, m, m["heldout_loss_pruned"]) for m in members]
+    for name, size, loss in rows:
+        losses = ("", "") if loss is None else (f"{loss:.3f}", f"{loss - dense_loss:+.3f}")
+        figures = f"{size['weight_bytes'] / 2**20:,.2f}", f"{size['kv_bytes_per_token']:,}"
+        table.add_row(Text(name), *figures, *losses)
+    broken = [n for n, _, loss in rows if loss is not None and loss - dense_loss >= BROKEN_NATS]
+    whole = [name for name, *_ in rows[1:] if name not in broken]
+    stdout.print(table)
     if broken:
         print_line(
             f"{', '.join(broken)} lost {BROKEN_NATS} nats or more even on the kind of text that it "
             "learnt from: measure before you serve, or keep more"
         )
-    whole = [m["model"] for m in record["members"] if m["model"] not in broken]
     serve = f"; serve a member: grasp-deploy serve {output / whole[-1]}" if whole else ""
-    print_line(f"wrote {output}; draw it: grasp-deploy report {path}{serve}")
+    print_line(f"wrote {output}{serve}")
 
 
 def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:

@@ -8,6 +8,8 @@ from statistics import fmean
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.stats.clustered import stratified_error
 
@@ -34,6 +36,19 @@ def is_beyond(plan: Plan, bound_nats: float) -> bool:
     """
     excess, error = (plan.provenance[name] for name in ("excess", "excess_error"))
     return bool(max(excess, 0.0) + error > bound_nats)
+
+
+def refuse_beyond(plan: Plan, config: CompressConfig, workspace: Workspace) -> None:
+    """InputError for a plan beyond the bound beside its budget; its stages are dropped."""
+    bound = config.bound_nats
+    if bound is None or not is_beyond(plan, bound):
+        return
+    workspace.drop()
+    excess, error = (plan.provenance[name] for name in ("excess", "excess_error"))
+    raise InputError(
+        f"this budget costs {excess:+.4f} ± {error:.4f} nats per token on held-out text, over "
+        f"the bound of {bound:.4g}: nothing is written; allow more, or ask for a larger model"
+    )
 
 
 def check_measurable(run: PreparedRun) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.resume import StageResult
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.pruning import training
 from grasp_deploy.pruning.projection import project
 
@@ -35,24 +36,25 @@ def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> T
     if reached is not None and not frozen.run.config.learns:
         return reached
     mask = mask_of(frozen, scores)
-    return mask if frozen.before is None else mask & frozen.before.mask
+    start = frozen.run.start.mask
+    return mask if start is None else mask & start
 
 
-def refit(frozen: FrozenModel, mask: Tensor) -> None:
+def refit(frozen: FrozenModel, stages: Stages, mask: Tensor) -> None:
     """Put the output columns of a `(N,)` mask into the model, refitted if that lowers its loss.
 
     Little text cannot tell many columns apart. Where refitting raises the held-out loss, columns
     stay the dense model's.
     """
     if frozen.run.config.compensation:
-        frozen.once("compensation", partial(_refitted, frozen, mask))
+        frozen.put(stages.once("compensation", partial(_refitted, frozen, stages, mask))[0])
 
 
-def _refitted(frozen: FrozenModel, mask: Tensor) -> StageResult:
+def _refitted(frozen: FrozenModel, stages: Stages, mask: Tensor) -> StageResult:
     layers, fits = len(frozen.outputs.linears), []
     for fit in frozen.refit(mask, frozen.run.compensation_sequences):
         fits.append(asdict(fit))
-        frozen.report("compensation", len(fits), layers)
+        stages.report("compensation", len(fits), layers)
     columns = frozen.outputs.extract(mask)
     if len(frozen.run.blocks.heldout):
         loss = frozen.mask_loss(mask)
@@ -62,17 +64,16 @@ def _refitted(frozen: FrozenModel, mask: Tensor) -> StageResult:
     return {"mask": mask, **columns}, {"fits": fits}
 
 
-def learn_scales(frozen: FrozenModel, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+def learn_scales(frozen: FrozenModel, stages: Stages, mask: Tensor) -> tuple[Tensor, Tensor | None]:
     """`(N,)` scales of a `(N,)` mask, and `(2L + 1, d)` scales of the norms, if those are learnt.
 
-    All are 1 at the start, and stay 1 wherever a unit is removed. Those of a larger budget are no
-    start for a member of a family: each pass over the same text would fit it closer, and no other.
+    All are 1 at the start, and stay 1 wherever a unit is removed.
     """
     run, schedule, config = frozen.run, frozen.run.scale_schedule, frozen.run.config
     norms = (2 * run.budget.units.layers + 1, frozen.model.config.hidden_size)
     hidden = math.prod(norms) if config.norm_scales and config.scale_epochs else 0
     start = torch.ones(len(mask) + hidden, device=run.device)
-    values = frozen.learn(
+    values = stages.learn(
         "scales",
         start,
         schedule,
@@ -81,9 +82,11 @@ def learn_scales(frozen: FrozenModel, mask: Tensor) -> tuple[Tensor, Tensor | No
     return values[: len(mask)], values[len(mask) :].view(norms) if hidden else None
 
 
-def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, Path]:
+def fold_scales(
+    frozen: FrozenModel, stages: Stages, mask: Tensor, scales: Tensor
+) -> dict[str, Path]:
     """Fold the scales into the refitted tensors and save them; returns the file of each."""
-    if not frozen.records.get("compensation", {}).get("fits"):
+    if not stages.records.get("compensation", {}).get("fits"):
         return {}
     outputs, tensors = frozen.outputs, {}
     columns = outputs.columns(mask.cpu())
@@ -91,5 +94,5 @@ def fold_scales(frozen: FrozenModel, mask: Tensor, scales: Tensor) -> dict[str, 
     for (name, kept), of_units in zip(outputs.extract(mask).items(), of_segment, strict=True):
         width = outputs.linears[name].in_features // len(of_units)  # 1, or G·D
         tensors[name] = kept.float() * of_units.repeat_interleave(width)[columns[name]]
-    path = frozen.workspace.save("fitted", tensors, {})
+    path = stages.workspace.save("fitted", tensors, {})
     return dict.fromkeys(tensors, path)

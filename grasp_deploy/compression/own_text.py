@@ -21,9 +21,8 @@ from grasp_deploy.checkpoint.cache import CACHE, empty_cache, one_token_steps
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.compression.prepare import PreparedRun
-from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.data import own_places
-from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.ranks import add_up, dealt
 
@@ -33,18 +32,18 @@ CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 STEPS_A_TRIM = 16
 
 
-def with_own_text(
-    run: PreparedRun, model: PreTrainedModel, workspace: Workspace, on_progress: OnProgress
-) -> PreparedRun:
+def with_own_text(run: PreparedRun, model: PreTrainedModel, stages: Stages) -> PreparedRun:
     """The run with the model's own text in the sequences that await it.
 
     Rows are saved batch by batch. Each batch has a random state of its own, so that a killed run
-    goes on with the same text.
+    goes on with the same text. What the run of a larger budget has written is not written again.
     """
     places, length = own_places(run.text.parts), run.text.token_ids.shape[1]
     if not len(places):
         return run
-    rows, seconds = torch.empty(0, length, dtype=torch.int64), 0.0
+    rows, seconds, workspace = torch.empty(0, length, dtype=torch.int64), 0.0, stages.workspace
+    if not workspace.has(STAGE) and run.start.text is not None:
+        workspace.save(STAGE, {"token_ids": run.start.text.token_ids[places]}, {"seconds": 0.0})
     if workspace.has(STAGE):
         tensors, record = workspace.load(STAGE)
         rows, seconds = tensors["token_ids"], record["seconds"]
@@ -55,8 +54,7 @@ def with_own_text(
         generator = torch.Generator().manual_seed(run.config.seed * 1_000_003 + batch)
 
         def show(tokens: int, done: int = batch, more: int = count) -> None:
-            step = done * length + more * tokens
-            on_progress({"stage": STAGE, "step": step, "steps": len(places) * length})
+            stages.report(STAGE, done * length + more * tokens, len(places) * length)
 
         order = torch.randperm(len(run.text.beginnings), generator=generator).tolist()
         with one_token_steps(model):
@@ -72,6 +70,7 @@ def with_own_text(
             )
         rows, seconds = torch.cat([rows, written]), seconds + time.perf_counter() - began
         workspace.save(STAGE, {"token_ids": rows}, {"seconds": seconds})
+    stages.recall(STAGE)  # its seconds count
     token_ids = run.text.token_ids.clone()
     token_ids[places] = rows
     return replace(run, text=replace(run.text, token_ids=token_ids))

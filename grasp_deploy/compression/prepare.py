@@ -23,7 +23,8 @@ from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.own_function import METHOD_CALL, own_function
-from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.resume import LARGER, Workspace
+from grasp_deploy.compression.run_options import FROM_DENSE, Start
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import METHODS
 from grasp_deploy.config.option import assigned
@@ -35,8 +36,6 @@ from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.ranks import by_lead, from_all, from_lead, is_joined, rank, world
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
-
-FEWEST_FOR_SCALES = 240  # sequences for each budget of a walk; of more, every other one
 
 STATED = ("config.json", "generation_config.json")  # own text depends on both
 
@@ -55,16 +54,17 @@ class PreparedRun:
     weight_hashes: dict[str, str]  # SHA-256 by file name
     text_hash: str  # SHA-256 of what is given of the text: all but the model's own
     end_token: int | None = None  # with which its tokenizer ends texts
-    turn: int = 0  # the place of this budget among those of a walk
+    start: Start = FROM_DENSE
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
         """Fingerprints of the files behind the config's names."""
-        return {
+        hashes = {
             "weights": self.weight_hashes,
             "calibration tokens": self.text_hash,
-            "costs": hashlib.sha256(self.budget.costs.cpu().numpy().tobytes()).hexdigest(),
+            "costs": _hash_of(self.budget.costs),
         }
+        return hashes if self.start.mask is None else hashes | {LARGER: _hash_of(self.start.mask)}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -80,6 +80,20 @@ class PreparedRun:
             "dtype": str(self.dtype),
             **software,
         }
+
+    @cached_property
+    def start_cost(self) -> float:
+        """The cost of what the run starts from."""
+        mask, budget = self.start.mask, self.budget
+        return budget.total_cost if mask is None else budget.cost_of(mask)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds to the budget; from a larger one as many as fall on the rest of its way."""
+        if self.start.mask is None:
+            return self.config.rounds
+        limit, total = self.budget.limit, self.budget.total_cost
+        return max(1, math.ceil(self.config.rounds * (self.start_cost - limit) / (total - limit)))
 
     @property
     def predicted_bytes(self) -> int:
@@ -139,18 +153,15 @@ class PreparedRun:
 
     @property
     def compensation_sequences(self) -> Tensor:
-        """`(n, T)` ids that the last refit reads; in a walk half of them for each budget."""
-        count = self.config.sequences_of("compensation")
-        return self.blocks.train[: math.ceil(count / 2) if self.config.walks else count]
+        """`(n, T)` ids that the last refit reads."""
+        return self.blocks.train[: self.config.sequences_of("compensation")]
 
     @property
     def scale_schedule(self) -> Schedule:
-        """The steps of learning scales; budgets of one walk take turns with the sequences."""
-        config, blocks = self.config, self.blocks
-        if config.walks and len(blocks.train) >= 2 * FEWEST_FOR_SCALES:
-            blocks = replace(blocks, train=blocks.train[self.turn % 2 :: 2])
+        """The steps of learning scales."""
+        config = self.config
         return Schedule(
-            blocks=blocks,
+            blocks=self.blocks,
             epochs=config.scale_epochs,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
@@ -165,7 +176,9 @@ class PreparedRun:
         return replace(self.scale_schedule, blocks=blocks, epochs=1)
 
 
-def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
+def prepare(
+    config: CompressConfig, resumed: Path | None = None, start: Start = FROM_DENSE
+) -> PreparedRun:
     """Check everything before weights load; InputError for an unusable model, budget or text.
 
     The text is the one that an unfinished run of the output `resumed` has read, if one lies there.
@@ -201,12 +214,17 @@ def prepare(config: CompressConfig, resumed: Path | None = None) -> PreparedRun:
         budget,
         text,
         _hashes_on_ranks(source.directory),
-        hashlib.sha256(torch.cat(given).numpy().tobytes()).hexdigest(),
+        _hash_of(torch.cat(given)),
         tokenizer.eos_token_id,
+        start if start.mask is None else replace(start, mask=start.mask.to(device)),
     )
     check_own_text(config, len(text.beginnings))
     _check_ranks(run)
     return run
+
+
+def _hash_of(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()
 
 
 def _check_method(config: CompressConfig) -> None:

@@ -15,9 +15,10 @@ from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.shards import read_tensor
-from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
+from grasp_deploy.data import Blocks
 from grasp_deploy.data.kind import frequent_tokens
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
@@ -37,6 +38,7 @@ class Compressed:
     dense: ModelShape
     pruned: ModelShape
     peak_memory_bytes: int
+    text: Blocks | None = None  # what it learnt from; unknown of one that was whole already
 
 
 def compression_record(compressed: Compressed) -> dict[str, Any]:
@@ -83,10 +85,13 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def provenance_of(
-    frozen: FrozenModel, mask: Tensor, losses: dict[str, float | None], fitted: dict[str, Path]
+    run: PreparedRun,
+    stages: Stages,
+    mask: Tensor,
+    losses: dict[str, float | None],
+    fitted: dict[str, Path],
 ) -> dict[str, Any]:
     """A plan's provenance: of the run, its `(N,)` mask, and what its stages recorded."""
-    run, records = frozen.run, frozen.records
     dtype = getattr(torch, run.base.shape.dtype)  # that of the checkpoint
     units, time = run.budget.units, time_budget(run.config)
     spent = budget_record(run.budget, mask)
@@ -107,8 +112,8 @@ def provenance_of(
         "inputs": run.inputs,
         "versions": versions(),
         "losses": losses,
-        "seconds": frozen.seconds,
-        "compensation": records.get("compensation", {}).get("fits", []),
+        "seconds": stages.seconds,
+        "compensation": stages.records.get("compensation", {}).get("fits", []),
         "fitted": by_lead(
             lambda: {n: digest_of(read_tensor(p, n).to(dtype)) for n, p in sorted(fitted.items())}
         ),

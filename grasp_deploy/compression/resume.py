@@ -19,17 +19,20 @@ from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of, readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
-from grasp_deploy.files.outputs import PLAN_FILE, locked
+from grasp_deploy.files.outputs import locked
 from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
 from grasp_deploy.pruning.ranks import from_lead, is_lead, rows_at_lead
 
 if TYPE_CHECKING:
     from grasp_deploy.compression.prepare import PreparedRun
+    from grasp_deploy.compression.run_options import RunOptions
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
 TEXT = "text"  # the first stage, saved before the run counts as begun
-HASHED = ("weights", "calibration tokens", "costs", "model config")
+LARGER = "larger checkpoint"  # whose mask a run starts from
+HASHED = ("weights", "calibration tokens", "costs", "model config", LARGER)
+STEP = "keep-"  # of a checkpoint for each of several budgets
 START_OVER = "start over with --overwrite and without --resume"
 
 # Tensors by name, and plain values: `(N,)` vectors, and columns refitted for the vector `mask`.
@@ -45,44 +48,39 @@ class Workspace:
     writes files; other ranks have what it reads, but None in place of refitted columns.
     """
 
-    def __init__(self, directory: Path, run: str, prefix: str = "") -> None:
-        self.directory, self._run, self._prefix = directory, run, prefix
-
-    def part(self, name: str) -> Workspace:
-        """A part of the folder, whose stages are told from those of other parts by its name."""
-        return Workspace(self.directory, self._run + name, f"{name}-")
+    def __init__(self, directory: Path, run: str) -> None:
+        self.directory, self._run = directory, run
 
     @classmethod
     def begun_with(cls, output: Path, config: CompressConfig) -> bool:
         """True if an unfinished run of exactly this config lies beside the output."""
-        directory = _directory(output)
+        directory = partial_of(output)
         return (directory / CONFIG_FILE).exists() and not _options_since(directory, config)
 
     @classmethod
     def saved_text(cls, output: Path, config: CompressConfig) -> StageResult | None:
         """The text that an unfinished run of exactly this config has read, if one lies there."""
-        begun = cls(_directory(output), config.to_json())
+        begun = cls(partial_of(output), config.to_json())
         is_there = cls.begun_with(output, config) and begun.path(TEXT).exists()
         return begun._read(TEXT) if is_there else None
 
     @classmethod
     @contextmanager
-    def open(
-        cls, output: Path, run: PreparedRun, *, resume: bool, overwrite: bool
-    ) -> Iterator[Workspace]:
+    def open(cls, options: RunOptions, run: PreparedRun) -> Iterator[Workspace]:
         """Hold the workspace of an output: a new one, or with `resume` the one already begun.
 
         It goes when the block ends well, or with an InputError before any stage was saved. Raises
         InputError if an unfinished run is in the way, another process holds the workspace, or, with
         `resume`, config or inputs have changed.
         """
-        directory, config, inputs = _directory(output), run.config, run.identity
+        output, config, inputs = options.output, run.config, run.identity
+        directory = partial_of(output)
         if not is_lead():
             yield cls(directory, "")
             return
         with ExitStack() as lock:
             with readable_disk_errors(directory):
-                resumes = _continues(output, config, inputs, resume, overwrite)
+                resumes = _continues(options, config, inputs)
                 lock.enter_context(locked(directory / LOCK_FILE, output))
             try:
                 with readable_disk_errors(directory):
@@ -94,7 +92,7 @@ class Workspace:
                 yield cls(directory, json.dumps(inputs) + config.to_json())
                 _remove(directory)
             except InputError:
-                if {path.stem for path in directory.glob("*.safetensors")} <= {TEXT}:
+                if {path.stem for path in directory.iterdir() if _is_saved(path)} <= {TEXT}:
                     _remove(directory)
                 raise
 
@@ -130,11 +128,9 @@ class Workspace:
         return self.path(stage)
 
     def drop(self) -> None:
-        """Remove all that the stages of this part have saved."""
-        if not is_lead():
-            return
-        for path in self.directory.glob(f"{self._prefix}*.safetensors"):
-            path.unlink()
+        """Remove all that was saved: the run is refused."""
+        if is_lead():
+            _clear(self.directory)
 
     def metrics(self) -> str:
         """Metrics of each step of gates and scales, as JSON lines; for the lead alone."""
@@ -147,37 +143,36 @@ class Workspace:
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""
-        return self.directory / f"{self._prefix}{stage}.safetensors"
+        return self.directory / f"{stage}.safetensors"
 
 
-def _directory(output: Path) -> Path:
+def partial_of(output: Path) -> Path:
+    """The folder of an output's unfinished run."""
     return output.with_name(f"{output.name}.partial")
 
 
-def _continues(
-    output: Path, config: CompressConfig, inputs: dict[str, Any], resume: bool, overwrite: bool
-) -> bool:
+def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, Any]) -> bool:
     """True if the run in the folder is to go on, False to start; InputError if neither may be."""
-    directory = _directory(output)
+    directory = partial_of(options.output)
     begun = (directory / CONFIG_FILE).exists()
     if directory.is_symlink() or (directory.is_dir() and _holds_others(directory, begun)):
         raise InputError(
             f"{directory} already exists and was not created by grasp-deploy: move it or choose "
             "another --output"
         )
-    if not begun or (overwrite and not resume):
+    if not begun or (options.overwrite and not options.resume):
         return False
-    if not resume:
-        with locked(directory / LOCK_FILE, output):
+    if not options.resume:
+        with locked(directory / LOCK_FILE, options.output):
             pass  # else another run is at work in it, which is what to say
         raise InputError(
             f"an unfinished run lies in {directory}: continue it with `compress --resume`, or "
             f"{START_OVER}"
         )
-    options = _options_since(directory, config)
-    if options:
+    others = _options_since(directory, config)
+    if others:
         raise InputError(
-            f"the run in {directory} began with other options ({', '.join(options)}): resume it "
+            f"the run in {directory} began with other options ({', '.join(others)}): resume it "
             f"with the same ones, or {START_OVER}"
         )
     before = read_json(directory / INPUTS_FILE, START_OVER)
@@ -200,7 +195,7 @@ def _clear(directory: Path) -> None:
     """Remove all but the lock, the config last: while it is there, the rest is known as ours."""
     old = [path for path in directory.iterdir() if path.name != LOCK_FILE]
     for path in sorted(old, key=lambda path: path.name == CONFIG_FILE):
-        path.unlink()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _remove(directory: Path) -> None:
@@ -213,23 +208,19 @@ def _holds_others(directory: Path, begun: bool) -> bool:
     if begun:
         ours += [CONFIG_FILE, "*.safetensors"]
     return any(
-        kind_of(path) != "file" or not any(path.match(name) for name in ours)
+        (kind_of(path) != "file" or not any(path.match(name) for name in ours))
+        and not (begun and _is_step(path))
         for path in directory.iterdir()
     )
 
 
-def refuse_unfinished_family(output: Path) -> None:
-    """InputError if one checkpoint is to be made where the members of an unfinished family lie."""
-    with readable_disk_errors(output):
-        if not output.name or not output.is_dir() or (output / PLAN_FILE).exists():
-            return
-        begun = _directory(output) / CONFIG_FILE
-        is_family = begun.exists() and bool(read_json(begun, START_OVER).get("family"))
-    if is_family:
-        raise InputError(
-            f"an unfinished family lies in {output}: go on with it by its own --keep and --resume, "
-            "or name another --output"
-        )
+def _is_saved(path: Path) -> bool:
+    return path.suffix == ".safetensors" or _is_step(path)
+
+
+def _is_step(path: Path) -> bool:
+    """True for what a run that bounds its loss has beside its text: checkpoints, unfinished too."""
+    return path.name.removeprefix(".").startswith(STEP) and not path.is_symlink()
 
 
 def _options_since(directory: Path, config: CompressConfig) -> list[str]:

@@ -31,8 +31,7 @@ class CompressConfig(CompressOptions):
 
     Rules across options are checked once every option is right by itself. `calibration` gets the
     model's own text here, so that whatever is written of a config says what was read.
-    A bound on the loss is met by rounds alone, so `grasp` means `progressive` with it. `family` are
-    the falling budgets of the family that this is a member of, `keep` among them.
+    `family` are the falling budgets of the family that this is a member of, `keep` among them.
     """
 
     def __post_init__(self) -> None:
@@ -52,8 +51,6 @@ class CompressConfig(CompressOptions):
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"
         if "calibration" not in wrong:
             object.__setattr__(self, "calibration", with_own(self.calibration))
-        if self.walks and not self.family and self.method == "grasp":
-            object.__setattr__(self, "method", "progressive")
         problems = list(wrong.values()) or rule_problems(self)
         if problems:
             raise InputError("; ".join(problems))

@@ -104,7 +104,7 @@ class GoalOptions:
         "Budget",
         shown="help-all",
     )
-    bound_step: Step = study("Share of the prunable cost in each step under --max-loss.", 0.05)
+    bound_step: Step = study("Share of the prunable cost between budgets under --max-loss.", 0.05)
     cost: str | None = option(
         "Cost model: parameters, kv-bytes, memory, latency, or your own package.module:function.",
         None,
@@ -172,6 +172,6 @@ class GoalOptions:
 
     @property
     def walks(self) -> bool:
-        """True if budgets fall one by one, each from what the one before has reached."""
+        """True for several budgets, each of which starts from what a larger one has reached."""
         is_sized = any(getattr(self, name) is not None for name in SIZES)
         return bool(self.family) or (self.is_bound and not is_sized)

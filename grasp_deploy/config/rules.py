@@ -151,10 +151,7 @@ def _without_effect(config: CompressOptions) -> Iterator[tuple[tuple[str, ...], 
     no_scales = assigned(config, "scale_epochs")
     compensation = assigned(config, "compensation")
     if not config.learns:
-        without = f"{method} learns no gates; choose --method grasp"
-        if config.is_bound:
-            without = "a bound on the loss is met by rounds alone; give --keep"
-        yield ("temperature",), without
+        yield ("temperature",), f"{method} learns no gates; choose --method grasp"
         if not config.scale_epochs:
             nothing = f"{method} with {no_scales} learns nothing; drop {no_scales}"
             yield ("learning_rate",), nothing

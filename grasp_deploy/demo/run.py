@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.demo.text import documents, split
@@ -55,7 +56,7 @@ def run_demo(
             scale_epochs=1,
             batch_size=2,
         )
-        compress(config, output, on_progress=on_progress)
+        compress(config, RunOptions(output, on_progress=on_progress))
         say("2/4  measure perplexity on text that neither model was trained or calibrated on")
         dense, pruned = (_measure(directory, heldout) for directory in (MODEL, output))
         say("3/4  verify that the checkpoint is the model that was measured")

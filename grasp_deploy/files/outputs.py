@@ -55,7 +55,7 @@ def staged_directory(
 def _drop_left(output: Path) -> None:
     """Remove what a killed run left beside an output; what it had moved away is put back first."""
     left = [path for path in (_replaced(output), staged_at(output)) if kind_of(path) == "folder"]
-    if not left:
+    if not left and not lock_of(output).exists():
         return
     with locked(lock_of(output), output):  # else a run is at work there
         _put_back(output)

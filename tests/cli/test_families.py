@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.cli.command import (
     grasp_deploy,
     tree,
 )
+from tests.cli.test_compress_output import names
 
 FAMILY = ("--keep", "0.5,0.8", "--set", "compensation=false")
 
@@ -49,7 +49,6 @@ def bounded(model: Path, *options: str) -> tuple[str | Path, ...]:
         (("--max-loss", "0"), ("--max-loss 0 is not allowed", "above 0 and at most 100")),
         (("--max-perplexity-increase", "5"), ("increase '5' is no share: write it like 5%",)),
         (("--max-perplexity-increase", "-5%"), ("'-5%' is no share",)),
-        (("--max-loss", "1", "--set", "temperature=2"), ("met by rounds alone; give --keep",)),
         (("--max-loss", "1", "--method", "m:f"), ("need pruning in rounds",)),
         (("--max-loss", "1", "--calibration", "self=0"), ("two held-out sequences",)),
     ],
@@ -62,21 +61,22 @@ def test_bounds_that_cannot_be(
     assert tree(work) == before
 
 
-def test_a_family_as_a_document_as_a_table_and_as_a_figure(tiny_folder: Path, work: Path) -> None:
+def test_a_family_as_a_document_and_as_a_table(tiny_folder: Path, work: Path) -> None:
     arguments = ("-o", "out", "--calibration", "text.txt", *SHORT, *FAMILY)
     record = document("compress", tiny_folder, *arguments, "--json")
-    assert [member["keep"] for member in record["members"]] == [0.8, 0.5]
-    assert record == json.loads((work / "out/family.json").read_text())
+    assert [member["output"] for member in record["members"]] == ["out/keep-0.8", "out/keep-0.5"]
+    assert names(work / "out") == ["keep-0.5", "keep-0.8"]
     ended = compress(tiny_folder, *FAMILY, "--resume")
     assert ended.code == 0 and "keep-0.5" in ended.stdout and "dense" in ended.stdout
-    assert "wrote out; draw it: grasp-deploy report out/family.json" in ended.stdout
-    assert_nothing_changes(tiny_folder, "output out exists", options=FAMILY)
+    assert "wrote out" in ended.stdout
+    assert_nothing_changes(tiny_folder, "out/keep-0.8 exists", "--resume", options=FAMILY)
     other = ("--resume", "--keep", "0.8,0.4")
-    assert_nothing_changes(tiny_folder, "output out holds keep-0.5,", options=(*FAMILY, *other))
-    drawn = grasp_deploy("report", "out/family.json", "--png", "figures", "--html", "page.html")
-    assert drawn.code == 0, drawn.stderr
-    assert (work / "figures/family-loss-by-size.png").exists()
-    assert "nee" in drawn.stdout  # of the knee, or that there is none
+    changed = "out/keep-0.8 was made with other options"
+    assert_nothing_changes(tiny_folder, changed, options=(*FAMILY, *other))
+    assert_nothing_changes(tiny_folder, "output out exists")
+    for option in ("--overwrite", "--resume"):  # one checkpoint in the place of a family
+        words = ("something else than a pruned checkpoint", "keep-0.")
+        assert_nothing_changes(tiny_folder, *words, options=(option,))
 
 
 def test_commands_that_take_one_budget(tiny_folder: Path, work: Path) -> None:
@@ -89,7 +89,8 @@ def test_commands_that_take_one_budget(tiny_folder: Path, work: Path) -> None:
 def test_what_lies_in_the_place_of_a_family_stays(tiny_folder: Path, work: Path) -> None:
     (work / "out").mkdir()
     (work / "out/thesis.txt").write_text("three years of work")
-    for option in ("--overwrite", "--resume"):
-        words = ("something else than a family", "thesis.txt")
-        assert_nothing_changes(tiny_folder, *words, options=(*FAMILY, option))
-    assert_nothing_changes(tiny_folder, "is a file or a link", options=(*FAMILY, "-o", "text.txt"))
+    assert compress(tiny_folder, *FAMILY).code == 0
+    assert names(work / "out") == ["keep-0.5", "keep-0.8", "thesis.txt"]
+    assert_nothing_changes(tiny_folder, "text.txt", options=(*FAMILY, "-o", "text.txt"))
+    inside = ("lies in the checkpoint", "out/keep-0.8")
+    assert_nothing_changes(tiny_folder, *inside, options=(*FAMILY, "-o", "out/keep-0.8"))

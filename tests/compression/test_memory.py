@@ -15,6 +15,7 @@ from grasp_deploy.compression import room
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.memory import Way, passes_of, summed_of
 from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
@@ -108,7 +109,7 @@ def test_where_memory_runs_out_weights_wait_on_the_cpu(
     if stage == "loading":
         first = lambda *_: runs_out(stage)({"stage": stage, "step": 2})  # noqa: E731
         monkeypatch.setattr(room, "load_checked", first)
-    plan = compress(short_config, tmp_path / "out", on_progress=runs_out(stage)).plan
+    plan = compress(short_config, RunOptions(tmp_path / "out", on_progress=runs_out(stage))).plan
     assert torch.equal(plan.mask, expected.mask) and torch.equal(plan.scales, expected.scales)
     (said,) = [record for record in caplog.records if "weights in the CPU's memory" in record.msg]
     assert "Tried to allocate 2.00 GiB" in said.getMessage()
@@ -118,8 +119,9 @@ def test_where_memory_runs_out_weights_wait_on_the_cpu(
 def test_a_second_time_it_ends(
     short_config: CompressConfig, as_on_gpu: None, tmp_path: Path
 ) -> None:
+    options = RunOptions(tmp_path / "out", on_progress=runs_out("rounds", times=2))
     with pytest.raises(InputError, match=r"out of memory .*Tried to allocate"):
-        compress(short_config, tmp_path / "out", on_progress=runs_out("rounds", times=2))
+        compress(short_config, options)
     assert leave()
 
 

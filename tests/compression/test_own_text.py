@@ -18,6 +18,7 @@ from grasp_deploy.compression import own_text
 from grasp_deploy.compression.own_text import STAGE, with_own_text, write_rows
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, beginnings, calibration_sources
 from grasp_deploy.errors import InputError
@@ -96,8 +97,12 @@ def test_a_killed_run_goes_on_with_the_same_text(
     model: Any = load(run.source.directory, device="cpu")
     monkeypatch.setattr(own_text, "MOST_ROWS", 2)
     rows: list[dict[str, Any]] = []
+
+    def stages_in(folder: Path) -> Stages:
+        return Stages(Workspace(folder, ""), run.budget.units, rows.append)
+
     (tmp_path / "whole").mkdir()
-    whole = with_own_text(run, model, Workspace(tmp_path / "whole", ""), rows.append)
+    whole = with_own_text(run, model, stages_in(tmp_path / "whole"))
     own, given = whole.text.token_ids, run.text.token_ids
     is_own = (given == 0).all(dim=1)
     assert is_own.sum() == 6 and (own[is_own] != 0).any(dim=1).all()
@@ -111,7 +116,7 @@ def test_a_killed_run_goes_on_with_the_same_text(
     (tmp_path / "cut").mkdir()
     cut = Workspace(tmp_path / "cut", "")
     cut.save(STAGE, {"token_ids": first}, {"seconds": 60.0})
-    again = with_own_text(run, model, cut, rows.append)
+    again = with_own_text(run, model, stages_in(tmp_path / "cut"))
     assert torch.equal(again.text.token_ids, own)
     assert cut.load(STAGE)[1]["seconds"] > 60, "the seconds of before count too"
     assert again.inputs == run.inputs, "what identifies the run does not wait for its own text"

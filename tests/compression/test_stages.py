@@ -22,6 +22,7 @@ from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.tensors import digest_of, read_tensors, write_tensors
@@ -56,7 +57,7 @@ def quick(short_config: CompressConfig) -> CompressConfig:
 
 def compressed(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
-    plan = compress(config, output, on_progress=rows.append).plan
+    plan = compress(config, RunOptions(output, on_progress=rows.append)).plan
     return plan, rows
 
 
@@ -121,9 +122,10 @@ def test_stages_that_are_done_are_not_done_again(quick: CompressConfig, tmp_path
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compress(config, tmp_path / "killed", on_progress=die)
+        compress(config, RunOptions(tmp_path / "killed", on_progress=die))
     rows: list[dict[str, Any]] = []
-    plan = compress(config, tmp_path / "killed", resume=True, on_progress=rows.append).plan
+    options = RunOptions(tmp_path / "killed", resume=True, on_progress=rows.append)
+    plan = compress(config, options).plan
     assert {row["stage"] for row in rows} == {"scales", "export"}
     assert all(plan.provenance["seconds"][stage] > 0 for stage in ("start", "gates"))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
+from grasp_deploy.evaluate.losses.record import LossCell
 
 from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.errors import InputError
@@ -16,30 +17,31 @@ from grasp_deploy.report.section import NamedRecord
 from tests.bench.records import model, throughput_record, typed
 
 KEEPS = (0.8, 0.6, 0.4)
+CELL = LossCell.__struct_fields__
 BENT = (2.0, 2.02, 2.1, 3.0)
 
 
-def record(losses: Sequence[float | None]) -> dict[str, Any]:
-    """A family of LLaMA-2-7B's size with these held-out losses, the dense model's first."""
-    dense = losses[0]
-    members = [
-        {
-            "model": f"keep-{keep}",
-            "keep": keep,
-            "output": f"family/keep-{keep}",
-            "kept_cost": keep,
-            "budget": keep,
-            "heldout_loss": loss,
-            "excess": None if loss is None or dense is None else loss - dense,
-            "excess_error": None if loss is None else 0.01,
-            "seconds": {"start": 1.0},
-        }
-        for keep, loss in zip(KEEPS, losses[1:], strict=True)
-    ]
+def record(losses: Sequence[float]) -> dict[str, Any]:
+    """Models of LLaMA-2-7B's size with these losses on a text, the dense model's first."""
     models = [model("dense"), *(model(f"keep-{keep}", keep) for keep in KEEPS)]
-    header = {"schema_version": 1, "benchmark": "family", "machine": {}}
-    header["settings"] = {"heldout_tokens": 512}
-    return {**header, "models": models, "dense_loss": dense, "members": members}
+    cells = [
+        {
+            **dict.fromkeys(CELL),
+            "model": named["name"],
+            "perplexity": math.exp(loss),
+            "loss_nats_per_token": loss,
+            "tokens": 512,
+            "tokens_counted": "all",
+            "data": {"source": "text"},
+            "dtype": "float32",
+            "seconds": 1.0,
+            "excess_nats": loss - losses[0] if place else None,
+            "excess_error": 0.01 if place else None,
+        }
+        for place, (named, loss) in enumerate(zip(models, losses, strict=True))
+    ]
+    header = {"schema_version": 1, "benchmark": "perplexity", "machine": {}, "settings": {}}
+    return {**header, "models": models, "cells": cells}
 
 
 def test_the_knee_lies_farthest_below_the_line() -> None:
@@ -65,14 +67,11 @@ def test_the_sentence_names_the_member_at_the_knee() -> None:
         "knee",
         "frontier",
     ]
-    assert headlines(typed(record([None] * 4))) == []
     (line,) = headlines(typed(record((2.0, 2.2, 2.4, 2.6))))
     assert line["outcome"] == "no knee"
-    with pytest.raises(InputError, match="some losses are null and others are not"):
-        typed(record([2.0, None, 2.1, 2.2]))
     damaged = record(BENT)
-    damaged["members"][0]["excess_error"] = -1
-    with pytest.raises(InputError, match=r"members\[0\].excess_error.*>= 0"):
+    damaged["cells"][1]["excess_error"] = -1
+    with pytest.raises(InputError, match=r"cells\[1\].excess_error.*>= 0"):
         typed(damaged)
 
 
@@ -82,11 +81,9 @@ def test_the_figure_has_a_point_for_each_budget_and_a_ring_at_the_knee() -> None
     from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 
     with our_style():
-        section = section_of(NamedRecord("family", record(BENT), Path("family.json")))
-        (drawing,) = section.figures()
-        none = section_of(NamedRecord("family", record([None] * 4), Path("family.json"))).figures()
-        beaten = section_of(NamedRecord("family", record(BENT[::-1]), Path("family.json")))
-    assert not none and legend_of(beaten.figures()[0])[-1] == "keep-0.4", "one model is no line"
+        (drawing,) = section_of(NamedRecord("loss", record(BENT))).figures()
+        beaten = section_of(NamedRecord("loss", record(BENT[::-1])))
+    assert legend_of(beaten.figures()[0])[-1] == "keep-0.4", "one model is no line"
     assert_legible(drawing)
     assert "difference from dense" in axes_of(drawing).get_title(loc="left").replace("\n", " ")
     assert [heights_of(drawing, place)[0] for place in (0, 3, 6, 9)] == pytest.approx(BENT)
@@ -103,7 +100,7 @@ def test_losses_against_the_speed_of_the_same_shapes() -> None:
     models = [model("base"), *(model(f"a/{keep}", keep) for keep in (0.8, 0.6))]
     speeds = throughput_record(models, batches=(1, 8, 16))
     speeds["cells"][-1]["samples"] = []  # the last model's batch of 16 did not fit
-    section = section_of(NamedRecord("family", record(BENT)), [NamedRecord("speed", speeds)])
+    section = section_of(NamedRecord("loss", record(BENT)), [NamedRecord("speed", speeds)])
     _, drawing = section.figures()
     assert "batch 8" in axes_of(drawing).get_title()
     assert [heights_of(drawing, place)[0] for place in (0, 5, 10)] == pytest.approx(BENT[:3])

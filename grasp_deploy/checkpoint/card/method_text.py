@@ -16,8 +16,8 @@ COMPENSATION = (
     "dense model's hidden states."
 )
 FAMILY = (
-    " It is one of a family of budgets ({} of the prunable cost) from one run, in which each keeps "
-    "units of the one before."
+    " It is one of a family of budgets ({} of the prunable cost), in which each keeps units of the "
+    "one before."
 )
 NORM_SCALES = " Scales learnt for hidden channels are folded into the norms."
 ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate compare`."
@@ -33,8 +33,7 @@ def how_units_were_chosen(plan: Plan) -> str:
     if method == "grasp":
         chosen = "learnt gates on the frozen model, from a cut in rounds"
     elif method == "progressive":
-        walked = family or "bound" in plan.provenance  # whose rounds follow its budgets
-        rounds = "rounds" if walked else counted(config["rounds"], "round")
+        rounds = counted(config["rounds"], "round")
         chosen = f"a cut in {rounds} by the optimal brain surgeon's loss"
     else:
         chosen = f"the scores of `{method}`, at once"

@@ -57,16 +57,17 @@ def export(
     base_model_id: str | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
+    beside: Mapping[str, str] | None = None,
     on_progress: OnCount = lambda done, total: None,
 ) -> ModelShape:
     """Write the checkpoint that a plan makes of its base model; returns its shape.
 
     `model` is the base model's folder or hub id, by default at the plan's revision; the plan that
     is written names `base_model_id`, if given, as the model's id on the hub. Fitted tensors come
-    from the checkpoint that the plan was loaded from. `on_progress` receives the tensors
-    written and the tensors in all. Memory stays near the largest tensor (section 3.5). The output
-    appears whole or not at all. Raises InputError if the plan is another model's, weights are
-    damaged, or the output exists.
+    from the checkpoint that the plan was loaded from. `beside` maps names of more text files to
+    their contents. `on_progress` receives the tensors written and the tensors in all. Memory stays
+    near the largest tensor (section 3.5). The output appears whole or not at all. Raises InputError
+    if the plan is another model's, weights are damaged, or the output exists.
     """
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
@@ -79,7 +80,13 @@ def export(
     size_bytes = pruned.weight_bytes
     with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
         return write_checkpoint(
-            plan, base, staging, fitted=fitted, shard_bytes=shard_bytes, on_progress=on_progress
+            plan,
+            base,
+            staging,
+            fitted=fitted,
+            shard_bytes=shard_bytes,
+            beside=beside,
+            on_progress=on_progress,
         )
 
 

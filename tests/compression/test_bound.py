@@ -8,40 +8,44 @@ from pathlib import Path
 import pytest
 
 from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression.bound import compress_within
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.excess import is_beyond
-from grasp_deploy.compression.family.bound import compress_within
 from grasp_deploy.compression.prepare import prepare
-from grasp_deploy.compression.result import Compressed, compression_record
-from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.compression.result import Compressed, compression_record, finished_plan
+from grasp_deploy.compression.run_options import RunOptions
+from grasp_deploy.config.compress_config import CompressConfig, read_config_file
 from grasp_deploy.errors import InputError
-from tests.compression.family.conftest import Killed, MakeConfig, kill_at
+from tests.compression.conftest import Killed, MakeConfig, kill_at
 from tests.kills import contents
 from tests.tiny import RANDOM
 
 
 @pytest.fixture(scope="module")
 def config(make_config: MakeConfig) -> CompressConfig:
-    return make_config(max_loss=0.8, bound_step=0.1)
+    return make_config(max_loss=2.5, bound_step=0.1)
 
 
 @pytest.fixture(scope="module")
 def made(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Compressed:
-    return compress_within(config, tmp_path_factory.mktemp("bound") / "out")
+    return compress_within(config, RunOptions(tmp_path_factory.mktemp("bound") / "out"))
 
 
-def test_the_last_step_within_the_bound_stays(made: Compressed) -> None:
+def test_the_smallest_budget_within_the_bound_stays(made: Compressed) -> None:
     record = compression_record(made)
     bound = record["bound"]
-    assert bound["keep"] < 0.95, "more than one step was taken"
-    assert bound["excess"] + bound["excess_error"] <= 0.8
+    assert bound["keep"] < 0.85, "it is neither the first step nor the last"
+    assert bound["excess"] + bound["excess_error"] <= 2.5
     assert bound["next"]["keep"] == pytest.approx(bound["keep"] - 0.1)
-    assert bound["next"]["excess"] + bound["next"]["excess_error"] > 0.8
+    assert bound["next"]["excess"] + bound["next"]["excess_error"] > 2.5
     lost = record["heldout_loss_pruned"] - record["heldout_loss_dense"]
     assert lost == pytest.approx(bound["excess"], abs=1e-5)
     assert record["kept_cost"] / record["total_cost"] <= bound["keep"]
     assert [check.ok for check in verify(made.output)] == [True] * 7  # columns were refitted
     assert sorted(path.name for path in made.output.parent.iterdir()) == ["out"]
+    stored = CompressConfig.from_dict(read_config_file(made.output / "compress_config.json"), "it")
+    assert finished_plan(made.output, prepare(stored)), "it is what the same options make"
+    assert (made.output / "metrics.jsonl").read_text()
 
 
 @pytest.mark.slow
@@ -51,7 +55,8 @@ def test_a_killed_run_goes_on_to_the_same_checkpoint(
     output, kills = tmp_path / "out", 0
     while True:
         try:
-            compress_within(config, output, resume=bool(kills), on_progress=kill_at(40 + 5 * kills))
+            follow = kill_at(40 + 5 * kills)
+            compress_within(config, RunOptions(output, bool(kills), on_progress=follow))
             break
         except Killed:
             kills += 1
@@ -63,16 +68,15 @@ def test_a_killed_run_goes_on_to_the_same_checkpoint(
 def test_a_bound_that_the_first_step_breaks(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(max_perplexity_increase="0.0001%", scale_epochs=0)
     with pytest.raises(InputError, match=r"even the first step, to keep 0.95, costs \+0\.\d+ ± "):
-        compress_within(config, tmp_path / "out")
+        compress_within(config, RunOptions(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
 
 
 def test_bounds_need_sequences_to_compare(make_config: MakeConfig, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="two held-out sequences at least"):
-        compress_within(
-            make_config(max_loss=0.1, sequences=17, sequence_length=24), tmp_path / "out"
-        )
-    with pytest.raises(InputError, match="use compress_family for several"):
+        few = make_config(max_loss=0.1, sequences=17, sequence_length=24)
+        compress_within(few, RunOptions(tmp_path / "out"))
+    with pytest.raises(InputError, match="compress_within for a bound on the loss"):
         compress(make_config(max_loss=0.1), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -1,0 +1,64 @@
+"""Where a run writes, what it may replace or continue, and where the next one starts from."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from grasp_deploy.checkpoint.write.export import SHARD_BYTES
+from grasp_deploy.data import Blocks
+from grasp_deploy.files.outputs import staged_directory
+from grasp_deploy.files.progress import OnCount, OnProgress, ignore_progress
+from grasp_deploy.pruning.ranks import is_lead
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run does with its folder; none of it decides the model.
+
+    `on_progress` receives a row of metrics after every step.
+    """
+
+    output: Path
+    resume: bool = False  # go on with the unfinished run in `OUTPUT.partial`
+    overwrite: bool = False  # replace a checkpoint there, or an unfinished run
+    shard_bytes: int = SHARD_BYTES
+    on_progress: OnProgress = ignore_progress
+
+    @property
+    def begun(self) -> Path | None:
+        """The output whose unfinished run goes on, if it is to."""
+        return self.output if self.resume else None
+
+    def into(self, folder: Path, **changes: Any) -> RunOptions:
+        """Those of one run of several, whose rows of progress name its folder."""
+
+        def follow(row: dict[str, Any]) -> None:
+            self.on_progress({**row, "member": folder.name})
+
+        return replace(self, output=folder, on_progress=follow, **changes)
+
+    def counted(self, stage: str) -> OnCount:
+        """A function that takes the steps done of a stage, and all of them."""
+        return lambda done, total: self.on_progress({"stage": stage, "step": done, "steps": total})
+
+    def place(self, size_bytes: int) -> AbstractContextManager[Path]:
+        """A folder to write the checkpoint into, on the rank that writes it."""
+        if not is_lead():
+            return nullcontext(self.output)
+        return staged_directory(self.output, overwrite=self.overwrite, size_bytes=size_bytes)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the run of a larger budget hands on; nothing, for the first of several runs."""
+
+    mask: Tensor | None = None  # (N,) bool: no other unit is kept
+    text: Blocks | None = None  # with what the model wrote itself
+
+
+FROM_DENSE = Start()

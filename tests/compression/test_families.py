@@ -1,0 +1,171 @@
+"""A family: masks within masks, budgets that hold, and runs that go on after a kill."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_deploy.checkpoint.plan import Plan, load_plan
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.families import compress_family
+from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.run_options import RunOptions
+from grasp_deploy.config.compress_config import CompressConfig, read_config_file
+from grasp_deploy.errors import InputError
+from tests.compression.conftest import Killed, MakeConfig, kill_at
+from tests.conftest import MakeOnce
+from tests.kills import contents
+
+KEEPS = (0.8, 0.6, 0.5)
+NAMES = [f"keep-{keep}" for keep in KEEPS]
+
+
+@pytest.fixture(scope="module")
+def config(make_config: MakeConfig) -> CompressConfig:
+    """Text is given, and written by the model."""
+    text, _ = make_config(keep=0.5).calibration
+    return make_config(keep=0.5, family=KEEPS, calibration=(text, "self"), rounds=2)
+
+
+@pytest.fixture(scope="module")
+def family(config: CompressConfig, make_once: MakeOnce) -> Path:
+    """A whole family. Shared: copy it before changing anything."""
+
+    def make(folder: Path) -> None:
+        rows: list[dict[str, Any]] = []
+        compress_family(config, RunOptions(folder, on_progress=rows.append))
+        writes = {row["member"] for row in rows if row["stage"] == "own-text"}
+        assert writes == {NAMES[0]}, "what the model writes is handed on"
+
+    return make_once("family", make)
+
+
+def plans(family: Path) -> list[Plan]:
+    return [load_plan(family / name / "plan.grasp") for name in NAMES]
+
+
+def test_each_mask_lies_within_the_one_before_and_within_its_budget(family: Path) -> None:
+    made = plans(family)
+    for larger, smaller in pairwise(made):
+        assert not (smaller.mask & ~larger.mask).any()
+        assert int(smaller.mask.sum()) < int(larger.mask.sum())
+    for plan, keep in zip(made, KEEPS, strict=True):
+        budget = plan.provenance["budget"]
+        assert 0.9 * keep < budget["kept_cost"] / budget["total_cost"] <= keep
+        assert plan.provenance["losses"]["heldout_pruned"] > 0
+
+
+def test_the_largest_member_is_what_its_own_run_makes(
+    config: CompressConfig, family: Path, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    alone = make_config(keep=KEEPS[0], calibration=config.calibration, rounds=2)
+    compress(alone, tmp_path / "alone")
+    weights = [folder / "model.safetensors" for folder in (tmp_path / "alone", family / NAMES[0])]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_each_member_is_a_checkpoint_that_verifies(family: Path) -> None:
+    assert sorted(path.name for path in family.iterdir()) == sorted(NAMES)
+    for name in NAMES:
+        assert all(check.ok for check in verify(family / name))
+    cards = [(family / name / "README.md").read_text() for name in NAMES]
+    assert all("one of a family of budgets (0.8, 0.6 and 0.5" in card for card in cards)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_members(
+    config: CompressConfig, family: Path, tmp_path: Path
+) -> None:
+    output, kills = tmp_path / "out", 0
+    first = output / NAMES[0] / "model.safetensors"
+    made_at = None
+    while True:
+        options = RunOptions(output, bool(kills), on_progress=kill_at(60 + 10 * kills))
+        try:
+            compress_family(config, options)
+            break
+        except Killed:
+            kills += 1
+            if first.exists():
+                made_at = made_at or first.stat().st_mtime_ns
+    assert kills >= 3
+    assert first.stat().st_mtime_ns == made_at, "a finished member is not made again"
+    for name in NAMES:
+        assert contents(output / name) == contents(family / name)
+    assert sorted(path.name for path in output.iterdir()) == sorted(NAMES)
+
+
+@pytest.mark.slow
+def test_the_config_of_a_member_makes_its_family_again(family: Path, tmp_path: Path) -> None:
+    stored = read_config_file(family / NAMES[1] / "compress_config.json")
+    compress_family(CompressConfig.from_dict(stored, "it"), RunOptions(tmp_path / "again"))
+    assert contents(tmp_path / "again" / NAMES[1]) == contents(family / NAMES[1])
+
+
+def test_a_member_that_starts_from_another_mask_is_another_one(
+    config: CompressConfig, family: Path
+) -> None:
+    made = plans(family)[1].provenance["inputs"]
+    assert made.keys() - prepare(config).inputs.keys() == {"larger checkpoint"}
+
+
+@pytest.mark.parametrize("keeps", [(0.8, 0.7), (0.9, 0.8)])
+def test_resume_refuses_members_of_another_family_before_any_work(
+    make_config: MakeConfig, family: Path, tmp_path: Path, keeps: tuple[float, ...]
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(family, output)
+    other = make_config(keep=keeps[-1], family=keeps)
+    with pytest.raises(InputError, match=r"keep-0.8 was made with other options \(--keep \[0.8, 0"):
+        compress_family(other, RunOptions(output, resume=True))
+    with pytest.raises(InputError, match=r"keep-0.8 exists: go on with --resume, replace it"):
+        compress_family(other, RunOptions(output))
+    assert sorted(path.name for path in output.iterdir()) == sorted(NAMES)
+
+
+def test_resume_refuses_a_damaged_member(
+    config: CompressConfig, family: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(family, output)
+    weights = output / NAMES[1] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(InputError, match=rf"{NAMES[1]} exists: name another folder, or replace"):
+        compress_family(config, RunOptions(output, resume=True))
+    compress_family(config, RunOptions(output, resume=True, overwrite=True))
+    for name in NAMES:
+        assert contents(output / name) == contents(family / name)
+
+
+def test_overwrite_replaces_members_and_nothing_else(
+    make_config: MakeConfig, family: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(family, output)
+    (output / "thesis.txt").write_text("three years of work")
+    (output / NAMES[1] / "why.txt").write_text("measured on Monday")
+    quick: dict[str, Any] = {"rounds": 1, "scale_epochs": 0, "method": "progressive"}
+    with pytest.raises(InputError, match=r"\(why.txt\), which --overwrite does not delete"):
+        other = make_config(keep=0.6, family=(0.9, 0.6), **quick)
+        compress_family(other, RunOptions(output, overwrite=True))
+    assert not (output / "keep-0.9").exists()
+    other = make_config(keep=0.7, family=(0.8, 0.7), **quick)
+    compress_family(other, RunOptions(output, overwrite=True))
+    assert load_plan(output / "keep-0.8/plan.grasp").provenance["config"]["family"] == [0.8, 0.7]
+    left = {"thesis.txt", "keep-0.7", *NAMES}
+    assert {path.name for path in output.iterdir()} == left
+    assert contents(output / NAMES[2]) == contents(family / NAMES[2])
+
+
+def test_a_family_that_cannot_be_leaves_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="use compress_family for several"):
+        compress(make_config(keep=0.5, family=KEEPS), tmp_path / "out")
+    with pytest.raises(InputError, match=r"the smallest possible is --keep 0\."):
+        config = make_config(keep=0.0001, family=(0.5, 0.0001))
+        compress_family(config, RunOptions(tmp_path / "out"))
+    assert not list(tmp_path.iterdir())
