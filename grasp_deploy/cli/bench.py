@@ -20,13 +20,6 @@ from grasp_deploy.cli.options import Command, Json, Models, RecordOutput, takes_
 from grasp_deploy.cli.report import print_report
 from grasp_deploy.errors import InputError
 
-RandomWeights = Annotated[
-    bool,
-    typer.Option(
-        "--random-weights",
-        help="Fill the models with random weights; each needs only a config.json.",
-    ),
-]
 ModelsAndFlags = Annotated[
     list[str],
     typer.Argument(
@@ -34,15 +27,6 @@ ModelsAndFlags = Annotated[
         help="Hub ids or folders with weights and tokenizer; the others are compared with the "
         "first. Flags after -- go to `vllm serve`.",
     ),
-]
-TtftLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Longest time to the first token of a good request.")
-]
-TpotLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Longest time per further token of a good request.")
-]
-EndLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Longest time to the end of a good request.")
 ]
 BENCHES: dict[str, tuple[type, Callable[..., Any], str]] = {  # models side by side
     "memory": (
@@ -72,7 +56,13 @@ def bench_command(kind: str) -> Command:
         models: Models,
         *,
         settings: Any,
-        random_weights: RandomWeights = False,
+        random_weights: Annotated[
+            bool,
+            typer.Option(
+                "--random-weights",
+                help="Fill the models with random weights; each needs only a config.json.",
+            ),
+        ] = False,
         output: RecordOutput = None,
         as_json: Json = False,
     ) -> None:
@@ -95,9 +85,17 @@ def serve_bench_command(
     models: ModelsAndFlags,
     *,
     settings: ServeSettings,
-    slo_ttft_ms: TtftLimit = None,
-    slo_tpot_ms: TpotLimit = None,
-    slo_e2e_ms: EndLimit = None,
+    slo_ttft_ms: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Longest time to the first token of a good request."),
+    ] = None,
+    slo_tpot_ms: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Longest time per further token of a good request."),
+    ] = None,
+    slo_e2e_ms: Annotated[
+        float | None, typer.Option(min=0.0, help="Longest time to the end of a good request.")
+    ] = None,
     output: RecordOutput = None,
     as_json: Json = False,
 ) -> None:

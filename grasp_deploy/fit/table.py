@@ -16,7 +16,7 @@ TOLERANCE = 0.02  # of a measured size, beyond which a miss wants a reason
 
 
 def offer_table(fit: Fit) -> Table:
-    """Each way to deploy the model, part by part; what does not fit leaves less than nothing."""
+    """Each way to deploy the model, part by part; dim where it does not fit."""
     unit = "GiB" if fit.room.usable_bytes >= BINARY_UNITS["GiB"] else "MiB"
     usable, memory = format_bytes(fit.room.usable_bytes), format_bytes(fit.room.memory_bytes)
     is_pruned = any(offer.keep is not None for offer in fit.offers)
@@ -31,46 +31,28 @@ def offer_table(fit: Fit) -> Table:
     for head in HEADS:
         table.add_column(head, justify="right", no_wrap=True)
     for offer in fit.offers:
-        parts = offer.memory
-        sizes = (
-            *(parts.weight_bytes, parts.kv_bytes, parts.activation_bytes, parts.overhead_bytes),
-            *(parts.total_bytes, fit.room.usable_bytes - parts.total_bytes),
-        )
+        sizes = (*vars(offer.memory).values(), offer.memory.total_bytes, offer.left_bytes)
         cells = (f"{size / BINARY_UNITS[unit]:,.2f}" for size in sizes)
         table.add_row(Text(offer.name), *cells, style=None if offer.fits else "dim")
     return table
 
 
 def served_table(served: Served) -> Table:
-    """What the deployment was predicted to hold, beside what a running vLLM holds."""
-    table = Table(
-        title="Predicted and measured",
-        title_justify="left",
-        caption=None if served.measured else "predicted only: no vLLM is installed here",
-        caption_justify="left",
-    )
+    """Predicted figures of the deployment beside those of a running vLLM."""
+    table = Table(title="Predicted and measured", title_justify="left", caption_justify="left")
     table.add_column("")
     for head in ("predicted", "vLLM", "off by"):
         table.add_column(head, justify="right")
+    if served.measured is None:
+        table.caption = "predicted only: no vLLM is installed here"
     after = _figures(served.measured) if served.measured else {}
     for name, predicted in _figures(served.predicted).items():
-        measured = after.get(name)
-        off = "" if measured is None else f"{measured / max(predicted, 1) - 1:+.2%}"
-        table.add_row(name, f"{predicted:,}", "" if measured is None else f"{measured:,}", off)
+        measured, off = after.get(name), after.get(name, predicted) / max(predicted, 1) - 1
+        if abs(off) > TOLERANCE:
+            table.caption = "vLLM 0.32 was tried; another release may share its memory otherwise"
+        cells = ("", "") if measured is None else (f"{measured:,}", f"{off:+.2%}")
+        table.add_row(name, f"{predicted:,}", *cells)
     return table
-
-
-def misses(served: Served) -> list[str]:
-    """A sentence for each figure that is off by more than 2 %."""
-    if served.measured is None:
-        return []
-    after = _figures(served.measured)
-    return [
-        f"{name}: {after[name]:,} instead of {predicted:,}; vLLM 0.32 was tried, and another "
-        "release may round, pad or share its memory in another way"
-        for name, predicted in _figures(served.predicted).items()
-        if abs(after[name] - predicted) > TOLERANCE * predicted
-    ]
 
 
 def _figures(deployed: Deployed) -> dict[str, int]:
