@@ -16,7 +16,7 @@ from grasp_deploy.bench.memory import MemorySettings, bench_memory
 from grasp_deploy.bench.serve import ServeSettings, bench_serve
 from grasp_deploy.bench.throughput import ThroughputSettings, bench_throughput
 from grasp_deploy.cli.console import Commands, print_json, stderr
-from grasp_deploy.cli.options import Command, Json, Models, RecordOutput, takes_settings
+from grasp_deploy.cli.options import Json, Models, RecordOutput, takes_settings
 from grasp_deploy.cli.report import print_report
 from grasp_deploy.errors import InputError
 
@@ -28,29 +28,15 @@ ModelsAndFlags = Annotated[
         "first. Flags after -- go to `vllm serve`.",
     ),
 ]
-BENCHES: dict[str, tuple[type, Callable[..., Any], str]] = {  # models side by side
-    "memory": (
-        MemorySettings,
-        bench_memory,
-        "Measure the memory of one prefill: weights, KV cache and peak, beside predictions.",
-    ),
-    "kv": (
-        KvSettings,
-        bench_kv,
-        "Count the tokens and sequences that the KV cache holds beside the weights.",
-    ),
-    "throughput": (
-        ThroughputSettings,
-        bench_throughput,
-        "Measure throughput, TTFT and TPOT against batch size, models side by side.",
-    ),
-}
+bench_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Measure memory and speed, models side by side."
+)
 
 
-def bench_command(kind: str) -> Command:
-    """The command of one of BENCHES."""
-    settings_type, measure = BENCHES[kind][:2]
+def add_bench(kind: str, settings_type: type, measure: Callable[..., Any], about: str) -> None:
+    """Add the command of a bench that takes no flags of vLLM."""
 
+    @bench_app.command(kind, help=about)
     @takes_settings(settings_type)
     def command(
         models: Models,
@@ -69,14 +55,13 @@ def bench_command(kind: str) -> Command:
         loading = {"random_weights": random_weights, "dtype": settings.dtype}
         run_bench(kind, partial(measure, settings=settings), models, output, as_json, **loading)
 
-    return command
 
-
-bench_app = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Measure memory and speed, models side by side."
-)
-for kind, (*_, help_text) in BENCHES.items():
-    bench_app.command(kind, help=help_text)(bench_command(kind))
+about = "Measure the memory of one prefill: weights, KV cache and peak, beside predictions."
+add_bench("memory", MemorySettings, bench_memory, about)
+about = "Count the tokens and sequences that the KV cache holds beside the weights."
+add_bench("kv", KvSettings, bench_kv, about)
+about = "Measure throughput, TTFT and TPOT against batch size, models side by side."
+add_bench("throughput", ThroughputSettings, bench_throughput, about)
 
 
 @bench_app.command("serve")

@@ -55,7 +55,7 @@ def fit_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Say what it takes to serve MODEL on a GPU, and prune it until it fits.
+    """Predict the memory of serving MODEL, and prune it until it fits a GPU.
 
     Give --gpu-memory, --concurrency and --context. An unfinished run goes on.
     """
@@ -83,7 +83,7 @@ def fit_command(
 def _pruned_to_fit(
     config: CompressConfig, output: Path, shard_size: str, overwrite: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Prune unless that is done, and ask vLLM what it holds; the record of both."""
+    """Prune unless that is done, and start vLLM on the result; the record of both."""
     from grasp_deploy.checkpoint.footprint import inspect_model
     from grasp_deploy.fit.memory import serve_fit
     from grasp_deploy.fit.table import served_table
@@ -163,7 +163,7 @@ def compress_unless_done(
 
 
 def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
-    """Raise InputError for what vLLM would refuse after the work: its absence, a port, a size."""
+    """Raise InputError before the work where vLLM is absent, or a port or size is unusable."""
     from grasp_deploy.checkpoint.limits import installed_platform
     from grasp_deploy.engine.flags import read_flags
     from grasp_deploy.engine.serve import HOST, PORT, check_port

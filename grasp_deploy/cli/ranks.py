@@ -128,7 +128,7 @@ def _ends_first(store: Store) -> bool:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """True for what follows when another rank is gone: a dead connection, torchrun's signal."""
+    """True for signs that another rank is gone: a dead connection, torchrun's signal."""
     if isinstance(error, SystemExit):
         return error.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP)
     from torch.distributed import DistError

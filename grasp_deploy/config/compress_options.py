@@ -94,8 +94,7 @@ class CompressOptions:
 
     keep: Share | None = budget(
         "Share of the prunable cost to keep, such as 0.6. `compress` takes several: 0.8,0.6,0.4. "
-        "One kind of budget is required.",
-        metavar="<float>",
+        "One kind of budget is required."
     )
     family: tuple[Share, ...] = field(default=(), metadata={"flag": "--keep"})
     weights: str | None = budget(
@@ -109,20 +108,16 @@ class CompressOptions:
         "measured at --batch and --context)."
     )
     tokens_per_second: Rate | None = budget(
-        "Instead of --keep: tokens decoded in a second, over the batch (cost: latency).",
-        shown="help-all",
+        "Instead of --keep: tokens decoded a second, of the batch.", shown="help-all"
     )
     ttft_seconds: Rate | None = budget(
-        "Instead of --keep: seconds to the first token (cost: latency, of the prefill).",
-        flag="--ttft",
-        shown="help-all",
+        "Instead of --keep: seconds to the first token.", flag="--ttft", shown="help-all"
     )
     batch: Count | None = deployment("Sequences at a time, for --speedup.")
     max_loss: Nats | None = budget(
         "Instead of --keep: the smallest model that loses at most so many nats per token against "
         "the dense one, such as 0.05, on held-out calibration text. Beside a budget: nothing is "
-        "written if that loses more.",
-        metavar="<float>",
+        "written if that loses more."
     )
     max_perplexity_increase: str | None = budget(
         "As --max-loss, but a share of the dense model's perplexity, such as 5%.", shown="help-all"
@@ -133,8 +128,7 @@ class CompressOptions:
         shown="help-all",
     )
     cached_tokens: CountOrZero | None = budget(
-        "Tokens in the deployment's KV cache (context x sequences), for --cost memory.",
-        shown="help-all",
+        "Tokens in the KV cache (context x concurrency), for --cost memory.", shown="help-all"
     )
     gpu_memory: str | None = deployment(
         "Instead of --keep: memory of the GPU that serves, such as 24GiB: weights, --concurrency "
@@ -146,17 +140,13 @@ class CompressOptions:
     )
     times: Times | None = field(default=None, metadata={"flag": "the measured times"})
     kv_dtype: Literal["auto", "bf16", "fp8"] = deployment(
-        "Cached keys and values: bf16 or fp8; auto: as the weights.",
-        default="auto",
-        shown="help-all",
+        "Cached values: bf16 or fp8; auto: as the weights.", default="auto", shown="help-all"
     )
     gpu_memory_utilization: Share = deployment(
         "Share of the GPU's memory that vLLM may take.", default=0.9, shown="help-all"
     )
     overhead: str = deployment(
-        "Memory of vLLM's own, beside weights, cache and activations: CUDA and its graphs.",
-        default="1GiB",
-        shown="help-all",
+        "Memory of vLLM's own, CUDA and its graphs included.", default="1GiB", shown="help-all"
     )
 
     kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
@@ -182,8 +172,7 @@ class CompressOptions:
         metavar="TEXT[@SPLIT][=WEIGHT]",
     )
     calibration_split: str | None = text(
-        "Rows of each text that names none, such as 'train[:900]'. Default: train.",
-        shown="help-all",
+        "Rows of texts that name none, such as 'train[:900]'. Default: train.", shown="help-all"
     )
     calibration_column: str | None = text(
         "Column that holds the text, or chats as lists of messages.", shown="help-all"
@@ -202,23 +191,16 @@ class CompressOptions:
         "grasp",
         "Method",
     )
-    rounds: Count = study("Rounds of progressive pruning.", 5)
+    rounds: Count = study("Rounds of pruning.", 5)
     compensation: bool = study(
-        "Refit the kept output columns to the dense model's hidden states by least squares.", True
+        "Refit kept output columns to the dense model's hidden states by least squares.", True
     )
-    ridge: Factor = study(
-        "Tokens per input for which the original weights count in least squares.", 16.0
-    )
+    ridge: Factor = study("Tokens for each input that the dense weights weigh in the refit.", 16.0)
     learning_rate: Factor = study("AdamW learning rate of scores and scales.", 0.01)
     temperature: Factor = study("Temperature of the gates: p = sigmoid(score / temperature).", 1.5)
     batch_size: Count = study("Sequences in a step.", 1)
-    scale_epochs: CountOrZero = study(
-        "Passes over the sequences to learn the scales; 0: no scales.", 1
-    )
-    norm_scales: bool = study(
-        "Learn a scale for each hidden channel behind each norm too, and fold it into the norm.",
-        True,
-    )
+    scale_epochs: CountOrZero = study("Passes over the text to learn scales; 0: none.", 1)
+    norm_scales: bool = study("Learn scales of hidden channels behind norms too.", True)
     seed: Seed = running("Seed of the order of sequences and of ties.", 0, shown="help-all")
     device: str = running(DEVICE_HELP, "auto")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = running(DTYPE_HELP, "auto")
@@ -253,7 +235,7 @@ class CompressOptions:
 
     @property
     def walks(self) -> bool:
-        """True if budgets fall one by one, each from what the one before has reached."""
+        """True if budgets fall one by one, each from the result of the one before."""
         is_sized = any(getattr(self, name) is not None for name in SIZES)
         return bool(self.family) or (self.is_bound and not is_sized)
 

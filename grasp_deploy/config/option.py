@@ -47,12 +47,12 @@ def option(
     """A dataclass field that is a command-line option too; its type states the bounds.
 
     `panel` groups options in `--help`. `flag` is the spelling, by default the field's name.
-    `metavar` stands for the value in help. `shown` says where the option is listed: in `--help`,
-    only in `--help-all`, or there as a name for `--set NAME=VALUE`. `parse` reads the text of the
-    command line; it gets the flag for errors.
+    `metavar` stands for the value in help. `shown` lists the option in `--help`, only in
+    `--help-all`, or there as a name for `--set NAME=VALUE`. `parse` reads the text of the command
+    line; it gets the flag for errors.
     """
-    shape = {"help": help_text, "panel": panel, "flag": flag, "metavar": metavar}
-    metadata = {**shape, "shown": shown, "parse": parse}
+    metadata: dict[str, Any] = {"help": help_text, "panel": panel, "flag": flag, "metavar": metavar}
+    metadata |= {"shown": shown, "parse": parse}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -75,24 +75,14 @@ def flag(settings: Any, name: str) -> str:
 
 
 def assigned(settings: Any, name: str, value: Any = None) -> str:
-    """A field with its value as on the command line: `--keep 0.6`, or `--set rounds=3`.
-
-    Numbers read `--batch 1,8`, and a flag that is not given `no --enforce-eager`.
-    """
-    value = getattr(settings, name) if value is None else value
+    """A field with its value as on the command line: `--keep 0.6`, or `--set rounds=3`."""
     spelled = flag(settings, name)
-    is_set = spelled.startswith("--set ")
-    if isinstance(value, bool):
-        if not is_set:
-            return spelled if value else f"no {spelled}"
-        value = str(value).lower()
-    if isinstance(value, tuple):
-        value = ",".join(map(str, value))
-    return f"{spelled}{'=' if is_set else ' '}{value}"
+    value = getattr(settings, name) if value is None else value
+    return f"{spelled}{'=' if spelled.startswith('--set ') else ' '}{value}"
 
 
 def field_problems(settings: Any) -> dict[str, str]:
-    """Convert fields to their types; those that break one: what was given, and what to give."""
+    """Convert fields to their types; returns a sentence for each that breaks its type or bounds."""
     problems = {}
     for name, hint in typing.get_type_hints(type(settings), include_extras=True).items():
         value = getattr(settings, name)

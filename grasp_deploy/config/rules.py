@@ -115,23 +115,19 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
             f"{flag(config, asked) if asked else '--cost latency'} goes by measured times: give "
             "both --batch, of sequences at a time, and --context, their tokens at the end"
         )
-    if config.kv_cost_factor != 1 and (config.targets != "both" or config.cost_model == "kv-bytes"):
-        only = assigned(config, "targets") if config.targets != "both" else "--cost kv-bytes"
-        yield (
-            f"{assigned(config, 'kv_cost_factor')} with {only} changes nothing, since only one "
-            "kind of unit has a cost: drop one of them"
-        )
 
 
 def _unused(config: CompressOptions) -> Iterator[str]:
     method = assigned(config, "method")
     learns = config.learns or config.scale_epochs > 0
+    counts_both = config.targets == "both" and config.cost_model != "kv-bytes"
     for name, is_used, reason in (
         ("temperature", config.learns, f"{method} learns no gates"),
         ("learning_rate", learns, f"{method} without scales learns nothing"),
         ("rounds", config.cuts_in_rounds, f"{method} does not prune in rounds"),
         ("ridge", config.compensation, "nothing is refitted without compensation"),
         ("batch", config.cost_model == "latency", f"--cost {config.cost_model} counts no time"),
+        ("kv_cost_factor", counts_both, "only one kind of unit has a cost"),
         ("bound_step", config.is_bound, "no --max-loss is given"),
     ):
         if not is_used and _is_given(config, name):

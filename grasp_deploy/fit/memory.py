@@ -1,4 +1,4 @@
-"""Fit a model into a GPU's memory: the prediction, and what a running vLLM holds."""
+"""Fit a model into a GPU's memory: the prediction, and the figures of a running vLLM."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def pool_bytes(pruned: ModelShape, load: Load, room: Room) -> int:
 
 
 def serve_fit(checkpoint: Path, config: CompressConfig) -> Served:
-    """Start vLLM on a checkpoint with the cache that the room leaves, and ask what it holds.
+    """Start vLLM on a checkpoint with the cache that the room leaves, and read its figures.
 
     Raises like `deployed`.
     """

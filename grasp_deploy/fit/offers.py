@@ -1,4 +1,4 @@
-"""What a deployment takes as it is, and the ways to make it smaller, side by side."""
+"""The memory of a deployment as it is, and of the ways to make it smaller, side by side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE_ENTRY_BYTES = 2 * 8  # two int64 beside each 4-bit matrix
 
 @dataclass(frozen=True)
 class Offer:
-    """One way to deploy a model; `keep` is the share that is left of what can be pruned."""
+    """One way to deploy a model; `keep` is the share that is left of the prunable cost."""
 
     name: str
     memory: Memory

@@ -98,7 +98,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--cost kv-bytes --ffn-multiple 36": "FFN",
         "--batch 8": "",
         "--tensor-parallel 4": "",
-        "--set kv-cost-factor=2 --set targets=kv": "kv-cost-factor & targets=kv",
+        "--set kv-cost-factor=2 --set targets=kv": "kv-cost-factor",
         "--method flap": "",
         "--method absent:f": "",
         f"{OWN} --set temperature=1": "temperature",
