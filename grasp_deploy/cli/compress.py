@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from grasp_deploy.cli.compressed import print_compressed, print_family
 from grasp_deploy.cli.console import (
@@ -40,6 +39,8 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import BINARY_UNITS, parse_bytes
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from grasp_deploy.compression.dry_run import DryRun as Predicted
 
 DryRun = Annotated[
@@ -126,15 +127,16 @@ def show_dry_run(config: CompressConfig, gpu_memory: str | None, as_json: bool) 
 def _memory_table(found: Predicted) -> Table:
     """The peak of each stage, for each number of processes; dim where it does not fit."""
     from grasp_deploy.report.progress import STAGES
+    from grasp_deploy.report.tables import figure_table
 
     first = found.ways[0]
     unit = "GiB" if first.machine_bytes >= BINARY_UNITS["GiB"] else "MiB"
     device = "each GPU" if first.on_gpu else "the CPU, each process"
-    table = Table("processes", title=f"Peak memory of {device}, {unit}", title_justify="left")
-    for way in found.ways:
-        head = f"{way.processes}" + ", weights\non the CPU" * way.offload
-        style = None if found.fits(way) else "dim"
-        table.add_column(head, justify="right", no_wrap=True, style=style)
+    heads = [f"{way.processes}" + ", weights\non the CPU" * way.offload for way in found.ways]
+    title = f"Peak memory of {device}, {unit}"
+    table = figure_table(title, ["processes", *heads], fold=False)
+    for column, way in zip(table.columns[1:], found.ways, strict=True):
+        column.style = "none" if found.fits(way) else "dim"
     for stage in first.stages:
         sizes = (sum(way.stages[stage].values()) for way in found.ways)
         table.add_row(STAGES[stage], *(f"{size / BINARY_UNITS[unit]:,.1f}" for size in sizes))

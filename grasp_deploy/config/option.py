@@ -7,6 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -56,9 +57,7 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def study(help_text: str, default: Any) -> Any:
-    """A dataclass field that is an option for studies, given by `--set NAME=VALUE`."""
-    return option(help_text, default, shown="set")
+study = partial(option, shown="set")  # an option for studies, given by `--set NAME=VALUE`
 
 
 def option_fields(settings: Any) -> dict[str, dataclasses.Field[Any]]:

@@ -10,6 +10,7 @@ from rich.text import Text
 from grasp_deploy.engine.offline import Deployed
 from grasp_deploy.files.sizes import BINARY_UNITS, format_bytes
 from grasp_deploy.fit.memory import Fit, Served
+from grasp_deploy.report.tables import figure_table
 
 HEADS = ("weights", "KV\ncache", "acti-\nvations", "vLLM's\nown", "total", "left")
 TOLERANCE = 0.02  # of a measured size, beyond which a miss wants a reason
@@ -20,16 +21,11 @@ def offer_table(fit: Fit) -> Table:
     unit = "GiB" if fit.room.usable_bytes >= BINARY_UNITS["GiB"] else "MiB"
     usable, memory = format_bytes(fit.room.usable_bytes), format_bytes(fit.room.memory_bytes)
     is_pruned = any(offer.keep is not None for offer in fit.offers)
-    table = Table(
-        title=f"{fit.load.sequences:,} sequences of {fit.load.context_tokens:,} tokens in "
-        f"{usable}, {fit.room.utilization:.0%} of {memory}",
-        title_justify="left",
-        caption="pruned: as if all channels and KV groups shrank alike" if is_pruned else None,
-        caption_justify="left",
-    )
-    table.add_column(f"{Path(fit.model).name.removesuffix('.json')}\nin {unit}", overflow="fold")
-    for head in HEADS:
-        table.add_column(head, justify="right", no_wrap=True)
+    title = f"{fit.load.sequences:,} sequences of {fit.load.context_tokens:,} tokens in {usable}, "
+    name = Path(fit.model).name.removesuffix(".json")
+    notes = ["pruned: as if all channels and KV groups shrank alike"] if is_pruned else []
+    heads = (f"{name}\nin {unit}", *HEADS)
+    table = figure_table(f"{title}{fit.room.utilization:.0%} of {memory}", heads, notes, fold=False)
     for offer in fit.offers:
         sizes = (*vars(offer.memory).values(), offer.memory.total_bytes, offer.left_bytes)
         cells = (f"{size / BINARY_UNITS[unit]:,.2f}" for size in sizes)
@@ -39,10 +35,7 @@ def offer_table(fit: Fit) -> Table:
 
 def served_table(served: Served) -> Table:
     """Predicted figures of the deployment beside those of a running vLLM."""
-    table = Table(title="Predicted and measured", title_justify="left", caption_justify="left")
-    table.add_column("")
-    for head in ("predicted", "vLLM", "off by"):
-        table.add_column(head, justify="right")
+    table = figure_table("Predicted and measured", ("", "predicted", "vLLM", "off by"))
     if served.measured is None:
         table.caption = "predicted only: no vLLM is installed here"
     after = _figures(served.measured) if served.measured else {}

@@ -30,7 +30,7 @@ FAMILY = ("--keep", "0.5,0.8", "--set", "compensation=false")
         (("--keep", "0.5,0.4", "--method", "m:f"), ("need pruning in rounds", "drop --method m:f")),
         (("--keep", "0.5,0.0001"), ("under the floor", "the smallest possible is --keep 0.")),
         (("--keep", "0.5,0.4", "--max-loss", "0.1"), ("a family has no bound",)),
-        (("--keep", "0.5", "--set", "bound-step=0.1"), ("bound-step=0.1 has no effect without",)),
+        (("--keep", "0.5", "--set", "bound-step=0.1"), ("bound-step=0.1 has no effect",)),
     ],
 )
 def test_budgets_that_cannot_be(
