@@ -37,7 +37,7 @@ class KvSettings:
     memory_bytes: int = option(
         "Memory for weights and KV cache together, such as 16GiB. Default: 20GiB.",
         20 * 2**30,
-        flag="--memory",
+        flag="--gpu-memory",
         parse=parse_bytes,
     )
     context_tokens: Count | None = option(
@@ -95,7 +95,7 @@ def bench_kv(
         platform = installed_platform()
     measures = platform is not None and not settings.predict_only
     if measures and platform == "cpu":
-        check_room(settings.memory_bytes, "--memory is", "ask for less, or give --predict-only")
+        check_room(settings.memory_bytes, "--gpu-memory is", "ask for less, or give --predict-only")
     settings = replace(
         settings,
         context_tokens=context_tokens,
@@ -118,7 +118,7 @@ def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> 
     capacity = predict_capacity(pool_bytes, token_bytes, context_tokens, settings.block_tokens)
     if capacity.sequences < 1:
         raise InputError(
-            f"--memory holds {memory_bytes / 2**20:,.1f} MiB, which is too little for the "
+            f"--gpu-memory holds {memory_bytes / 2**20:,.1f} MiB, which is too little for the "
             f"{shape.weight_bytes / 2**20:,.1f} MiB of {model.name}'s weights and one sequence of "
             f"{context_tokens} tokens of {token_bytes / 2**10:,.1f} KiB: ask for more "
             "memory or a shorter --context"

@@ -29,7 +29,7 @@ from grasp_deploy.compression.resume import CONFIG_FILE
 from grasp_deploy.compression.synthesize import write_shape
 from grasp_deploy.compression.time_budget import milliseconds, phase_of, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.goal import PhaseTimes, Times
+from grasp_deploy.config.compress_options import PhaseTimes, Times
 from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel

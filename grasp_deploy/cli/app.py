@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli import checkpoint, compress
+from grasp_deploy.cli import checkpoint, compress, deploy
 from grasp_deploy.cli.bench import bench_app
 from grasp_deploy.cli.console import (
     ErrorBoundary,
@@ -16,7 +16,6 @@ from grasp_deploy.cli.console import (
     tidy_process,
 )
 from grasp_deploy.cli.evaluate import evaluate_app
-from grasp_deploy.cli.fit import fit_command
 from grasp_deploy.cli.report import report_command
 from grasp_deploy.errors import InputError
 from grasp_deploy.version import __version__
@@ -27,9 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Make a Llama- or Qwen-style language model smaller, and serve it with vLLM.",
 )
-app.command("up")(compress.up_command)
+app.command("up")(deploy.up_command)
 app.command("compress")(compress.compress_command)
-app.command("fit")(fit_command)
+app.command("fit")(deploy.fit_command)
 app.command("inspect")(checkpoint.inspect_command)
 app.command("verify")(checkpoint.verify_command)
 # vLLM's flags are understood with or without -- before them.

@@ -16,17 +16,10 @@ from grasp_deploy.bench.memory import MemorySettings, bench_memory
 from grasp_deploy.bench.serve import ServeSettings, bench_serve
 from grasp_deploy.bench.throughput import ThroughputSettings, bench_throughput
 from grasp_deploy.cli.console import Commands, print_json, stderr
-from grasp_deploy.cli.options import Command, Json, Models, RecordOutput, takes_settings
+from grasp_deploy.cli.options import Json, Models, RecordOutput, takes_settings
 from grasp_deploy.cli.report import print_report
 from grasp_deploy.errors import InputError
 
-RandomWeights = Annotated[
-    bool,
-    typer.Option(
-        "--random-weights",
-        help="Fill the models with random weights; each needs only a config.json.",
-    ),
-]
 ModelsAndFlags = Annotated[
     list[str],
     typer.Argument(
@@ -35,58 +28,40 @@ ModelsAndFlags = Annotated[
         "first. Flags after -- go to `vllm serve`.",
     ),
 ]
-TtftLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Longest time to the first token of a good request.")
-]
-TpotLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Longest time per further token of a good request.")
-]
-EndLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Longest time to the end of a good request.")
-]
-BENCHES: dict[str, tuple[type, Callable[..., Any], str]] = {  # models side by side
-    "memory": (
-        MemorySettings,
-        bench_memory,
-        "Measure the memory of one prefill: weights, KV cache and peak, beside predictions.",
-    ),
-    "kv": (
-        KvSettings,
-        bench_kv,
-        "Count the tokens and sequences that the KV cache holds beside the weights.",
-    ),
-    "throughput": (
-        ThroughputSettings,
-        bench_throughput,
-        "Measure throughput, TTFT and TPOT against batch size, models side by side.",
-    ),
-}
+bench_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Measure memory and speed, models side by side."
+)
 
 
-def bench_command(kind: str) -> Command:
-    """The command of one of BENCHES."""
-    settings_type, measure = BENCHES[kind][:2]
+def add_bench(kind: str, settings_type: type, measure: Callable[..., Any], about: str) -> None:
+    """Add the command of a bench that takes no flags of vLLM."""
 
+    @bench_app.command(kind, help=about)
     @takes_settings(settings_type)
     def command(
         models: Models,
         *,
         settings: Any,
-        random_weights: RandomWeights = False,
+        random_weights: Annotated[
+            bool,
+            typer.Option(
+                "--random-weights",
+                help="Fill the models with random weights; each needs only a config.json.",
+            ),
+        ] = False,
         output: RecordOutput = None,
         as_json: Json = False,
     ) -> None:
         loading = {"random_weights": random_weights, "dtype": settings.dtype}
         run_bench(kind, partial(measure, settings=settings), models, output, as_json, **loading)
 
-    return command
 
-
-bench_app = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Measure memory and speed, models side by side."
-)
-for kind, (*_, help_text) in BENCHES.items():
-    bench_app.command(kind, help=help_text)(bench_command(kind))
+about = "Measure the memory of one prefill: weights, KV cache and peak, beside predictions."
+add_bench("memory", MemorySettings, bench_memory, about)
+about = "Count the tokens and sequences that the KV cache holds beside the weights."
+add_bench("kv", KvSettings, bench_kv, about)
+about = "Measure throughput, TTFT and TPOT against batch size, models side by side."
+add_bench("throughput", ThroughputSettings, bench_throughput, about)
 
 
 @bench_app.command("serve")
@@ -95,9 +70,17 @@ def serve_bench_command(
     models: ModelsAndFlags,
     *,
     settings: ServeSettings,
-    slo_ttft_ms: TtftLimit = None,
-    slo_tpot_ms: TpotLimit = None,
-    slo_e2e_ms: EndLimit = None,
+    slo_ttft_ms: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Longest time to the first token of a good request."),
+    ] = None,
+    slo_tpot_ms: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Longest time per further token of a good request."),
+    ] = None,
+    slo_e2e_ms: Annotated[
+        float | None, typer.Option(min=0.0, help="Longest time to the end of a good request.")
+    ] = None,
     output: RecordOutput = None,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,6 @@ import typer
 
 from grasp_deploy.cli.console import CHECK_FAILED, print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import (
-    MODEL_HELP,
     Json,
     Output,
     Overwrite,
@@ -26,30 +25,6 @@ from grasp_deploy.healing.settings import HealConfig
 
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
 PARALLEL = ("tensor_parallel", "pipeline_parallel")
-TensorParallel = Annotated[
-    int | None,
-    typer.Option(min=1, help="Exit code 1 unless all layers divide by this size."),
-]
-PipelineParallel = Annotated[
-    int | None, typer.Option(min=1, help="Exit code 1 unless the layers make so many stages.")
-]
-Memory = Annotated[
-    str | None, typer.Option(help="Count the cached tokens that fit, such as in 20GiB.")
-]
-BaseModel = Annotated[str | None, typer.Option(help="Base model. Default: the one in the plan.")]
-Engine = Annotated[
-    str, typer.Option(help="transformers; or vllm, to compare the served model as well.")
-]
-WithoutBase = Annotated[
-    bool, typer.Option("--without-base", help="Skip checks against the base model's weights.")
-]
-PlanBase = Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")]
-BaseModelId = Annotated[
-    str | None, typer.Option(help="Hub id of MODEL for the model card. Default: the plan's.")
-]
-DenseModel = Annotated[
-    str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
-]
 NOT_PROVEN = 3  # exit code
 LITTLE_SHARE = 0.05  # of what pruning lost
 OUTCOMES = {
@@ -61,18 +36,24 @@ OUTCOMES = {
 
 
 def inspect_command(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[str, typer.Argument(help="Hub id or folder of a model, dense or pruned.")],
     *,
     revision: Revision = None,
-    tensor_parallel: TensorParallel = None,
-    pipeline_parallel: PipelineParallel = None,
-    memory: Memory = None,
+    tensor_parallel: Annotated[
+        int | None, typer.Option(min=1, help="Exit code 1 unless all layers divide by this size.")
+    ] = None,
+    pipeline_parallel: Annotated[
+        int | None, typer.Option(min=1, help="Exit code 1 unless the layers make so many stages.")
+    ] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option(help="Count the cached tokens that fit, such as in 20GiB.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict a model's footprint from its config.json, and the type of weights beside it."""
     from grasp_deploy.checkpoint.footprint import inspect_model
 
-    memory_bytes = parse_bytes(memory, "--memory") if memory is not None else None
+    memory_bytes = None if gpu_memory is None else parse_bytes(gpu_memory, "--gpu-memory")
     record = inspect_model(model, revision, tensor_parallel, pipeline_parallel, memory_bytes)
     if as_json:
         print_json(record)
@@ -100,9 +81,15 @@ def _print_inspected(record: dict[str, Any]) -> None:
 def verify_command(
     directory: PrunedFolder,
     *,
-    model: BaseModel = None,
-    engine: Engine = "transformers",
-    without_base: WithoutBase = False,
+    model: Annotated[
+        str | None, typer.Option(help="Base model. Default: the one in the plan.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="transformers; or vllm, to compare the served model as well.")
+    ] = "transformers",
+    without_base: Annotated[
+        bool, typer.Option("--without-base", help="Skip checks against the base model's weights.")
+    ] = False,
     device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
     as_json: Json = False,
 ) -> None:
@@ -159,10 +146,12 @@ def run_verify(
 def export_command(
     plan: Annotated[Path, typer.Argument(help="plan.grasp of a compression.")],
     *,
-    model: PlanBase,
+    model: Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")],
     output: Output,
     revision: Revision = None,
-    base_model_id: BaseModelId = None,
+    base_model_id: Annotated[
+        str | None, typer.Option(help="Hub id of MODEL for the model card. Default: the plan's.")
+    ] = None,
     shard_size: ShardSize = "4GB",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -197,7 +186,9 @@ def heal_command(
     *,
     settings: HealConfig,
     output: Output,
-    model: DenseModel = None,
+    model: Annotated[
+        str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:

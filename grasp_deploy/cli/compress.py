@@ -1,59 +1,61 @@
-"""Commands that make a smaller model of a dense one: `compress`, `up`, `synthesize` and `demo`."""
+"""Commands that make a smaller model of a dense one: `compress`, `synthesize` and `demo`."""
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grasp_deploy.cli.checkpoint import run_verify
 from grasp_deploy.cli.compressed import print_compressed, print_family
-from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import (
     CHECK_FAILED,
     is_under_torchrun,
-    print_error,
     print_json,
     print_line,
     stderr,
     stdout,
 )
-from grasp_deploy.cli.dry_run import DeviceMemory, DryRun, show_dry_run
 from grasp_deploy.cli.options import (
     Command,
     HiddenShardSize,
     Json,
     Output,
+    OutputUnlessDry,
     Overwrite,
-    VllmFlags,
+    config_of,
     field_parameters,
     read_values,
     running_option,
+    takes_config,
     with_parameters,
 )
 from grasp_deploy.cli.ranks import joined_ranks
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.sizes import parse_bytes
+from grasp_deploy.files.sizes import BINARY_UNITS, parse_bytes
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from grasp_deploy.compression.dry_run import DryRun as Predicted
+
+DryRun = Annotated[
+    bool,
+    running_option(
+        "--dry-run",
+        help="Predict memory and time of compressing, before a weight is loaded; with --gpu-memory "
+        "80GiB, and without --concurrency, on GPUs of that size.",
+    ),
+]
 Resume = Annotated[
     bool,
     running_option(
         "--resume", help="Continue an unfinished run. With --overwrite: one that replaces OUTPUT."
     ),
-]
-OutputUnlessDry = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Folder to write; not needed by --dry-run.")
-]
-OutputOrNamed = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Default: named after model and budget.")
 ]
 DenseConfig = Annotated[str, typer.Argument(help="config.json, folder or hub id of a dense model.")]
 KvKeep = Annotated[
@@ -69,10 +71,9 @@ BUDGET_FIELDS = (
 @takes_config
 def compress_command(
     *,
-    config: CompressConfig,
+    given: dict[str, Any],
     output: OutputUnlessDry = None,
     dry_run: DryRun = False,
-    device_memory: DeviceMemory = None,
     shard_size: HiddenShardSize = "4GB",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -82,16 +83,15 @@ def compress_command(
 
     Several shares, as in --keep 0.8,0.6,0.4, make a family: OUTPUT then holds a checkpoint of each.
     """
-    if dry_run:
-        config = measured(config)
-        show_dry_run(config, device_memory, as_json)
+    if dry_run:  # without a load --gpu-memory is no budget
+        gpu_memory = None if "concurrency" in given else given.pop("gpu_memory", None)
+        show_dry_run(measured(config_of(given)), gpu_memory, as_json)
         return
+    config = config_of(given)
     if output is None:
         raise InputError(
             "compress writes a checkpoint: give --output, or --dry-run for what it would need"
         )
-    if device_memory is not None:
-        raise InputError("--device-memory is for --dry-run alone: add that, or drop it")
     config = measured(config, output if resume else None)
     with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
         record = run_compress(config, output, shard_size, resume, overwrite)
@@ -103,43 +103,51 @@ def compress_command(
         print_compressed(record, config)
 
 
-@takes_config
-def up_command(
-    *,
-    config: CompressConfig,
-    vllm_flags: VllmFlags = None,
-    output: OutputOrNamed = None,
-    shard_size: HiddenShardSize = "4GB",
-    overwrite: Overwrite = False,
-) -> None:
-    """Compress MODEL unless that is already done, verify the result, and serve it."""
-    from grasp_deploy.engine.serve import check_before_serving, serve
+def show_dry_run(config: CompressConfig, gpu_memory: str | None, as_json: bool) -> None:
+    """Print memory and time that a compression would take."""
+    if is_under_torchrun():
+        raise InputError("--dry-run predicts any number of processes: start it without torchrun")
+    from grasp_deploy.compression.dry_run import dry_run
 
-    if config.family:
-        raise InputError(
-            f"up serves one model, and --keep names {len(config.family)} budgets: give one, or "
-            "make the family with compress and serve a member"
-        )
-    flags, output = vllm_flags or [], output or default_output(config)
-    _check_before_compressing(config, flags)
-    config = measured(config, None if overwrite else output)
-    if record := compress_unless_done(config, output, shard_size, overwrite):
-        print_compressed(record, config)
-    check_before_serving(output, flags)
-    checks = run_verify(output, config.model, "transformers", config.device)
-    failed = next((check for check in checks if not check["ok"]), None)
-    if failed:
-        reason = f"{failed['name']}: {failed['detail']}"
-        print_error("not served", f"{reason}; make the checkpoint again with --overwrite")
+    found = dry_run(config, gpu_memory)
+    if as_json:
+        print_json({"model": config.model, **found.as_dict()})
+    else:
+        stdout.print(_memory_table(found))
+        print_line(found.verdict)
+        if found.seconds is not None:
+            print_line(
+                f"About {timedelta(seconds=round(found.seconds))} (hours, minutes, seconds) on one "
+                "process, by a pass measured here; solving least squares in float64 comes on top."
+            )
+    if not any(map(found.fits, found.ways)):
         raise typer.Exit(CHECK_FAILED)
-    stderr.print(f"verified: {', '.join(check['name'] for check in checks)}")
-    serve(output, flags)
+
+
+def _memory_table(found: Predicted) -> Table:
+    """The peak of each stage, for each number of processes; dim where it does not fit."""
+    from grasp_deploy.report.progress import STAGES
+    from grasp_deploy.report.tables import figure_table
+
+    first = found.ways[0]
+    unit = "GiB" if first.machine_bytes >= BINARY_UNITS["GiB"] else "MiB"
+    device = "each GPU" if first.on_gpu else "the CPU, each process"
+    heads = [f"{way.processes}" + ", weights\non the CPU" * way.offload for way in found.ways]
+    title = f"Peak memory of {device}, {unit}"
+    table = figure_table(title, ["processes", *heads], fold=False)
+    for column, way in zip(table.columns[1:], found.ways, strict=True):
+        column.style = "none" if found.fits(way) else "dim"
+    for stage in first.stages:
+        sizes = (sum(way.stages[stage].values()) for way in found.ways)
+        table.add_row(STAGES[stage], *(f"{size / BINARY_UNITS[unit]:,.1f}" for size in sizes))
+    totals = (f"{way.machine_bytes / BINARY_UNITS[unit]:,.1f}" for way in found.ways)
+    table.add_row("CPU memory of all", *totals)
+    return table
 
 
 def takes_budget(command: Command) -> Command:
     """Give a command with a parameter `budget` some options of a compression, as a dictionary."""
-    keep, *others = field_parameters(CompressConfig, BUDGET_FIELDS)
-    parameters = [keep.replace(default=inspect.Parameter.empty), *others]  # required here
+    parameters = field_parameters(CompressConfig, BUDGET_FIELDS)
     return with_parameters(command, "budget", parameters, partial(read_values, CompressConfig))
 
 
@@ -183,43 +191,6 @@ def demo_command() -> None:
     print_line(f"prompt:     {PROMPT}\ncompletion: {completion}")
 
 
-def default_output(config: CompressConfig) -> Path:
-    """A folder in the working directory, named after the model and its budget."""
-    model = Path(config.model).resolve().name if Path(config.model).is_dir() else config.model
-    name = next(name for name in BUDGETS if getattr(config, name) is not None)
-    return Path(re.sub(r"[^\w.-]+", "-", f"{model}-{name}-{getattr(config, name)}"))
-
-
-def compress_unless_done(
-    config: CompressConfig,
-    output: Path,
-    shard_size: str,
-    overwrite: bool,
-) -> dict[str, Any] | None:
-    """Compress, going on with an unfinished run; None where OUTPUT is already what comes of it."""
-    from grasp_deploy.checkpoint.plan import PLAN_FILE
-    from grasp_deploy.compression.resume import Workspace
-
-    if overwrite or not (output / PLAN_FILE).is_file():
-        resume = not overwrite and Workspace.begun_with(output, config)
-        return run_compress(config, output, shard_size, resume, overwrite)
-    if not is_done(config, output):
-        raise InputError(
-            f"{output} is damaged, or was made with other options, files or release: name another "
-            "--output, or replace it with --overwrite"
-        )
-    stderr.print(f"{output} is already the result of these options", soft_wrap=True)
-    return None
-
-
-def is_done(config: CompressConfig, output: Path) -> bool:
-    """True if the output is what this config would make: same files, options, seed and release."""
-    from grasp_deploy.compression.prepare import prepare
-    from grasp_deploy.compression.result import finished_plan
-
-    return finished_plan(output, prepare(config)) is not None
-
-
 def measured(config: CompressConfig, begun: Path | None = None) -> CompressConfig:
     """The config with the times that its budget needs, of the run `begun` there or measured now."""
     if config.cost_model != "latency":
@@ -233,24 +204,6 @@ def measured(config: CompressConfig, begun: Path | None = None) -> CompressConfi
     if alone:
         stderr.print(f"times: {told}", soft_wrap=True, highlight=False)
     return config
-
-
-def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
-    """Raise InputError for what vLLM would refuse after the work: its absence, a port, a size."""
-    from grasp_deploy.checkpoint.limits import installed_platform
-    from grasp_deploy.engine.flags import read_flags
-    from grasp_deploy.engine.serve import HOST, PORT, check_port
-
-    installed_platform()
-    flags = read_flags(vllm_arguments)
-    if flags.uds is None:
-        check_port(flags.host or HOST, flags.port or PORT)
-    size = flags.tensor_parallel_size
-    if any(multiple % size for multiple in config.multiples()):
-        raise InputError(
-            f"vLLM is to split the model among {size} workers, but layers need not divide by "
-            f"{size}: add --tensor-parallel {size} before the --"
-        )
 
 
 def run_compress(

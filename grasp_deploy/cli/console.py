@@ -64,19 +64,18 @@ class ErrorBoundary(Commands):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept `--verbose` after the verb too, but not among the flags after `--`."""
-        with error_boundary():
-            for argument in args:  # JSON, safetensors and cards are UTF-8, and hold such names
-                if argument != argument.encode(errors="replace").decode():
-                    raise InputError(f"{argument!r} is not UTF-8: choose another name")
         end = args.index("--") if "--" in args else len(args)
         if "--verbose" in args[:end]:
             own = [argument for argument in args[:end] if argument != "--verbose"]
             args = ["--verbose", *own, *args[end:]]
-        with error_boundary(), readable_usage():
+        with error_boundary():
+            for argument in args:  # JSON, safetensors and cards are UTF-8, and hold such names
+                if argument != argument.encode(errors="replace").decode():
+                    raise InputError(f"{argument!r} is not UTF-8: choose another name")
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with error_boundary(), readable_usage():
+        with error_boundary():
             return super().invoke(ctx)
 
 
@@ -86,30 +85,42 @@ def error_boundary() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()  # a full disk ends here in one line, not later in a traceback
-    except InputError as error:
-        print_error("error", f"{_speaker()}{error}")
-        sys.exit(BAD_INPUT)
-    except ChildError as error:
-        stderr.print(f"error: {error}", style="red", soft_wrap=True)
-        sys.exit(CHECK_FAILED)
-    except OSError as error:
-        if error.errno == errno.EPIPE:  # the reader of our output has gone: Typer handles that
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        remedy = "see whether the files named exist, may be read and written, and have room"
-        print_error("error", f"{_speaker()}{where}{error.strerror or error}: {remedy}")
-        if error.errno == errno.ENOSPC and not where:  # buffered output will not fit either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(BAD_INPUT)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        print_error("error", f"{_speaker()}out of memory ({first_line(error)}): {LESS_MEMORY}")
-        sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
         if _rank() == "0":
             stderr.print("interrupted")
         sys.exit(INTERRUPTED)
+    except ChildError as error:
+        stderr.print(f"error: {error}", style="red", soft_wrap=True)
+        sys.exit(CHECK_FAILED)
+    except Exception as error:
+        text = _reason(error)
+        if text is None:
+            raise
+        if _rank() != "0":  # the first process speaks for all, unless it is well
+            time.sleep(PATIENCE_SECONDS)  # torchrun ends this process once another has ended
+            text = f"process {_rank()}: {text}"
+        print_error("error", text)
+        sys.exit(BAD_INPUT)
+
+
+def _reason(error: Exception) -> str | None:
+    """One line for bad input, or for a machine that lacks room; None for our own bugs."""
+    if isinstance(error, InputError):
+        return str(error)
+    # Typer prints a box about a wrong option, and shows the help where no word is given.
+    if isinstance(error, UsageError) and type(error).__name__ != "NoArgsIsHelpError":
+        command = error.ctx.command_path if error.ctx else "grasp-deploy"
+        return f"{error.format_message().rstrip('.')}: see {command} --help"
+    # Once the reader of our output has gone, Typer ends the process.
+    if isinstance(error, OSError) and error.errno != errno.EPIPE:
+        if error.errno == errno.ENOSPC and not error.filename:  # nor will buffered output fit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = "see whether the files named exist, may be read and written, and have room"
+        return f"{where}{error.strerror or error}: {remedy}"
+    if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
+        return f"out of memory ({first_line(error)}): {LESS_MEMORY}"
+    return None
 
 
 def is_under_torchrun() -> bool:
@@ -117,29 +128,8 @@ def is_under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def _speaker() -> str:
-    """The process that speaks, unless it is the first, which has had time to speak for all."""
-    if _rank() == "0":
-        return ""
-    time.sleep(PATIENCE_SECONDS)  # torchrun ends this process once another has ended
-    return f"process {_rank()}: "
-
-
 def _rank() -> str:
     return os.environ.get("RANK", "0") if is_under_torchrun() else "0"
-
-
-@contextmanager
-def readable_usage() -> Iterator[None]:
-    """Turn the box that Typer prints about a wrong option into one line."""
-    try:
-        yield
-    except UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # which shows the help
-            raise
-        command = error.ctx.command_path if error.ctx else "grasp-deploy"
-        text = error.format_message().rstrip(".")
-        raise InputError(f"{text}: see {command} --help") from None
 
 
 @contextmanager
@@ -176,11 +166,11 @@ def print_line(text: str) -> None:
 
 
 def silence_libraries() -> None:
-    """Keep warnings of libraries off the error stream: what concerns our users we say."""
+    """Keep warnings of libraries off the error stream; show ours on the texts that are read."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when it is imported
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-    show = cache(partial(stderr.print, soft_wrap=True))  # what is read of a text, once
+    show = cache(partial(stderr.print, soft_wrap=True))  # each text once
     handler, logger = logging.Handler(), logging.getLogger("grasp_deploy.data")
     handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
     logger.handlers = [handler]

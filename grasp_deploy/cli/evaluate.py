@@ -16,17 +16,6 @@ from grasp_deploy.cli.options import Json, Models, RecordOutput, takes_settings
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.settings import CardSettings, CompareSettings, TaskSettings
 
-TaskNames = Annotated[
-    str | None, typer.Option("--tasks", help="lm-eval's names, such as arc_easy,piqa.")
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(
-        help="paper: arc_challenge, arc_easy, hellaswag, piqa, winogrande; complex: gsm8k, mmlu, "
-        "boolq, sciq."
-    ),
-]
-
 evaluate_app = typer.Typer(
     cls=Commands, no_args_is_help=True, help="Measure the quality of a model."
 )
@@ -59,8 +48,16 @@ def compare_command(
 def tasks_command(
     models: Models,
     *,
-    tasks: TaskNames = None,
-    preset: Preset = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="lm-eval's names, such as arc_easy,piqa.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="paper: arc_challenge, arc_easy, hellaswag, piqa, winogrande; complex: gsm8k, "
+            "mmlu, boolq, sciq."
+        ),
+    ] = None,
     settings: TaskSettings,
     output: RecordOutput = None,
     as_json: Json = False,

@@ -1,7 +1,8 @@
-"""Options that commands share, and options made from the fields of a settings dataclass."""
+"""Options that commands share, those made of a settings dataclass, and those of a compression."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -13,25 +14,36 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
+from grasp_deploy.cli.console import stdout
+from grasp_deploy.config.compress_config import CompressConfig, read_config_file
+from grasp_deploy.config.compress_options import Share
 from grasp_deploy.config.option import check_fields, flag, number_list, option_fields, value_type
+from grasp_deploy.config.rules import BUDGETS
+from grasp_deploy.errors import InputError
 
 Command = Callable[..., Any]
-MODEL_HELP = "Hub id or folder of a model, dense or pruned."
-SHARD_SIZE_HELP = "Largest weight file, such as 4GB."
 METAVARS: dict[Any, str] = {int: "<int>", float: "<float>"}
+STUDY_FIELDS = {
+    name: f for name, f in option_fields(CompressConfig).items() if f.metadata["shown"] == "set"
+}
 
 running_option = partial(typer.Option, rich_help_panel="Running")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")]
+OutputUnlessDry = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder to write; not needed by --dry-run.")
+]
 RecordOutput = Annotated[
     Path | None, typer.Option("--output", "-o", help="JSON file to write the record to.")
 ]
 Overwrite = Annotated[bool, running_option("--overwrite", help="Replace the output.")]
-ShardSize = Annotated[str, running_option("--shard-size", help=SHARD_SIZE_HELP)]
-HiddenShardSize = Annotated[  # `--help-all` shows it
-    str, running_option("--shard-size", help=SHARD_SIZE_HELP, hidden=True)
-]
+shard_size = partial(running_option, "--shard-size", help="Largest weight file, such as 4GB.")
+ShardSize = Annotated[str, shard_size()]
+HiddenShardSize = Annotated[str, shard_size(hidden=True)]  # `--help-all` shows it
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
 VllmFlags = Annotated[
     list[str] | None,
@@ -61,6 +73,18 @@ def takes_settings(settings_type: type) -> Callable[[Command], Command]:
 
     parameters = field_parameters(settings_type)
     return lambda command: with_parameters(command, "settings", parameters, build)
+
+
+def takes_config(command: Command) -> Command:
+    """Give a command with a parameter `given` the options of a compression, for `config_of`."""
+    parameters = [
+        keyword("model", Annotated[str | None, MODEL]),
+        *field_parameters(CompressConfig),
+        keyword("config_file", Annotated[Path | None, CONFIG_FILE]),
+        keyword("assignments", Annotated[list[str] | None, SET]),
+        keyword("help_all", Annotated[bool | None, HELP_ALL]),
+    ]
+    return with_parameters(command, "given", parameters, dict)
 
 
 def with_parameters(
@@ -112,10 +136,9 @@ def field_parameters(
         )
         repeatable = _item(kind) in (str, Path)
         typed: Any = bool if kind is bool else list[str] if repeatable else str
-        if default is MISSING:
-            parameters.append(keyword(name, Annotated[typed, declaration], inspect.Parameter.empty))
-        else:
-            parameters.append(keyword(name, Annotated[typed | None, declaration]))
+        absent = inspect.Parameter.empty if default is MISSING else None
+        optional = typed if default is MISSING else typed | None
+        parameters.append(keyword(name, Annotated[optional, declaration], absent))
     return parameters
 
 
@@ -150,7 +173,7 @@ def read_values(settings_type: type, given: Mapping[str, Any]) -> dict[str, Any]
 
 def default_text(default: Any) -> str:
     """The default of an option as `--help` shows it; "" for None and for an empty list."""
-    if default is None or default is MISSING or default == ():
+    if default in (None, MISSING, ()):
         return ""
     if isinstance(default, bool):
         default = "yes" if default else "no"
@@ -162,3 +185,78 @@ def default_text(default: Any) -> str:
 def _item(kind: Any) -> Any:
     """The type of the items of a tuple; None for another type."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
+
+
+def config_of(given: Mapping[str, Any]) -> CompressConfig:
+    """The config of options: the command line wins over `--config`, and that over the defaults.
+
+    Several shares in one --keep stand for a family.
+    """
+    given = dict(given)
+    file, assignments = given.pop("config_file", None), given.pop("assignments", ())
+    stored = read_config_file(file) if file else {}
+    stored.pop("times", None)  # of the machine of that run
+    values = read_values(CompressConfig, given | _assigned_texts(assignments))
+    keep = values.get("keep")
+    if isinstance(keep, str) and "," in keep:
+        values["family"] = sorted(number_list(keep, "--keep", Share), reverse=True)
+        values["keep"] = values["family"][-1]
+    if any(name in values for name in BUDGETS):  # a budget replaces the stored kind of budget
+        replaced = (*BUDGETS, "family")
+        stored = {key: value for key, value in stored.items() if key not in replaced}
+    source = f"the config file {file}" if file else "the command line"
+    return CompressConfig.from_dict(stored | values, source)
+
+
+def _assigned_texts(assignments: Iterable[str]) -> dict[str, str]:
+    """The fields in texts NAME=VALUE; a later one wins. InputError for an unknown name."""
+    texts = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise InputError(f"--set {assignment} has no value: write it like --set rounds=3")
+        if name not in STUDY_FIELDS:
+            raise InputError(f"--set {assignment}: {_advice(name)}")
+        texts[name] = {"yes": "true", "no": "false"}.get(value, value)
+    return texts
+
+
+def _advice(name: str) -> str:
+    if name in option_fields(CompressConfig):
+        return f"this is an option by itself: {flag(CompressConfig, name)}"
+    close = difflib.get_close_matches(name, STUDY_FIELDS, 1)
+    meant = f"did you mean {close[0].replace('_', '-')}? " if close else ""
+    return f"unknown name; {meant}grasp-deploy compress --help-all lists them"
+
+
+def _show_all(context: typer.Context, asked: bool | None) -> None:
+    if not asked:
+        return
+    for parameter in context.command.params:
+        parameter.hidden = False  # type: ignore[attr-defined]
+    context.get_help()  # prints it
+    table = Table.grid(padding=(0, 2))
+    for name, f in STUDY_FIELDS.items():
+        text = Text.from_markup(f.metadata["help"] + default_text(f.default))
+        table.add_row(name.replace("_", "-"), text)
+    title = "Studies: --set NAME=VALUE"
+    stdout.print(Panel(table, title=title, title_align="left", border_style="dim"))
+    raise typer.Exit
+
+
+MODEL = typer.Argument(metavar="MODEL", help="Hub id or folder of a dense model.")
+CONFIG_FILE = running_option(
+    "--config", metavar="FILE", help="Options from compress_config.json of an earlier run."
+)
+SET = running_option(
+    "--set",
+    metavar="NAME=VALUE",
+    help="Option for studies; --help-all lists them. May be repeated.",
+)
+HELP_ALL = typer.Option(
+    "--help-all",
+    help="Show all options, with those for --set, and exit.",
+    is_eager=True,
+    callback=_show_all,
+)

@@ -63,12 +63,11 @@ def _join(config: CompressConfig, running: Mapping[str, Any]) -> Store:
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
-    device = config.device
-    on_gpu = device != "cpu" and torch.cuda.is_available()
-    if device not in ("auto", "cpu", "cuda"):
+    if config.device not in ("auto", "cpu", "cuda"):
         raise InputError(
-            f"torchrun deals out the GPUs: drop --device {device}, or give cuda or cpu"
+            f"torchrun deals out the GPUs: drop --device {config.device}, or give cuda or cpu"
         )
+    on_gpu = config.device != "cpu" and torch.cuda.is_available()
     try:
         store, rank, size = next(rendezvous("env://", timeout=JOINING))
         store.set(f"joined/{rank}", "")  # one that has ended with exit code 0 never does this
@@ -129,7 +128,7 @@ def _ends_first(store: Store) -> bool:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """True for what follows when another rank is gone: a dead connection, torchrun's signal."""
+    """True for signs that another rank is gone: a dead connection, torchrun's signal."""
     if isinstance(error, SystemExit):
         return error.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP)
     from torch.distributed import DistError

@@ -16,18 +16,18 @@ from grasp_deploy.errors import InputError
 if TYPE_CHECKING:
     from grasp_deploy.report.section import Section
 
-Records = Annotated[
-    list[Path],
-    typer.Argument(metavar="RECORD...", help="JSON files that `bench` or `evaluate` wrote."),
-]
-Page = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")
-]
-Figures = Annotated[Path | None, typer.Option("--png", metavar="DIR", help="Write the figures.")]
-
 
 def report_command(
-    records: Records, *, html: Page = None, png: Figures = None, as_json: Json = False
+    records: Annotated[
+        list[Path],
+        typer.Argument(metavar="RECORD...", help="JSON files that `bench` or `evaluate` wrote."),
+    ],
+    *,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one self-contained page.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the figures.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Show records as tables and verdicts, and on request as figures and a page."""
     from grasp_deploy.bench.kinds import read_sections
@@ -75,13 +75,9 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
 def report_document(sections: Sequence[Section], files: Sequence[Path]) -> dict[str, Any]:
     """The JSON document of a report: verdicts by record, and the files written."""
     records = [
-        {
-            "name": section.name,
-            "benchmark": section.record["benchmark"],
-            "headlines": section.headlines,
-            "verdicts": section.verdicts,
-        }
-        for section in sections
+        {"name": s.name, "benchmark": s.record["benchmark"]}
+        | {"headlines": s.headlines, "verdicts": s.verdicts}
+        for s in sections
     ]
     return {"records": records, "files": [str(path) for path in files]}
 

@@ -111,9 +111,9 @@ def _limit(
 
 def load_of(config: CompressConfig) -> Load:
     """The load that a deployment's budget holds."""
-    assert config.concurrent is not None and config.context is not None, "checked with the config"
+    assert config.concurrency is not None and config.context is not None, "checked with the config"
     width = KV_BYTES.get(config.kv_dtype)
-    return Load(config.concurrent, config.context, width)
+    return Load(config.concurrency, config.context, width)
 
 
 def room_of(config: CompressConfig) -> Room:

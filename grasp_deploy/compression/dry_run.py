@@ -66,8 +66,8 @@ class DryRun:
         }
 
 
-def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
-    """Predict before a weight is loaded; `device_memory` is that of a GPU that need not be here.
+def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
+    """Predict before a weight is loaded; `gpu_memory` is that of a GPU that need not be here.
 
     Raises InputError for several budgets, and for a model or a budget that cannot be.
     """
@@ -80,7 +80,7 @@ def dry_run(config: CompressConfig, device_memory: str | None = None) -> DryRun:
     check_length(config.sequence_length, limits_of(stated))
     n = sequences_of(config)
     check_own_text(config, n.own)
-    asked = parse_bytes(device_memory, "--device-memory") if device_memory else None
+    asked = parse_bytes(gpu_memory, "--gpu-memory") if gpu_memory else None
     has_none = asked is not None and not torch.cuda.is_available()
     device = resolve_device("cpu" if has_none else config.device)
     one = Way.of(config, shape, on_gpu=asked is not None or device.type == "cuda")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.goal import TIMES
+from grasp_deploy.config.compress_options import TIMES
 from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from grasp_deploy.config.compress_options import CompressOptions
-from grasp_deploy.config.goal import Times
 from grasp_deploy.config.option import field_problems, flag
 from grasp_deploy.config.rules import rule_problems
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.json_files import read_json, typed
+from grasp_deploy.files.json_files import read_json
 
 OWN = "self"
 
 
 def with_own(texts: Sequence[str], own: str = OWN) -> tuple[str, ...]:
-    """The texts with the model's own beside them, unless they say themselves what it weighs."""
+    """Append `own` unless a text already sets the weight of the model's own."""
     is_named = any(re.split("[:@=]", text)[0] == OWN for text in texts)
     return tuple(texts) if is_named else (*texts, own)
 
@@ -30,22 +29,14 @@ class CompressConfig(CompressOptions):
     """All that decides a compressed model; InputError lists every problem that needs no model.
 
     Rules across options are checked once every option is right by itself. `calibration` gets the
-    model's own text here, so that whatever is written of a config says what was read.
+    model's own text here, so that a recorded config names all texts.
     `family` are the falling budgets of the family that this is a member of, `keep` among them.
     """
 
     def __post_init__(self) -> None:
         texts: Any = self.calibration
-        if isinstance(texts, str | list):  # a list, as JSON has it
-            texts = (texts,) if isinstance(texts, str) else tuple(texts)
-            object.__setattr__(self, "calibration", texts)
-        family: Any = self.family
-        if isinstance(family, list):
-            object.__setattr__(self, "family", tuple(family))
-        times: Any = self.times
-        if isinstance(times, dict):
-            times = typed(times, Times, "times", "leave them out to measure them")
-            object.__setattr__(self, "times", times)
+        if isinstance(texts, str):
+            object.__setattr__(self, "calibration", (texts,))
         wrong = field_problems(self)
         if "keep" in wrong and isinstance(self.keep, int | float) and 2 <= self.keep <= 100:
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"
@@ -78,23 +69,20 @@ class CompressConfig(CompressOptions):
 
 
 def changed_options(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs between two configs as JSON holds them, such as `--seed 0 -> 1`."""
-    before, now = _with_all_shares(before), _with_all_shares(now)
-    changed = [name for name in now if before.get(name) != now[name]]
+    """The differences between two configs as JSON holds them, such as `--seed 0 -> 1`."""
+    # A family is named by all its shares.
+    first, second = (
+        v | {"keep": v.get("family") or v.get("keep"), "family": None} for v in (before, now)
+    )
     return [
-        f"{flag(CompressConfig, name)} {_shown(before.get(name))} -> {_shown(now[name])}"
-        for name in changed
+        f"{flag(CompressConfig, name)} {_shown(first.get(name))} -> {_shown(second[name])}"
+        for name in second
+        if first.get(name) != second[name]
     ]
 
 
 def _shown(value: Any) -> str:
     return "not given" if value is None else f"{value!s:.80}"
-
-
-def _with_all_shares(values: dict[str, Any]) -> dict[str, Any]:
-    """The options with the shares of a family, if it is one, in place of its last."""
-    others = {name: value for name, value in values.items() if name != "family"}
-    return {**others, "keep": values.get("family") or values.get("keep")}
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

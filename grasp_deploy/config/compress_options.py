@@ -3,83 +3,187 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from grasp_deploy.config.goal import GoalOptions
 from grasp_deploy.config.option import (
     DEVICE_HELP,
     DTYPE_HELP,
     Count,
     CountOrZero,
+    HubId,
     Length,
     Seed,
+    flag,
     option,
+    parse_percent,
     study,
 )
 
+TIMES = ("speedup", "tokens_per_second", "ttft_seconds")  # budgets in time
+SIZES = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES)
+COST_OF_BUDGET = {
+    **{"weights": "parameters", "kv_per_token": "kv-bytes", "gpu_memory": "memory"},
+    **dict.fromkeys(TIMES, "latency"),
+}
+BOUNDS = ("max_loss", "max_perplexity_increase")
 METHODS = ("grasp", "progressive")
 STAGE_PARTS = {"criterion": 8, "gate": 8, "compensation": 2}  # of all sequences one part
 FEWEST_SEQUENCES = 16  # of a stage, where there are so many
 WIDEST, NARROWEST = 128, 8  # multiples of widths that matrix kernels like
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Nats = Annotated[float, Meta(gt=0, le=100)]
+Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
+Seconds = Annotated[float, Meta(ge=1e-12, le=1e15)]
+Sequences = Annotated[int, Meta(ge=1, le=10**6)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Speedup = Annotated[float, Meta(gt=1, le=1e6)]
+Step = Annotated[float, Meta(ge=0.001, le=0.5)]
+budget = partial(option, default=None, panel="Budget")
+deployment = partial(option, default=None, panel="Deployment")
+shape = partial(option, panel="Shapes")
+text = partial(option, default=None, panel="Calibration")
+running = partial(option, panel="Running")
 
 
 @dataclass(frozen=True)
-class CompressOptions(GoalOptions):
+class PhaseTimes:
+    """Seconds of a decode step or a prefill, of three whole models."""
+
+    dense_seconds: Seconds
+    fewer_channels_seconds: Seconds
+    fewer_groups_seconds: Seconds
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times of the dense model, and of two whose layers keep a share of their units of one kind."""
+
+    machine: str
+    engine: str
+    measured_on: str
+    batch: Count
+    context: Count
+    channels_share: Share
+    groups_share: Share
+    decode: PhaseTimes
+    prefill: PhaseTimes
+
+
+@dataclass(frozen=True)
+class CompressOptions:
     """All that decides a compressed model, unchecked: see `CompressConfig`.
 
     Options of studies are given by `--set NAME=VALUE` on the command line.
     """
 
-    kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
-    targets: Literal["both", "ffn", "kv"] = study(
-        "Units that may be removed: both, ffn or kv.", "both"
+    model: str
+    revision: str | None = option(
+        "Branch, tag or commit of a hub model.", None, "Model", shown="help-all"
+    )
+    base_model_id: HubId | None = option(
+        "Hub id of MODEL for the model card. Default: MODEL itself, if it is one.",
+        None,
+        "Model",
+        metavar="ORG/NAME",
+        shown="help-all",
     )
 
-    ffn_multiple: Count | None = option(
+    keep: Share | None = budget(
+        "Share of the prunable cost to keep, such as 0.6. `compress` takes several: 0.8,0.6,0.4. "
+        "One kind of budget is required."
+    )
+    family: tuple[Share, ...] = field(default=(), metadata={"flag": "--keep"})
+    weights: str | None = budget(
+        "Instead of --keep: size of all weights, such as 9GiB (cost: parameters)."
+    )
+    kv_per_token: str | None = budget(
+        "Instead of --keep: KV cache of one token, such as 64KiB (cost: kv-bytes)."
+    )
+    speedup: Speedup | None = budget(
+        "Instead of --keep: how many times as fast to decode, such as 1.5 (cost: latency, by times "
+        "measured at --batch and --context)."
+    )
+    tokens_per_second: Rate | None = budget(
+        "Instead of --keep: tokens decoded a second, of the batch.", shown="help-all"
+    )
+    ttft_seconds: Rate | None = budget(
+        "Instead of --keep: seconds to the first token.", flag="--ttft", shown="help-all"
+    )
+    batch: Count | None = deployment("Sequences at a time, for --speedup.")
+    max_loss: Nats | None = budget(
+        "Instead of --keep: the smallest model that loses at most so many nats per token against "
+        "the dense one, such as 0.05, on held-out calibration text. Beside a budget: nothing is "
+        "written if that loses more."
+    )
+    max_perplexity_increase: str | None = budget(
+        "As --max-loss, but a share of the dense model's perplexity, such as 5%.", shown="help-all"
+    )
+    bound_step: Step = study("Share of the prunable cost between budgets under --max-loss.", 0.05)
+    cost: str | None = budget(
+        "Cost model: parameters, kv-bytes, memory, latency, or your own package.module:function.",
+        shown="help-all",
+    )
+    cached_tokens: CountOrZero | None = budget(
+        "Tokens in the KV cache (context x concurrency), for --cost memory.", shown="help-all"
+    )
+    gpu_memory: str | None = deployment(
+        "Instead of --keep: memory of the GPU that serves, such as 24GiB: weights, --concurrency "
+        "sequences of --context tokens, and what vLLM needs (cost: memory)."
+    )
+    concurrency: Count | None = deployment("Sequences served at a time, for --gpu-memory.")
+    context: Count | None = deployment(
+        "Tokens of each sequence, prompt and answer, for --gpu-memory and --speedup."
+    )
+    times: Times | None = field(default=None, metadata={"flag": "the measured times"})
+    kv_dtype: Literal["auto", "bf16", "fp8"] = deployment(
+        "Cached values: bf16 or fp8; auto: as the weights.", default="auto", shown="help-all"
+    )
+    gpu_memory_utilization: Share = deployment(
+        "Share of the GPU's memory that vLLM may take.", default=0.9, shown="help-all"
+    )
+    overhead: str = deployment(
+        "Memory of vLLM's own, CUDA and its graphs included.", default="1GiB", shown="help-all"
+    )
+
+    kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
+    targets: Literal["both", "ffn", "kv"] = study("Units that may go: both, ffn or kv.", "both")
+    ffn_multiple: Count | None = shape(
         "Keep a multiple of this many FFN channels in each layer. Default: the largest power of 2 "
         "that divides the model's width 16 times or more, at most 128; 1 for narrow models.",
-        None,
-        "Shapes",
+        default=None,
+        shown="help-all",
     )
-    kv_multiple: Count = option(
-        "Keep a multiple of this many KV groups in each layer.", 1, "Shapes"
+    kv_multiple: Count = shape(
+        "Keep a multiple of this many KV groups in each layer.", 1, shown="help-all"
     )
-    tensor_parallel: Count = option(
-        "Tensor-parallel size that must divide every layer; it enters both multiples.", 1, "Shapes"
+    tensor_parallel: Count = shape(
+        "Tensor-parallel size that must divide every layer; it enters both multiples.", 1
     )
 
-    calibration: tuple[str, ...] = option(
+    calibration: tuple[str, ...] = text(
         "Text or chats: wikitext2, ptb, c4, a local file or hf:NAME[:CONFIG]. May be repeated. "
-        "Half of the sequences are what the model writes itself, unless self=WEIGHT or "
-        "self:PROMPTS=WEIGHT says how much; self=0: none.",
-        ("self",),
-        "Calibration",
+        "Half of the sequences are generated by the model; self=WEIGHT or self:PROMPTS=WEIGHT "
+        "changes that, and self=0 turns it off.",
+        default=("self",),
         metavar="TEXT[@SPLIT][=WEIGHT]",
     )
-    calibration_split: str | None = option(
-        "Rows of each text that names none, such as 'train[:900]'. Default: train.",
-        None,
-        "Calibration",
-        shown="help-all",
+    calibration_split: str | None = text(
+        "Rows of texts that name none, such as 'train[:900]'. Default: train.", shown="help-all"
     )
-    calibration_column: str | None = option(
-        "Column that holds the text, or chats as lists of messages.",
-        None,
-        "Calibration",
-        shown="help-all",
+    calibration_column: str | None = text(
+        "Column that holds the text, or chats as lists of messages.", shown="help-all"
     )
     own_temperature: Factor = study("Temperature at which the model writes its own text.", 1.0)
-    sequences: Annotated[int, Meta(ge=1, le=10**6)] = option(
+    sequences: Sequences = text(
         "Number of calibration sequences; time and quality of every stage follow it.",
-        512,
-        "Calibration",
+        default=512,
         flag="--calibration-sequences",
     )
-    sequence_length: Length = option("Tokens in a calibration sequence.", 512, "Calibration")
+    sequence_length: Length = text("Tokens in a calibration sequence.", default=512)
 
     method: str = option(
         "How units are chosen: grasp (gates learnt under the budget, after pruning in rounds), "
@@ -87,31 +191,53 @@ class CompressOptions(GoalOptions):
         "grasp",
         "Method",
     )
-    rounds: Count = study("Rounds of progressive pruning.", 5)
+    rounds: Count = study("Rounds of pruning.", 5)
     compensation: bool = study(
-        "Refit the kept output columns to the dense model's hidden states by least squares.", True
+        "Refit kept output columns to the dense model's hidden states by least squares.", True
     )
-    ridge: Factor = study(
-        "Tokens per input for which the original weights count in least squares.", 16.0
-    )
-
+    ridge: Factor = study("Tokens for each input that the dense weights weigh in the refit.", 16.0)
     learning_rate: Factor = study("AdamW learning rate of scores and scales.", 0.01)
     temperature: Factor = study("Temperature of the gates: p = sigmoid(score / temperature).", 1.5)
     batch_size: Count = study("Sequences in a step.", 1)
-    scale_epochs: CountOrZero = study(
-        "Passes over the sequences to learn the scales; 0: no scales.", 1
-    )
-    norm_scales: bool = study(
-        "Learn a scale for each hidden channel behind each norm too, and fold it into the norm.",
-        True,
-    )
-    seed: Seed = option("Seed of the order of sequences and of ties.", 0, "Running")
-    device: str = option(DEVICE_HELP, "auto", "Running")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(DTYPE_HELP, "auto", "Running")
+    scale_epochs: CountOrZero = study("Passes over the text to learn scales; 0: none.", 1)
+    norm_scales: bool = study("Learn scales of hidden channels behind norms too.", True)
+    seed: Seed = running("Seed of the order of sequences and of ties.", 0, shown="help-all")
+    device: str = running(DEVICE_HELP, "auto")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = running(DTYPE_HELP, "auto")
     attention: str = study("Attention implementation of transformers.", "sdpa")
-    gradient_checkpointing: bool = option(
-        "Recompute activations in the backward pass to save memory.", False, "Running"
+    gradient_checkpointing: bool = running(
+        "Recompute activations in the backward pass to save memory.", False, shown="help-all"
     )
+
+    @property
+    def cost_model(self) -> str:
+        """The cost model, with the default that the kind of budget implies."""
+        implied = (cost for name, cost in COST_OF_BUDGET.items() if getattr(self, name) is not None)
+        return next(implied, "parameters") if self.cost is None else self.cost
+
+    @property
+    def in_time(self) -> bool:
+        """True if the budget is a time."""
+        return any(getattr(self, name) is not None for name in TIMES)
+
+    @property
+    def is_bound(self) -> bool:
+        """True if the loss is bounded: by the budget, or beside one."""
+        return self.max_loss is not None or self.max_perplexity_increase is not None
+
+    @property
+    def bound_nats(self) -> float | None:
+        """The bound on the loss in nats per token; None without one."""
+        if self.max_perplexity_increase is not None:
+            increase = flag(self, "max_perplexity_increase")
+            return math.log1p(parse_percent(self.max_perplexity_increase, increase))
+        return self.max_loss
+
+    @property
+    def walks(self) -> bool:
+        """True if budgets fall one by one, each from the result of the one before."""
+        is_sized = any(getattr(self, name) is not None for name in SIZES)
+        return bool(self.family) or (self.is_bound and not is_sized)
 
     def multiples(self, channels: int = 1) -> tuple[int, int]:
         """Multiples of FFN channels and of KV groups, tensor parallelism included.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -46,18 +48,16 @@ def option(
     """A dataclass field that is a command-line option too; its type states the bounds.
 
     `panel` groups options in `--help`. `flag` is the spelling, by default the field's name.
-    `metavar` stands for the value in help. `shown` says where the option is listed: in `--help`,
-    only in `--help-all`, or there as a name for `--set NAME=VALUE`. `parse` reads the text of the
-    command line; it gets the flag for errors.
+    `metavar` stands for the value in help. `shown` lists the option in `--help`, only in
+    `--help-all`, or there as a name for `--set NAME=VALUE`. `parse` reads the text of the command
+    line; it gets the flag for errors.
     """
-    shape = {"help": help_text, "panel": panel, "flag": flag, "metavar": metavar}
-    metadata = {**shape, "shown": shown, "parse": parse}
+    metadata: dict[str, Any] = {"help": help_text, "panel": panel, "flag": flag, "metavar": metavar}
+    metadata |= {"shown": shown, "parse": parse}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def study(help_text: str, default: Any) -> Any:
-    """A dataclass field that is an option for studies, given by `--set NAME=VALUE`."""
-    return option(help_text, default, shown="set")
+study = partial(option, shown="set")  # an option for studies, given by `--set NAME=VALUE`
 
 
 def option_fields(settings: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -74,61 +74,48 @@ def flag(settings: Any, name: str) -> str:
 
 
 def assigned(settings: Any, name: str, value: Any = None) -> str:
-    """A field with its value as on the command line: `--keep 0.6`, or `--set rounds=3`.
-
-    Numbers read `--batch 1,8`, and a flag that is not given `no --enforce-eager`.
-    """
-    value = getattr(settings, name) if value is None else value
+    """A field with its value as on the command line: `--keep 0.6`, or `--set rounds=3`."""
     spelled = flag(settings, name)
-    if isinstance(value, bool) and not spelled.startswith("--set "):
-        return spelled if value else f"no {spelled}"
-    if isinstance(value, tuple):
-        value = ",".join(map(str, value))
-    if isinstance(value, bool):
-        value = str(value).lower()
-    return f"{spelled}={value}" if spelled.startswith("--set ") else f"{spelled} {value}"
+    value = getattr(settings, name) if value is None else value
+    return f"{spelled}{'=' if spelled.startswith('--set ') else ' '}{value}"
 
 
 def field_problems(settings: Any) -> dict[str, str]:
-    """Fields whose value breaks their type or bounds: what was given, and what to give instead."""
-    hints = typing.get_type_hints(type(settings), include_extras=True)
+    """Convert fields to their types; returns a sentence for each that breaks its type or bounds."""
     problems = {}
-    for field in dataclasses.fields(settings):
-        value, allowed = getattr(settings, field.name), hints[field.name]
-        text = f"{value:.10g}" if isinstance(value, float) else repr(value)
-        given = assigned(settings, field.name, text)
+    for name, hint in typing.get_type_hints(type(settings), include_extras=True).items():
+        value = getattr(settings, name)
         try:
-            msgspec.convert(value, allowed)
+            object.__setattr__(settings, name, msgspec.convert(value, hint))
         except msgspec.ValidationError:
-            problems[field.name] = f"{given} is not allowed: give {describe(allowed)}"
+            text = f"{value:.10g}" if isinstance(value, float) else repr(value)
+            given = assigned(settings, name, text)
+            problems[name] = f"{given} is not allowed: give {describe(hint)}"
     return problems
 
 
 def check_fields(settings: Any) -> None:
-    """Raise InputError that names every field whose value breaks its type or bounds."""
+    """Convert fields to their types; InputError names all whose value breaks one, or its bounds."""
     problems = field_problems(settings)
     if problems:
         raise InputError("; ".join(problems.values()))
 
 
 def describe(hint: Any) -> str:
-    """The values of a type in words: "a whole number from 1 to 10^12", "one of both, ffn, kv"."""
-    if typing.get_origin(value_type(hint)) is Literal:
-        return "one of " + ", ".join(typing.get_args(value_type(hint)))
+    """The values of a type in words: "a whole number from 1 up to 1e+12", "one of ffn, kv"."""
     kind = inspect.type_info(value_type(hint))
-    if isinstance(kind, inspect.IntType):
-        return "a whole number" + _bounds(kind)
-    if isinstance(kind, inspect.FloatType):
-        return "a number" + _bounds(kind)
+    if isinstance(kind, inspect.LiteralType):
+        return "one of " + ", ".join(typing.get_args(value_type(hint)))
+    if isinstance(kind, inspect.IntType | inspect.FloatType):
+        noun = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+        bounds = {"above": kind.gt, "from": kind.ge, "up to": kind.le}
+        stated = (f" {word} {bound:g}" for word, bound in bounds.items() if bound is not None)
+        return noun + "".join(stated)
+    if isinstance(kind, inspect.StrType):
+        return "a hub id, ORG/NAME" if kind.pattern else "text"
     if isinstance(kind, inspect.VarTupleType):
-        return (
-            "a list of texts"
-            if isinstance(kind.item_type, inspect.StrType)
-            else "a list of numbers"
-        )
-    if isinstance(kind, inspect.StrType) and kind.pattern:
-        return "a hub id, ORG/NAME"
-    return "true or false" if isinstance(kind, inspect.BoolType) else "text"
+        return f"a list, each {describe(typing.get_args(value_type(hint))[0])}"
+    return "true or false" if isinstance(kind, inspect.BoolType) else "what an earlier run wrote"
 
 
 def value_type(hint: Any) -> Any:
@@ -154,20 +141,12 @@ def number_list(text: str, flag: str, kind: Any = Count) -> tuple[Any, ...]:
     return tuple(numbers)
 
 
-def parse_percent(text: str) -> float:
-    """The share in `5%`; ValueError for any other text, and for 0 % or less."""
-    number, percent, rest = text.strip().partition("%")
-    share = float(number) / 100
-    if not percent or rest or not 0 < share <= 1000:
-        raise ValueError(text)
+def parse_percent(text: str, flag: str) -> float:
+    """The share in `5%`; InputError for any other text, and for 0 % or less."""
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = math.nan
+    if not text.strip().endswith("%") or not 0 < share <= 1000:
+        raise InputError(f"{flag} {text!r:.40} is no share: write it like 5%")
     return share
-
-
-def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
-    """The bounds of a number, such as " from 1 to 10^12"."""
-    if kind.le is None:
-        return ""
-    most = "10^12" if kind.le == LARGEST_NUMBER else f"{kind.le:.10g}"
-    if kind.gt is not None:
-        return f" above {kind.gt:g} and at most {most}"
-    return f" from {kind.ge:g} to {most}"

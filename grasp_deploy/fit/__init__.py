@@ -1,1 +1,1 @@
-"""Fit a model to a deployment: what it takes, what could be done, and what came of it."""
+"""Fit a model to a deployment: its memory, the ways to shrink it, and the result."""

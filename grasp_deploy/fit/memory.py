@@ -1,4 +1,4 @@
-"""Fit a model into a GPU's memory: the prediction, and what a running vLLM holds."""
+"""Fit a model into a GPU's memory: the prediction, and the figures of a running vLLM."""
 
 from __future__ import annotations
 
@@ -45,17 +45,16 @@ class Fit:
 
     @property
     def verdict(self) -> str:
-        """What to do, in one sentence."""
+        """The next step, in one sentence."""
         if self.fits:
             flags = _flags(_engine_options(self.shape, self.load), self.room.utilization)
             command = shlex.join(["grasp-deploy", "serve", self.model, "--", *flags])
             return f"{self.model} fits as it is: serve it unpruned, by {command}"
         alone = [offer.name for offer in self.offers[1:] if offer.fits and offer.keep is None]
         if alone:
-            ways = " or ".join(alone)
             return (
-                f"Quantising is enough: {ways} would do without pruning. See which costs less "
-                "quality on text of yours."
+                f"Quantising is enough: {' or '.join(alone)} would do without pruning. See which "
+                "costs less quality on text of yours."
             )
         if self.impossible and any(offer.fits for offer in self.offers):
             return f"It fits only if it is pruned and quantised; pruned alone, {self.impossible}."
@@ -73,18 +72,7 @@ class Fit:
             "gpu_memory_bytes": self.room.memory_bytes,
             "usable_bytes": self.room.usable_bytes,
             "load": asdict(self.load) | {"cached_tokens": self.load.cached_tokens},
-            "offers": [
-                {
-                    "name": offer.name,
-                    "fits": offer.fits,
-                    "keep": offer.keep,
-                    "quantises": offer.quantises,
-                    **asdict(offer.memory),
-                    "total_bytes": offer.memory.total_bytes,
-                    "left_bytes": self.room.usable_bytes - offer.memory.total_bytes,
-                }
-                for offer in self.offers
-            ],
+            "offers": [offer.as_dict() for offer in self.offers],
         }
 
 
@@ -92,15 +80,16 @@ def predict_fit(config: CompressConfig) -> Fit:
     """Judge a deployment without loading weights; InputError for one that the model cannot have."""
     if config.gpu_memory is None:
         raise InputError(
-            "fit wants a deployment: give --gpu-memory with --sequences and --context; compress "
+            "fit wants a deployment: give --gpu-memory with --concurrency and --context; compress "
             "takes other budgets"
         )
     path = resolve_config(config.model, config.revision)
     stated, shape = config_and_shape(path)
     refuse_quantised(shape)
-    positions = limits_of(stated, path).max_position_embeddings
-    check_context(load_of(config).context_tokens, positions, config.model)
     load, room = load_of(config), room_of(config)
+    check_context(
+        load.context_tokens, limits_of(stated, path).max_position_embeddings, config.model
+    )
     rows, impossible = offers(shape, load, room), None
     if not rows[0].fits:
         try:
@@ -123,8 +112,7 @@ class Served:
 
     def as_dict(self) -> dict[str, Any]:
         """The record: sizes are whole bytes."""
-        measured = self.measured and asdict(self.measured)
-        return {"predicted": asdict(self.predicted), "measured": measured, "flags": self.flags}
+        return asdict(self)
 
 
 def pool_bytes(pruned: ModelShape, load: Load, room: Room) -> int:
@@ -133,13 +121,13 @@ def pool_bytes(pruned: ModelShape, load: Load, room: Room) -> int:
     return room.usable_bytes - (memory.total_bytes - memory.kv_bytes)
 
 
-def serve_fit(checkpoint: Path, fit: Fit) -> Served:
-    """Start vLLM on a checkpoint with the cache that the room leaves, and ask what it holds.
+def serve_fit(checkpoint: Path, config: CompressConfig) -> Served:
+    """Start vLLM on a checkpoint with the cache that the room leaves, and read its figures.
 
     Raises like `deployed`.
     """
-    shape, load, platform = model_shape(read_config(checkpoint)), fit.load, _platform()
-    pool = pool_bytes(shape, load, fit.room)
+    shape, load, room = model_shape(read_config(checkpoint)), load_of(config), room_of(config)
+    platform, pool = _platform(), pool_bytes(shape, load, room)
     token_bytes = shape.kv_bytes_per_token(load.kv_bytes_per_value)
     block_tokens = BLOCK_TOKENS[platform or "cuda"]
     capacity = predict_capacity(pool, token_bytes, load.context_tokens, block_tokens)
@@ -148,7 +136,7 @@ def serve_fit(checkpoint: Path, fit: Fit) -> Served:
     if platform is not None:
         size = {"dtype": shape.dtype, "kv_cache_memory_bytes": pool}
         measured = deployed(checkpoint, {**size, **_engine_options(shape, load)})
-    return Served(predicted, measured, serve_flags(shape, load, fit.room))
+    return Served(predicted, measured, serve_flags(shape, load, room))
 
 
 def serve_flags(shape: ModelShape, load: Load, room: Room) -> list[str]:
@@ -160,7 +148,7 @@ def serve_flags(shape: ModelShape, load: Load, room: Room) -> list[str]:
 
 
 def _platform() -> Platform | None:
-    """What the installed vLLM was built for; None where there is none."""
+    """The platform of the installed vLLM; None where there is none."""
     with suppress(InputError):
         return installed_platform()
     return None

@@ -1,10 +1,11 @@
-"""What a deployment takes as it is, and the ways to make it smaller, side by side."""
+"""The memory of a deployment as it is, and of the ways to make it smaller, side by side."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from grasp_deploy.checkpoint.deployment import Load, Memory, Room, deployment_memory, kv_bytes
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
@@ -17,13 +18,22 @@ SHAPE_ENTRY_BYTES = 2 * 8  # two int64 beside each 4-bit matrix
 
 @dataclass(frozen=True)
 class Offer:
-    """One way to deploy a model; `keep` is the share that is left of what can be pruned."""
+    """One way to deploy a model; `keep` is the share that is left of the prunable cost."""
 
     name: str
     memory: Memory
-    fits: bool
+    left_bytes: int
     quantises: bool = False
     keep: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.left_bytes >= 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record: sizes are whole bytes."""
+        others = {"total_bytes": self.memory.total_bytes, "fits": self.fits}
+        return {n: v for n, v in vars(self).items() if n != "memory"} | vars(self.memory) | others
 
 
 def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
@@ -34,40 +44,36 @@ def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
     out as they see fit.
     """
 
-    narrow = replace(load, kv_bytes_per_value=FP8_KV_BYTES)
-    eight, four = fp8_weight_bytes(shape), int4_weight_bytes(shape)
-
     def offer(name: str, load: Load, weight_bytes: int, quantises: bool = True) -> Offer:
         memory = deployment_memory(shape, load, room.overhead_bytes, weight_bytes)
-        return Offer(name, memory, memory.total_bytes <= room.usable_bytes, quantises)
+        return Offer(name, memory, room.usable_bytes - memory.total_bytes, quantises)
 
+    narrow = replace(load, kv_bytes_per_value=FP8_KV_BYTES)
+    plain, eight, four = shape.weight_bytes, fp8_weight_bytes(shape), int4_weight_bytes(shape)
     rows = [
-        offer("as it is", load, shape.weight_bytes, quantises=False),
+        offer("as it is", load, plain, quantises=False),
         offer("FP8 weights alone", load, eight),
         offer("4-bit weights alone", load, four),
     ]
     if load != narrow:
         rows += [
-            offer("FP8 KV cache alone", narrow, shape.weight_bytes),
+            offer("FP8 KV cache alone", narrow, plain),
             offer("FP8 weights and KV cache", narrow, eight),
             offer("4-bit weights, FP8 KV cache", narrow, four),
         ]
     if not rows[0].fits:
-        rows += _pruned("pruned to {}", shape, load, room, lambda shape: shape.weight_bytes)
+        rows += _pruned("", shape, load, room)
     if not offer("", narrow, eight).fits:
-        both = _pruned(
-            "pruned to {}, FP8 weights and KV cache", shape, narrow, room, fp8_weight_bytes
-        )
-        rows += (replace(row, quantises=True) for row in both)
+        rows += _pruned(", FP8 weights and KV cache", shape, narrow, room, fp8_weight_bytes)
     return rows
 
 
 def _pruned(
-    name: str,
+    and_quantised: str,
     shape: ModelShape,
     load: Load,
     room: Room,
-    weight_bytes: Callable[[ModelShape], int],
+    weight_bytes: Callable[[ModelShape], int] = lambda shape: shape.weight_bytes,
 ) -> Iterator[Offer]:
     """Yield the offer that fills the room, if the least that layers keep fits it."""
     dense = deployment_memory(shape, load, room.overhead_bytes, weight_bytes(shape))
@@ -80,8 +86,8 @@ def _pruned(
     keep = left_bytes / prunable_bytes
     cache_bytes = int(keep * dense.kv_bytes)
     memory = replace(dense, weight_bytes=always + left_bytes - cache_bytes, kv_bytes=cache_bytes)
-    shown = math.floor(1000 * keep) / 10  # what is asked for by it fits
-    yield Offer(name.format(f"{shown:.1f} %"), memory, True, keep=keep)
+    shown = math.floor(1000 * keep) / 10  # a budget of this share fits
+    yield Offer(f"pruned to {shown:.1f} %{and_quantised}", memory, 0, bool(and_quantised), keep)
 
 
 def _of_layers(shape: ModelShape, groups: int, channels: int) -> ModelShape:
@@ -95,28 +101,26 @@ def fp8_weight_bytes(shape: ModelShape) -> int:
 
     Embeddings, output projection, norms and biases stay as they are: llm-compressor's FP8_DYNAMIC.
     """
-    scale_bytes = shape.bytes_per_parameter
-    return _quantised_bytes(shape, lambda rows, columns: rows * (columns + scale_bytes))
+    return _quantised_bytes(shape, lambda columns: columns + shape.bytes_per_parameter)
 
 
 def int4_weight_bytes(shape: ModelShape) -> int:
-    """The same in 4 bits, with a scale for 128 weights of a row: llm-compressor's W4A16."""
-    scale_bytes = shape.bytes_per_parameter
+    """Bytes with each matrix in 4 bits, and a scale for 128 weights of a row: W4A16."""
 
-    def matrix_bytes(rows: int, columns: int) -> int:
+    def row_bytes(columns: int) -> int:
         packed_bytes = math.ceil(columns / WEIGHTS_PER_PACK) * PACK_BYTES
-        scales_bytes = math.ceil(columns / GROUP_COLUMNS) * scale_bytes
-        return rows * (packed_bytes + scales_bytes) + SHAPE_ENTRY_BYTES
+        return packed_bytes + math.ceil(columns / GROUP_COLUMNS) * shape.bytes_per_parameter
 
-    return _quantised_bytes(shape, matrix_bytes)
+    return _quantised_bytes(shape, row_bytes, SHAPE_ENTRY_BYTES)
 
 
-def _quantised_bytes(shape: ModelShape, matrix_bytes: Callable[[int, int], int]) -> int:
-    """Bytes of all tensors, where a matrix of the layers takes what `matrix_bytes` says."""
-    total = 0
-    for name, dimensions in shape.tensor_shapes().items():
-        if name.endswith("_proj.weight"):
-            total += matrix_bytes(dimensions[0], dimensions[1])
-        else:
-            total += math.prod(dimensions) * shape.bytes_per_parameter
-    return total
+def _quantised_bytes(
+    shape: ModelShape, row_bytes: Callable[[int], int], matrix_bytes: int = 0
+) -> int:
+    """Bytes of all tensors, the layers' matrices by `row_bytes(columns)` and `matrix_bytes`."""
+    return sum(
+        dimensions[0] * row_bytes(dimensions[1]) + matrix_bytes
+        if name.endswith("_proj.weight")
+        else math.prod(dimensions) * shape.bytes_per_parameter
+        for name, dimensions in shape.tensor_shapes().items()
+    )

@@ -10,67 +10,42 @@ from rich.text import Text
 from grasp_deploy.engine.offline import Deployed
 from grasp_deploy.files.sizes import BINARY_UNITS, format_bytes
 from grasp_deploy.fit.memory import Fit, Served
+from grasp_deploy.report.tables import figure_table
 
 HEADS = ("weights", "KV\ncache", "acti-\nvations", "vLLM's\nown", "total", "left")
 TOLERANCE = 0.02  # of a measured size, beyond which a miss wants a reason
 
 
 def offer_table(fit: Fit) -> Table:
-    """Each way to deploy the model, part by part; what does not fit leaves less than nothing."""
+    """Each way to deploy the model, part by part; dim where it does not fit."""
     unit = "GiB" if fit.room.usable_bytes >= BINARY_UNITS["GiB"] else "MiB"
     usable, memory = format_bytes(fit.room.usable_bytes), format_bytes(fit.room.memory_bytes)
     is_pruned = any(offer.keep is not None for offer in fit.offers)
-    table = Table(
-        title=f"{fit.load.sequences:,} sequences of {fit.load.context_tokens:,} tokens in "
-        f"{usable}, {fit.room.utilization:.0%} of {memory}",
-        title_justify="left",
-        caption="pruned: as if all channels and KV groups shrank alike" if is_pruned else None,
-        caption_justify="left",
-    )
-    table.add_column(f"{Path(fit.model).name.removesuffix('.json')}\nin {unit}", overflow="fold")
-    for head in HEADS:
-        table.add_column(head, justify="right", no_wrap=True)
+    title = f"{fit.load.sequences:,} sequences of {fit.load.context_tokens:,} tokens in {usable}, "
+    name = Path(fit.model).name.removesuffix(".json")
+    notes = ["pruned: as if all channels and KV groups shrank alike"] if is_pruned else []
+    heads = (f"{name}\nin {unit}", *HEADS)
+    table = figure_table(f"{title}{fit.room.utilization:.0%} of {memory}", heads, notes, fold=False)
     for offer in fit.offers:
-        parts = offer.memory
-        sizes = (
-            *(parts.weight_bytes, parts.kv_bytes, parts.activation_bytes, parts.overhead_bytes),
-            *(parts.total_bytes, fit.room.usable_bytes - parts.total_bytes),
-        )
+        sizes = (*vars(offer.memory).values(), offer.memory.total_bytes, offer.left_bytes)
         cells = (f"{size / BINARY_UNITS[unit]:,.2f}" for size in sizes)
         table.add_row(Text(offer.name), *cells, style=None if offer.fits else "dim")
     return table
 
 
 def served_table(served: Served) -> Table:
-    """What the deployment was predicted to hold, beside what a running vLLM holds."""
-    table = Table(
-        title="Predicted and measured",
-        title_justify="left",
-        caption=None if served.measured else "predicted only: no vLLM is installed here",
-        caption_justify="left",
-    )
-    table.add_column("")
-    for head in ("predicted", "vLLM", "off by"):
-        table.add_column(head, justify="right")
+    """Predicted figures of the deployment beside those of a running vLLM."""
+    table = figure_table("Predicted and measured", ("", "predicted", "vLLM", "off by"))
+    if served.measured is None:
+        table.caption = "predicted only: no vLLM is installed here"
     after = _figures(served.measured) if served.measured else {}
     for name, predicted in _figures(served.predicted).items():
-        measured = after.get(name)
-        off = "" if measured is None else f"{measured / max(predicted, 1) - 1:+.2%}"
-        table.add_row(name, f"{predicted:,}", "" if measured is None else f"{measured:,}", off)
+        measured, off = after.get(name), after.get(name, predicted) / max(predicted, 1) - 1
+        if abs(off) > TOLERANCE:
+            table.caption = "vLLM 0.32 was tried; another release may share its memory otherwise"
+        cells = ("", "") if measured is None else (f"{measured:,}", f"{off:+.2%}")
+        table.add_row(name, f"{predicted:,}", *cells)
     return table
-
-
-def misses(served: Served) -> list[str]:
-    """A sentence for each figure that is off by more than 2 %."""
-    if served.measured is None:
-        return []
-    after = _figures(served.measured)
-    return [
-        f"{name}: {after[name]:,} instead of {predicted:,}; vLLM 0.32 was tried, and another "
-        "release may round, pad or share its memory in another way"
-        for name, predicted in _figures(served.predicted).items()
-        if abs(after[name] - predicted) > TOLERANCE * predicted
-    ]
 
 
 def _figures(deployed: Deployed) -> dict[str, int]:

@@ -32,7 +32,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def kv_record(models: list[Path], *options: str) -> dict[str, Any]:
-    memory = ("--random-weights", "--memory", "64MiB", "--json")
+    memory = ("--random-weights", "--gpu-memory", "64MiB", "--json")
     return document("bench", "kv", *models, *memory, *options)
 
 

@@ -13,7 +13,7 @@ GATE_STEP = Path(__file__).parents[2] / "benchmarks/results/gate_step-ref-llama-
 COMPRESS = " ".join(("compress model -o out --keep 0.6 --calibration text.txt", *SHORT))
 BUDGET = " ".join(("compress model -o out --calibration text.txt", *SHORT))
 DRY = "compress model --dry-run"
-LOAD = "--overhead 1MiB --sequences 8 --context 64"
+LOAD = "--overhead 1MiB --concurrency 8 --context 64"
 FIT = f"fit model -o out --gpu-memory 6.8MiB {LOAD}"
 OWN = f"--method {MAGNITUDE} --set scale-epochs=0"
 EXPORT = "export pruned/plan.grasp --model model -o out"
@@ -33,7 +33,7 @@ READERS = (
     *("compress adapter -o out --keep 0.6", "verify pruned --model adapter", "serve adapter"),
     *("export pruned/plan.grasp --model adapter -o out", "up adapter --keep 0.6"),
     "heal pruned --model adapter -o out --data text.txt",
-    *("evaluate compare adapter --data text.txt", "bench kv adapter --memory 1GiB"),
+    *("evaluate compare adapter --data text.txt", "bench kv adapter --gpu-memory 1GiB"),
     *("evaluate card pruned --model adapter --data text.txt", "bench serve adapter"),
     *("evaluate tasks adapter --task-file rows.jsonl", "bench memory adapter"),
     *("bench throughput adapter", "inspect adapter"),
@@ -46,7 +46,7 @@ ROWS: dict[str, dict[str, str]] = {
         "inspect": "model",
         "--no": "",
         "evaluate no": "no",
-        "inspect m --memory": "--memory",
+        "inspect m --gpu-memory": "--gpu-memory",
         "up model -o out --keep 0.6 --keeep 0.5": "--keeep",
         "compress -o out --keep 0.6": "names no model",
         "compress ./nowhere -o out --keep 0.6": "./nowhere",
@@ -55,15 +55,15 @@ ROWS: dict[str, dict[str, str]] = {
         "compress model/model.safetensors -o out --keep 0.6": "model.safetensors",
         "compress model -o out --keep 0.6 --revision main": "--revision",
         "inspect typo.json": "typo.json",
-        "bench kv empty --random-weights --memory 1GiB": "config.json",
+        "bench kv empty --random-weights --gpu-memory 1GiB": "config.json",
         "evaluate card model --data text.txt": "model",
         "compress pruned -o out --keep 0.6": "pruned",
         "compress no-one/nothing -o out --keep 0.6 --calibration lower.txt=-1": "lower.txt=-1",
         "verify model": "model",
         "verify nowhere": "nowhere",
-        "fit nowhere --dry-run --gpu-memory 1GiB --sequences 1 --context 9": "nowhere",
+        "fit nowhere --dry-run --gpu-memory 1GiB --concurrency 1 --context 9": "nowhere",
         "evaluate compare model": "--data",
-        "fit odd.json --dry-run --gpu-memory 1GiB --sequences 1 --context 9": "odd.json",
+        "fit odd.json --dry-run --gpu-memory 1GiB --concurrency 1 --context 9": "odd.json",
         "synthesize pruned -o out --keep 0.6": "pruned",
         "heal none --data text.txt -o out": "none",
         "heal model --data text.txt -o out": "model",
@@ -98,7 +98,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--cost kv-bytes --ffn-multiple 36": "FFN",
         "--batch 8": "",
         "--tensor-parallel 4": "",
-        "--set kv-cost-factor=2 --set targets=kv": "kv-cost-factor & targets=kv",
+        "--set kv-cost-factor=2 --set targets=kv": "kv-cost-factor",
         "--method flap": "",
         "--method absent:f": "",
         f"{OWN} --set temperature=1": "temperature",
@@ -115,8 +115,8 @@ ROWS: dict[str, dict[str, str]] = {
         "--calibration circle": "circle",
         "--calibration rows.jsonl": "--calibration-column",
         "--calibration self:rows.jsonl": "--calibration-column",
-        "--device-memory 9GiB": "--device-memory",
-        "--sequences 8": "--sequences",
+        "--gpu-memory 9GiB": "--keep & --gpu-memory",
+        "--concurrency 8": "--concurrency",
         "--kv-dtype fp8": "--kv-dtype",
         "--keep 0.001": "--keep",
         # Places that cannot be written.
@@ -155,7 +155,7 @@ ROWS: dict[str, dict[str, str]] = {
     },
     DRY: {
         "": "--keep",
-        "--keep 0.6 --device-memory much": "--device-memory 'much'",
+        "--keep 0.6 --gpu-memory much": "--gpu-memory 'much'",
         "--keep 0.6,0.4": "one budget",
         "--max-loss 0.1": "one budget",
         "--keep 0.6 --sequence-length 5000": "--sequence-length",
@@ -166,8 +166,8 @@ ROWS: dict[str, dict[str, str]] = {
         "--gpu-memory -1GiB": "--gpu-memory '-1GiB'",
         "--gpu-memory 5MiB": "--gpu-memory",
         "--overhead some": "--overhead 'some'",
-        "--sequences 2.5": "--sequences '2.5'",
-        "--sequences 0": "",
+        "--concurrency 2.5": "--concurrency '2.5'",
+        "--concurrency 0": "",
         "--context 513": "",
         "--kv-dtype int4": "--kv-dtype 'int4'",
         "--gpu-memory-utilization 90": "",
@@ -181,9 +181,9 @@ ROWS: dict[str, dict[str, str]] = {
         f"--gpu-memory 6MiB {LOAD}": "--output",
         "--keep 0.5 --dry-run": "deployment",
         f"{LOAD} --dry-run": "--gpu-memory",
-        "--gpu-memory 1GiB --dry-run": "--sequences & --context",
+        "--gpu-memory 1GiB --dry-run": "--concurrency & --context",
     },
-    "inspect model": {"--memory lots": "--memory 'lots'", "--memory ''": "--memory ''"},
+    "inspect model": {name: name for name in ("--gpu-memory 'lots'", "--gpu-memory ''")},
     "verify pruned": {"--engine onnx": "", "--without-base --model model": "--model"},
     EXPORT: {
         "--base-model-id 'a b'": "--base-model-id 'a b'",
@@ -214,8 +214,8 @@ ROWS: dict[str, dict[str, str]] = {
         "--kv-keep 1 --cost kv-bytes": "nothing to prune",
     },
     KV: {
-        "--memory 1KiB": "--memory",
-        "--memory 1GiB --context 513": "--context",
+        "--gpu-memory 1KiB": "--gpu-memory",
+        "--gpu-memory 1GiB --context 513": "--context",
         "-o na\udcffme": "na\\udcffme",
     },
     THROUGHPUT: {

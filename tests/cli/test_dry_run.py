@@ -33,7 +33,7 @@ def test_a_large_model_on_gpus_that_are_not_here(
     work: Path, memory: str, fits: list[bool], verdict: str, code: int
 ) -> None:
     before = tree(work)
-    words = ("compress", LLAMA_2_70B, *KEEP, "--device-memory", memory)
+    words = ("compress", LLAMA_2_70B, *KEEP, "--gpu-memory", memory)
     told, ended = grasp_deploy(*words), grasp_deploy(*words, "--json")
     assert (told.code, ended.code) == (code, code), told.stderr + ended.stderr
     assert verdict in " ".join(told.stdout.split())
@@ -52,7 +52,7 @@ def test_the_documentation_states_what_is_predicted(column: int, name: str) -> N
     stated = {row[0]: row[column] for row in rows if len(row) == 3}
 
     def peaks(*options: str) -> dict[str, str]:
-        words = ("compress", CONFIGS / f"{name}.json", *KEEP, "--device-memory=80GiB", "--json")
+        words = ("compress", CONFIGS / f"{name}.json", *KEEP, "--gpu-memory=80GiB", "--json")
         one = json.loads(grasp_deploy(*words, *options).stdout)["ways"][0]
         sizes = {stage: sum(terms.values()) for stage, terms in one["stages"].items()}
         sizes["weights"] = one["stages"]["scales"]["weights"]
@@ -68,7 +68,7 @@ def test_the_documentation_states_what_is_predicted(column: int, name: str) -> N
 
 
 def test_options_for_one_process_are_not_predicted_for_more() -> None:
-    words = ("--method", "mine:scores", "--device-memory", "80GiB", "--json")
+    words = ("--method", "mine:scores", "--gpu-memory", "80GiB", "--json")
     ended = grasp_deploy("compress", LLAMA_2_70B, *KEEP, *words)
     assert ended.code == 1 and len(json.loads(ended.stdout)["ways"]) == 1
 

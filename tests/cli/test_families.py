@@ -24,13 +24,13 @@ FAMILY = ("--keep", "0.5,0.8", "--set", "compensation=false")
     ("options", "words"),
     [
         (("--keep", "0.8,0.8"), ("--keep '0.8,0.8' names a number twice",)),
-        (("--keep", "0.5,"), ("--keep '0.5,': ''", "a number above 0 and at most 1", "commas")),
+        (("--keep", "0.5,"), ("--keep '0.5,': ''", "a number above 0 up to 1", "commas")),
         (("--keep", "0.5,80"), ("'80' is not a number above 0",)),
         (("--keep", "0.5,0.4", "--weights", "9MiB"), ("one budget", "--keep and --weights")),
         (("--keep", "0.5,0.4", "--method", "m:f"), ("need pruning in rounds", "drop --method m:f")),
         (("--keep", "0.5,0.0001"), ("under the floor", "the smallest possible is --keep 0.")),
         (("--keep", "0.5,0.4", "--max-loss", "0.1"), ("a family has no bound",)),
-        (("--keep", "0.5", "--set", "bound-step=0.1"), ("bound-step=0.1 has no effect without",)),
+        (("--keep", "0.5", "--set", "bound-step=0.1"), ("bound-step=0.1 has no effect",)),
     ],
 )
 def test_budgets_that_cannot_be(
@@ -46,7 +46,7 @@ def bounded(model: Path, *options: str) -> tuple[str | Path, ...]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--max-loss", "0"), ("--max-loss 0 is not allowed", "above 0 and at most 100")),
+        (("--max-loss", "0"), ("--max-loss 0 is not allowed", "above 0 up to 100")),
         (("--max-perplexity-increase", "5"), ("increase '5' is no share: write it like 5%",)),
         (("--max-perplexity-increase", "-5%"), ("'-5%' is no share",)),
         (("--max-loss", "1", "--method", "m:f"), ("need pruning in rounds",)),

@@ -13,7 +13,7 @@ from tests.cli.command import grasp_deploy, needs_vllm
 from tests.installed import pretend
 from tests.tiny import MAGNITUDE
 
-LOAD = ("--sequences", "8", "--context", "64")
+LOAD = ("--concurrency", "8", "--context", "64")
 QUICK = (
     *("--calibration-sequences", "8", "--sequence-length", "64", "--method", MAGNITUDE),
     "--set=scale-epochs=0",
@@ -56,7 +56,7 @@ def test_a_dry_run_needs_no_weights_and_says_by_its_code_if_anything_fits(
 def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, and where no vLLM is installed, a share of the memory; sequences and context."""
     pretend(monkeypatch, lambda name: "0.32.0")
-    load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--sequences", "8", "--context", "256")
+    load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--concurrency", "8", "--context", "256")
     ended = grasp_deploy("compress", DEMO, *load, *QUICK, "-o", "out")
     assert ended.code == 0, ended.stderr
     flags = "--max-model-len 256 --max-num-seqs 8 --max-num-batched-tokens 2048"
@@ -67,7 +67,7 @@ def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.Mo
 @needs_vllm
 def test_a_model_is_pruned_until_it_fits_and_vllm_agrees(work: Path) -> None:
     """The running server's own words beside the prediction; a second time nothing is made anew."""
-    load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--sequences", "8", "--context", "256")
+    load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--concurrency", "8", "--context", "256")
     command: tuple[str | Path, ...] = ("fit", DEMO, *load, *QUICK, "-o", "out", "--json")
     ended = grasp_deploy(*command)
     assert ended.code == 0, ended.stderr

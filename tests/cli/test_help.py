@@ -14,7 +14,7 @@ from tests.cli.command import grasp_deploy as run
 from tests.cli.command import run_process
 
 HEAVY = ("torch", "transformers", "numpy", "datasets", "safetensors", "vllm", "matplotlib", "peft")
-MOST_OPTIONS = 32
+MOST_OPTIONS = 25
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_help_is_short_and_help_all_is_complete(name: str, monkeypatch: pytest.M
     shared = {"--output", "--overwrite", "--config", "--set", "--help-all", "--help"}
     own, hidden = set[str](), {"--shard-size"}
     if name == "compress":
-        own, hidden = {"--resume", "--json", "--dry-run"}, hidden | {"--device-memory"}
+        own = {"--resume", "--json", "--dry-run"}
     expected = {"help": shared | own, "help-all": hidden, "set": set()}
     for field in option_fields(CompressConfig).values():
         spelled = flag(CompressConfig, field.name)

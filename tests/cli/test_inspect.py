@@ -30,10 +30,10 @@ def test_inspect_tells_what_lies_on_the_disk(tiny_folder: Path, pruned_once: Pat
 
 PREDICTIONS = (  # of the folder `model`
     "inspect model --json",
-    "fit model --dry-run --json --gpu-memory 2GiB --sequences 4 --context 64",
-    "compress model --dry-run --json --keep 0.5 --device-memory 1GiB",
-    "bench kv model --predict-only --json --memory 1GiB",
-    "bench kv model --predict-only --json --memory 1GiB --random-weights",
+    "fit model --dry-run --json --gpu-memory 2GiB --concurrency 4 --context 64",
+    "compress model --dry-run --json --keep 0.5 --gpu-memory 1GiB",
+    "bench kv model --predict-only --json --gpu-memory 1GiB",
+    "bench kv model --predict-only --json --gpu-memory 1GiB --random-weights",
     "synthesize model -o {} --keep 0.5 --json",
 )
 

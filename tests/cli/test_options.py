@@ -9,9 +9,8 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from grasp_deploy.cli.config_options import takes_config
 from grasp_deploy.cli.console import ErrorBoundary
-from grasp_deploy.cli.options import takes_settings
+from grasp_deploy.cli.options import config_of, takes_config, takes_settings
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import Count, option
 from grasp_deploy.files.sizes import parse_bytes
@@ -39,8 +38,8 @@ def run(takes: Any, *arguments: str) -> Any:
     def command(*, settings: Settings, as_json: bool = False) -> None:
         received.append(settings)
 
-    def configured(*, config: CompressConfig) -> None:
-        received.append(config)
+    def configured(*, given: dict[str, Any]) -> None:
+        received.append(config_of(given))
 
     app.command("do")(takes(configured if takes is takes_config else command))
     CliRunner().invoke(app, ["do", *arguments])

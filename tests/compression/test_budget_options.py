@@ -57,7 +57,7 @@ def test_a_deployment_fits_the_memory_that_was_asked_for(
     name: str, kv_dtype: str, width: int | None
 ) -> None:
     shape = model_shape(tiny_config(**VARIANTS[name]).to_dict())
-    words = {"concurrent": 8, "context": 4096, "kv_dtype": kv_dtype, "overhead": "1MiB"}
+    words = {"concurrency": 8, "context": 4096, "kv_dtype": kv_dtype, "overhead": "1MiB"}
     load = Load(8, 4096, width)
     dense = deployment_memory(shape, load, 2**20)
     prunable = dense.kv_bytes + sum(
@@ -114,7 +114,7 @@ def test_multiples_of_the_tensor_parallel_size_join_the_others() -> None:
         {"weights": "1KiB"},
         {"weights": "1KiB", "targets": "ffn"},
         {"kv_per_token": "700"},
-        {"gpu_memory": "2MiB", "overhead": "1", "concurrent": 8, "context": 4096},
+        {"gpu_memory": "2MiB", "overhead": "1", "concurrency": 8, "context": 4096},
     ],
 )
 def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.goal import PhaseTimes, Times
+from grasp_deploy.config.compress_options import PhaseTimes, Times
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.projection import project

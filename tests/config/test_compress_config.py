@@ -35,7 +35,7 @@ def test_the_models_own_text_is_beside_what_is_given(given: Any, read: tuple[str
     config = CompressConfig("m", keep=0.5, calibration=given)
     assert replace(config, seed=1).calibration == config.calibration == read
     assert config.as_dict()["calibration"] == list(read), "what is recorded says what was read"
-    with pytest.raises(InputError, match=r"--calibration \(3,\) is not allowed"):
+    with pytest.raises(InputError, match=r"--calibration \[3\] is not allowed"):
         CompressConfig("m", keep=0.5, calibration=[3])  # type: ignore[arg-type]
 
 

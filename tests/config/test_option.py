@@ -8,14 +8,7 @@ from typing import Annotated
 import pytest
 from msgspec import Meta
 
-from grasp_deploy.config.option import (
-    Count,
-    assigned,
-    flag,
-    number_list,
-    option,
-    study,
-)
+from grasp_deploy.config.option import Count, assigned, flag, number_list, option, study
 from grasp_deploy.errors import InputError
 
 
@@ -25,19 +18,15 @@ class Settings:
     batches: tuple[Count, ...] = option("Requests at a time.", (1, 2), flag="--batch")
     new_tokens: Count | None = option("Tokens of an answer.", None)
     step_size: float = study("Size of a step.", 1.0)
-    refit: bool = study("Refit.", True)
-    dry: bool = option("Write nothing.", False)
 
 
 def test_spelling() -> None:
     names = ("name", "batches", "new_tokens", "step_size")
     expected = ["--name", "--batch", "--new-tokens", "--set step-size"]
     assert [flag(Settings, name) for name in names] == expected
-    settings = Settings(new_tokens=4, refit=False)
-    given = [assigned(settings, name) for name in ("new_tokens", "step_size", "refit")]
-    assert given == ["--new-tokens 4", "--set step-size=1.0", "--set refit=false"]
-    assert (assigned(settings, "batches"), assigned(settings, "dry")) == ("--batch 1,2", "no --dry")
-    assert assigned(settings, "dry", True) == "--dry"
+    settings = Settings(new_tokens=4)
+    given = [assigned(settings, name) for name in ("new_tokens", "step_size")]
+    assert given == ["--new-tokens 4", "--set step-size=1.0"]
 
 
 def test_lists_of_numbers() -> None:

@@ -40,7 +40,7 @@ COMMANDS = {
         "resume": "compress model -o half --keep 0.6 --calibration text.txt --resume",
         "replace": "compress model -o pruned --keep 0.7 --calibration text.txt --overwrite",
         "config": "compress model -o out --config pruned/compress_config.json",
-        "inspect": "inspect model --tensor-parallel 2 --memory 1GiB",
+        "inspect": "inspect model --tensor-parallel 2 --gpu-memory 1GiB",
         "inspect-pruned": "inspect pruned",
         "verify": "verify pruned --device cpu",
         "verify-alone": "verify pruned --without-base",

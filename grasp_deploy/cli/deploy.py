@@ -1,0 +1,180 @@
+"""Commands that end at a server: `fit`, for a GPU's memory, and `up`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grasp_deploy.cli.checkpoint import run_verify
+from grasp_deploy.cli.compress import measured, run_compress
+from grasp_deploy.cli.compressed import print_compressed, serve_command
+from grasp_deploy.cli.console import (
+    CHECK_FAILED,
+    print_error,
+    print_json,
+    print_line,
+    stderr,
+    stdout,
+)
+from grasp_deploy.cli.options import (
+    HiddenShardSize,
+    Json,
+    OutputUnlessDry,
+    Overwrite,
+    VllmFlags,
+    config_of,
+    takes_config,
+)
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.rules import BUDGETS
+from grasp_deploy.errors import InputError
+
+OutputOrNamed = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Default: named after model and budget.")
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Predict the memory of serving, and write nothing; needs no weights and no text.",
+    ),
+]
+
+
+@takes_config
+def fit_command(
+    *,
+    given: dict[str, Any],
+    output: OutputUnlessDry = None,
+    dry_run: DryRun = False,
+    shard_size: HiddenShardSize = "4GB",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Predict the memory of serving MODEL, and prune it until it fits a GPU.
+
+    Give --gpu-memory, --concurrency and --context. An unfinished run goes on.
+    """
+    from grasp_deploy.fit.memory import predict_fit
+    from grasp_deploy.fit.table import offer_table
+
+    config = config_of(given)
+    if output is None and not dry_run:
+        raise InputError("fit writes a checkpoint: give --output, or --dry-run for the sizes alone")
+    fit = predict_fit(config)
+    if fit.impossible and not dry_run:
+        raise InputError(fit.impossible)
+    if not as_json:
+        stdout.print(offer_table(fit))
+        print_line(fit.verdict)
+    document = fit.as_dict()
+    if output is not None and not dry_run and not fit.fits:
+        document |= _pruned_to_fit(config, output, shard_size, overwrite, as_json)
+    if as_json:
+        print_json(document)
+    if not any(offer.fits for offer in fit.offers):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _pruned_to_fit(
+    config: CompressConfig, output: Path, shard_size: str, overwrite: bool, as_json: bool
+) -> dict[str, Any]:
+    """Prune unless that is done, and start vLLM on the result; the record of both."""
+    from grasp_deploy.checkpoint.footprint import inspect_model
+    from grasp_deploy.fit.memory import serve_fit
+    from grasp_deploy.fit.table import served_table
+
+    record = compress_unless_done(config, output, shard_size, overwrite)
+    with stderr.status("asking vLLM what it holds"):
+        served = serve_fit(output, config)
+    if not as_json:
+        if record:
+            print_compressed(record, config)
+        else:
+            print_line(f"serve it: {serve_command(output, config)}")
+        stdout.print(served_table(served))
+    return {"result": inspect_model(str(output)), "served": served.as_dict()}
+
+
+@takes_config
+def up_command(
+    *,
+    given: dict[str, Any],
+    vllm_flags: VllmFlags = None,
+    output: OutputOrNamed = None,
+    shard_size: HiddenShardSize = "4GB",
+    overwrite: Overwrite = False,
+) -> None:
+    """Compress MODEL unless that is already done, verify the result, and serve it."""
+    from grasp_deploy.engine.serve import check_before_serving, serve
+
+    config = config_of(given)
+    if config.family:
+        raise InputError(
+            f"up serves one model, and --keep names {len(config.family)} budgets: give one, or "
+            "make the family with compress and serve a member"
+        )
+    flags, output = vllm_flags or [], output or default_output(config)
+    _check_before_compressing(config, flags)
+    config = measured(config, None if overwrite else output)
+    if record := compress_unless_done(config, output, shard_size, overwrite):
+        print_compressed(record, config)
+    check_before_serving(output, flags)
+    checks = run_verify(output, config.model, "transformers", config.device)
+    failed = next((check for check in checks if not check["ok"]), None)
+    if failed:
+        reason = f"{failed['name']}: {failed['detail']}"
+        print_error("not served", f"{reason}; make the checkpoint again with --overwrite")
+        raise typer.Exit(CHECK_FAILED)
+    stderr.print(f"verified: {', '.join(check['name'] for check in checks)}")
+    serve(output, flags)
+
+
+def default_output(config: CompressConfig) -> Path:
+    """A folder in the working directory, named after the model and its budget."""
+    model = Path(config.model).resolve().name if Path(config.model).is_dir() else config.model
+    name = next(name for name in BUDGETS if getattr(config, name) is not None)
+    return Path(re.sub(r"[^\w.-]+", "-", f"{model}-{name}-{getattr(config, name)}"))
+
+
+def compress_unless_done(
+    config: CompressConfig, output: Path, shard_size: str, overwrite: bool
+) -> dict[str, Any] | None:
+    """Compress, going on with an unfinished run; None where OUTPUT already is the result."""
+    from grasp_deploy.checkpoint.plan import PLAN_FILE
+    from grasp_deploy.compression.prepare import prepare
+    from grasp_deploy.compression.result import finished_plan
+    from grasp_deploy.compression.resume import Workspace
+
+    if overwrite or not (output / PLAN_FILE).is_file():
+        resume = not overwrite and Workspace.begun_with(output, config)
+        return run_compress(config, output, shard_size, resume, overwrite)
+    if finished_plan(output, prepare(config)) is None:
+        raise InputError(
+            f"{output} is damaged, or was made with other options, files or release: name another "
+            "--output, or replace it with --overwrite"
+        )
+    stderr.print(f"{output} is already the result of these options", soft_wrap=True)
+    return None
+
+
+def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
+    """Raise InputError before the work where vLLM is absent, or a port or size is unusable."""
+    from grasp_deploy.checkpoint.limits import installed_platform
+    from grasp_deploy.engine.flags import read_flags
+    from grasp_deploy.engine.serve import HOST, PORT, check_port
+
+    installed_platform()
+    flags = read_flags(vllm_arguments)
+    if flags.uds is None:
+        check_port(flags.host or HOST, flags.port or PORT)
+    size = flags.tensor_parallel_size
+    if any(multiple % size for multiple in config.multiples()):
+        raise InputError(
+            f"vLLM is to split the model among {size} workers, but layers need not divide by "
+            f"{size}: add --tensor-parallel {size} before the --"
+        )
