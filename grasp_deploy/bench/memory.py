@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, to_builtins
 
 from grasp_deploy.bench.record import (
     BenchCell,
@@ -124,14 +124,11 @@ def measured_cell(model: BenchModel, prompt_tokens: int, settings: MemorySetting
     from grasp_deploy.bench.prefill import predict_prefill
 
     request = {
-        "path": str(model.path),
-        "random_weights": model.random_weights,
-        "device": settings.device,
+        "model": str(model.path),
         "dtype": model.shape.dtype,
-        "seed": settings.seed,
-        "batch": settings.batch,
+        "random_weights": model.random_weights,
         "prompt_tokens": prompt_tokens,
-        "repetitions": settings.repetitions,
+        "settings": to_builtins(settings),
     }
     with child(CHILD, {**os.environ, **ALLOCATOR_SETTINGS}, name="the memory child") as ask:
         samples = convert(ask(request)["samples"], list[Sizes])

@@ -79,7 +79,6 @@ def report_document(sections: Sequence[Section], files: Sequence[Path]) -> dict[
             "name": section.name,
             "benchmark": section.record["benchmark"],
             "headlines": section.headlines,
-            "verdicts": section.verdicts,
         }
         for section in sections
     ]
@@ -94,7 +93,6 @@ def print_report(sections: Sequence[Section], files: Sequence[Path]) -> None:
         for table in section.tables():
             stdout.print(table)
         for line in section.headlines:
-            label = "  likely reason" if "reason" in line else line["model"]
-            print_line(f"{label}: {line['sentence']}")
+            print_line(f"{line['model']}: {line['sentence']}")
     for path in files:
         stderr.print(f"wrote {path}", soft_wrap=True)

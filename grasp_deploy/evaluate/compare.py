@@ -24,7 +24,7 @@ from grasp_deploy.evaluate.settings import CompareSettings
 from grasp_deploy.evaluate.texts import heldout_corpora, longest_sequence, read_texts
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
-from grasp_deploy.report.losses.points import LossPoint
+from grasp_deploy.report.losses import LossPoint
 from grasp_deploy.stats.clustered import paired_error, standard_error
 from grasp_deploy.stats.wording import grouped, listed
 

@@ -131,9 +131,12 @@ def color_of(index: int) -> str:
     return SERIES[index if index < len(SERIES) else 1 + (index - 1) % (len(SERIES) - 1)]
 
 
+def marker_of(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
 def line_handle(index: int, label: str) -> Line2D:
-    marker = MARKERS[index % len(MARKERS)]
-    return Line2D([], [], color=color_of(index), marker=marker, label=label)
+    return Line2D([], [], color=color_of(index), marker=marker_of(index), label=label)
 
 
 def key_handle(label: str, dashes: Dashes = "-", color: str = MUTED) -> Line2D:
@@ -151,15 +154,6 @@ def count_from_zero(axes: Axes) -> None:
     axes.autoscale_view(scalex=False)  # by the range from 0: that of one point leaves no room
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-
-
-def powers_of_two(axes: Axes, values: Sequence[int]) -> None:
-    """Scale the horizontal axis in powers of two, with ticks at the measured values alone."""
-    ticks = sorted(set(values))
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
-    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks])
-    axes.set_xticks([], minor=True)
 
 
 def png(drawing: Drawing) -> bytes:

@@ -14,13 +14,13 @@ from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.outputs import refuse_inside_checkpoint
 from grasp_deploy.report.figure_style import (
     DOTTED,
-    MARKERS,
     PNG_MARK,
     Drawing,
     color_of,
     finished,
     key_handle,
     line_handle,
+    marker_of,
     new_axes,
     our_style,
     png,
@@ -115,7 +115,7 @@ def kept_drawing(
     for index, model in pruned:
         layers = model["footprint"]["layers"]
         shares = [after[unit] / before[unit] for before, after in zip(dense, layers, strict=True)]
-        marker = MARKERS[index % len(MARKERS)]
+        marker = marker_of(index)
         axes.plot(shares, color=color_of(index), linewidth=1.3, marker=marker, markersize=3.5)
         share = sum(layer[unit] for layer in layers) / sum(layer[unit] for layer in dense)
         axes.axhline(share, color=color_of(index), linewidth=1, linestyle=DOTTED)

@@ -6,13 +6,11 @@ It needs no network and no scripts, follows the reader's light or dark setting, 
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 from rich.table import Table
 from rich.text import Text
 
@@ -38,7 +36,7 @@ def page(sections: Sequence[Section]) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"code": _code, "tone": _tone, "uri": _uri}
+    environment.filters |= {"tone": _tone, "uri": _uri}
     titles = dict.fromkeys(section.title for section in sections)
     html = environment.get_template("page.html.jinja").render(
         title="Benchmarks: " + ", ".join(titles),
@@ -92,11 +90,6 @@ def _plain(content: Any) -> str:
 
 def _is_bold(cell: Any) -> bool:
     return isinstance(cell, Text) and cell.style == "bold"
-
-
-def _code(sentence: str) -> Markup:
-    """A sentence, escaped, with what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def _tone(outcome: str) -> str:

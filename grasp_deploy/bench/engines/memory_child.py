@@ -19,45 +19,34 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from grasp_deploy.bench.engines.transformers_child import load_model, memory_errors
 from grasp_deploy.checkpoint.cache import CACHE
-from grasp_deploy.checkpoint.read.loading import load_checked, random_model
 from grasp_deploy.engine.child import answer_requests
-from grasp_deploy.errors import InputError, first_line, is_out_of_memory
+from grasp_deploy.errors import InputError
 
 RESET_PEAK = "5"  # to /proc/self/clear_refs, see proc(5)
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Samples of `repetitions` prefills of `batch` random prompts of `prompt_tokens` each.
+def answer(
+    model: str, dtype: str, random_weights: bool, prompt_tokens: int, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Samples of the prefills of a batch of random prompts of `prompt_tokens` each.
 
     Raises InputError if the device's memory does not suffice, or this system cannot measure.
     """
-    size = (request["batch"], request["prompt_tokens"])
-    generator = torch.Generator().manual_seed(request["seed"])
-    try:
-        model = load_model(request)
-        warm_up(model, torch.zeros(size, dtype=torch.int64))
-        vocabulary = model.config.vocab_size
-        samples = [
-            measured(model, torch.randint(vocabulary, size, generator=generator))
-            for _ in range(request["repetitions"])
-        ]
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise InputError(
-            f"{request['device']} is too small for {size[0]} prompts of {size[1]} tokens "
-            f"({first_line(error)}): ask for fewer"
-        ) from None
-    return {"samples": samples}
-
-
-def load_model(request: dict[str, Any]) -> PreTrainedModel:
-    """The model of a request, with its own weights or random ones."""
-    path, device = Path(request["path"]), torch.device(request["device"])
-    if request["random_weights"]:
-        return random_model(path, device, request["dtype"], seed=request["seed"])
-    return load_checked(path, device, request["dtype"], "sdpa")
+    device, size = settings["device"], (settings["batch"], prompt_tokens)
+    generator = torch.Generator().manual_seed(settings["seed"])
+    too_small = f"{device} is too small for {size[0]} prompts of {size[1]} tokens: ask for fewer"
+    with memory_errors(too_small):
+        loaded = load_model(model, dtype, device, random_weights, settings["seed"])
+        warm_up(loaded, torch.zeros(size, dtype=torch.int64))
+        vocabulary = loaded.config.vocab_size
+        return {
+            "samples": [
+                measured(loaded, torch.randint(vocabulary, size, generator=generator))
+                for _ in range(settings["repetitions"])
+            ]
+        }
 
 
 def warm_up(model: PreTrainedModel, token_ids: torch.Tensor) -> None:
@@ -120,4 +109,4 @@ def _status_bytes(field: str) -> int:
 
 
 if __name__ == "__main__":
-    answer_requests(answer)
+    answer_requests(lambda request: answer(**request))

@@ -12,7 +12,7 @@ from grasp_deploy.checkpoint.footprint import Footprint, footprint
 from grasp_deploy.compression.result import Compressed
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
-from grasp_deploy.report.losses.points import LossPoint
+from grasp_deploy.report.losses import LossPoint
 
 KIND = "family"
 DENSE = "dense"
