@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -12,12 +11,12 @@ from rich.text import Text
 from grasp_deploy.bench.memory import Cell, MemoryRecord
 from grasp_deploy.bench.record import prediction_outcome, relative_error
 from grasp_deploy.report.tables import figure_table
-from grasp_deploy.stats.wording import common_outcome, counted, grouped, span
+from grasp_deploy.stats.wording import counted, grouped, span
 
 if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
 
-PARTS = ("weight", "kv", "other", "peak")
+PARTS = ("weight_bytes", "kv_bytes", "other_bytes", "peak_bytes")
 HEADS = ("model", "weights", "KV cache", "other", "peak", "predicted", "change")
 PEAK_TOLERANCE = 0.1  # activations depend on kernels, of which config.json says nothing
 GROUP_WIDTH = 0.84
@@ -27,11 +26,13 @@ def memory_table(record: MemoryRecord) -> Table:
     """Weights, KV cache, the rest and the peak of each prefill, beside the predicted peak."""
     title = f"Memory of a prefill of {record.settings.batch:,} prompts, MiB"
     notes = ["other: peak - weights - KV cache; change: of the peak against the first model"]
+    if not all(cell.measured for cell in record.cells):
+        notes.append("predicted only: there was no GPU")
     table = figure_table(title, HEADS, notes, fold=False)
     for cells in grouped(record.cells, lambda cell: cell.prompt_tokens):
         table.add_row(Text(f"{cells[0].prompt_tokens:,} tokens", style="bold"))
         for cell in cells:
-            sizes = [getattr(cell.measured, f"{part}_bytes") for part in PARTS]
+            sizes = [getattr(cell.sizes, name) for name in PARTS]
             figures = [f"{size / 2**20:,.1f}" for size in (*sizes, cell.predicted.peak_bytes)]
             change = _change(record, cell)
             table.add_row(Text(cell.model), *figures, "" if change is None else f"{change:+.1%}")
@@ -41,7 +42,7 @@ def memory_table(record: MemoryRecord) -> Table:
 
 def _change(record: MemoryRecord, cell: Cell) -> float | None:
     dense = record.dense_cell(cell)
-    return cell.measured.peak_bytes / dense.measured.peak_bytes - 1 if dense else None
+    return cell.sizes.peak_bytes / dense.sizes.peak_bytes - 1 if dense else None
 
 
 def headlines(record: MemoryRecord) -> list[dict[str, Any]]:
@@ -50,33 +51,29 @@ def headlines(record: MemoryRecord) -> list[dict[str, Any]]:
     for cells in grouped(record.cells, lambda cell: cell.model):
         changes = [change for cell in cells if (change := _change(record, cell)) is not None]
         against = f" ({span(changes, '+.1%')} against {record.baseline})" if changes else ""
-        peaks = span([cell.measured.peak_bytes / 2**20 for cell in cells], ",.1f", " MiB")
-        errors = [_errors(cell) for cell in cells]
-        error, peak_error = (max(each, key=abs) for each in zip(*errors, strict=True))
-        exact = prediction_outcome(error)
-        sentence = (
-            f"prefill peak {peaks}{against}, over {counted(len(cells), 'point')}; weights and KV "
-            f"cache {exact} ({f'{error:+.2%} at worst' if error else 'equal'}); "
-            f"the peak at most {peak_error:+.1%} from its prediction."
-        )
-        outcome = common_outcome(starmap(_outcome, errors))
+        peaks = span([cell.sizes.peak_bytes / 2**20 for cell in cells], ",.1f", " MiB")
+        sentence = f"prefill peak {peaks}{against}, over {counted(len(cells), 'point')}; "
+        outcome = "predicted only"
+        if all(cell.measured for cell in cells):
+            weights, kv, _, peak = (
+                max((_error(cell, name) for cell in cells), key=abs) for name in PARTS
+            )
+            error = max(weights, kv, key=abs)
+            outcome = prediction_outcome(error)
+            sentence += (
+                f"weights and KV cache {outcome} ({f'{error:+.2%} at worst' if error else 'equal'})"
+                f"; the peak at most {peak:+.1%} from its prediction."
+            )
+            if outcome == "as predicted" and abs(peak) > PEAK_TOLERANCE:
+                outcome = "peak not as predicted"
+        else:
+            sentence += f"{outcome}."
         lines.append(record.line(cells[0].model, outcome, sentence))
     return lines
 
 
-def _errors(cell: Cell) -> tuple[float, float]:
-    """Relative errors: the larger one of weights and KV cache, and that of the peak."""
-    weights, kv, _, peak = (
-        relative_error(getattr(cell.measured, name), getattr(cell.predicted, name))
-        for name in (f"{part}_bytes" for part in PARTS)
-    )
-    return max(weights, kv, key=abs), peak
-
-
-def _outcome(error: float, peak_error: float) -> str:
-    outcome = prediction_outcome(error)
-    is_off = outcome == "as predicted" and abs(peak_error) > PEAK_TOLERANCE
-    return "peak not as predicted" if is_off else outcome
+def _error(cell: Cell, name: str) -> float:
+    return relative_error(getattr(cell.measured, name), getattr(cell.predicted, name))
 
 
 def figures(record: MemoryRecord) -> Iterator[Drawing]:
@@ -91,9 +88,7 @@ def figures(record: MemoryRecord) -> Iterator[Drawing]:
     for cell in record.cells:
         index = names.index(cell.model)
         center = lengths.index(cell.prompt_tokens) + (index - (len(names) - 1) / 2) * width
-        axes.bar(
-            center, cell.measured.peak_bytes / 2**20, 0.92 * width, color=style.color_of(index)
-        )
+        axes.bar(center, cell.sizes.peak_bytes / 2**20, 0.92 * width, color=style.color_of(index))
         ends = center - width / 2, center + width / 2
         axes.hlines(cell.predicted.peak_bytes / 2**20, *ends, color=style.INK, linewidth=1.3)
     axes.set_xticks(range(len(lengths)), labels=[f"{length:,}" for length in lengths])

@@ -217,14 +217,8 @@ def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings) ->
     weight_bytes = sum(model.shape.weight_bytes for model in models)
     if settings.engine == "vllm":
         return weight_bytes + len(models) * (settings.kv_memory_bytes or 0)
-    from grasp_deploy.bench.prefill import predict_prefill
-
-    batch, beside = max(settings.batches), []
-    for model in models:
-        prefill = predict_prefill(model, batch, settings.prompt_tokens)
-        later = batch * settings.new_tokens * model.shape.kv_bytes_per_token()
-        beside.append(prefill.peak_bytes - prefill.weight_bytes + later)
-    return weight_bytes + max(beside)
+    load = Load(max(settings.batches), settings.tokens)
+    return weight_bytes + max(kv_bytes(model.shape, load) for model in models)
 
 
 def _start(

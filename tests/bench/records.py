@@ -141,10 +141,9 @@ def memory_record(
         kv = entry["footprint"]["kv_bytes_per_token"] * tokens * 4
         other = 2**20 * tokens // 2
         measured = _sizes(int(weights * (1 + weight_error)), kv, other)
-        sample = {key: size for key, size in measured.items() if key != "other_bytes"}
         sizes = {"predicted": _sizes(weights, kv, int(0.95 * other)), "measured": measured}
         point = {"model": entry["name"], "prompt_tokens": tokens, "batch": 4}
-        cells.append({**point, **sizes, "samples": [sample] * 3})
+        cells.append({**point, **sizes})
     return record("memory", models, cells=cells)
 
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from benchmarks.baselines import one_shot, shares
 from benchmarks.baselines.one_shot import Method
-from grasp_deploy.bench.engines.memory_child import prefill, warm_up
 from grasp_deploy.bench.engines.transformers_child import generate
+from grasp_deploy.bench.prefill import prefill
 from grasp_deploy.checkpoint.read.loading import load, random_model
 from grasp_deploy.checkpoint.verify import WRONG, verify
 from grasp_deploy.checkpoint.write.export import export
@@ -190,5 +190,4 @@ def test_benches_of_transformers(device: str, tmp_path: Path) -> None:
     model = random_model(tmp_path / "dense", device, "float32")
     first, last = generate(model, IDS.tolist(), 3)
     assert 0 < first[0] < last[0] and len(first) == len(IDS)
-    warm_up(model, IDS)
     assert prefill(model, IDS).logits.device.type == device
