@@ -27,8 +27,6 @@ WIDTH_INCHES, PLOT_HEIGHT_INCHES, LEGEND_LINE_INCHES = 4.5, 3.1, 0.2
 TITLE_POINTS, NOTE_POINTS, LEGEND_POINTS = 308.0, 240.0, 262.0  # the widest line of each
 TITLE_SIZE, NOTE_SIZE, LEGEND_SIZE = 11.0, 8.5, 9.5
 FONT = "DejaVu Sans"  # comes with matplotlib: the same figure everywhere
-SOFTWARE = "grasp-deploy"
-PNG_MARK = f"tEXtSoftware\0{SOFTWARE}"  # marks files that may be replaced
 SURFACE, INK, MUTED, GRID = "#ffffff", "#1f2430", "#5e6673", "#d9dde3"
 # Okabe and Ito's hues, each dark enough for white; the first, grey, is the first model's.
 SERIES = ("#4a5260", "#0072b2", "#d55e00", "#009e73", "#a65a96", "#b07a00", "#3a9bdc")
@@ -158,7 +156,7 @@ def count_from_zero(axes: Axes) -> None:
 
 def png(drawing: Drawing) -> bytes:
     """The figure as a PNG file on white ground."""
-    return _saved(drawing, format="png", dpi=200, metadata={"Software": SOFTWARE})
+    return _saved(drawing, format="png", dpi=200, metadata={"Software": "grasp-deploy"})
 
 
 def svg(drawing: Drawing) -> bytes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,14 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.errors import printable
-from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.report.figure_style import Drawing, svg
-from grasp_deploy.report.figures import check_replaceable, figure_groups, layer_groups
+from grasp_deploy.report.figures import figure_groups, layer_groups
 from grasp_deploy.report.section import Section
 from grasp_deploy.report.tables import provenance_table
 from grasp_deploy.version import __version__
 
-GENERATOR = '<meta name="generator" content="grasp-deploy'  # marks pages that may be replaced
 GOOD = ("faster", "as predicted", "no request failed")
 BAD_ENDINGS = ("slower", "not as predicted", "failed")
 
@@ -54,12 +51,6 @@ def page(sections: Sequence[Section]) -> str:
         ],
     )
     return printable(html)
-
-
-def check_page_place(path: Path) -> None:
-    """InputError if a page cannot be written there, or would replace a file of others."""
-    check_file_place(path, "--html")
-    check_replaceable(path, GENERATOR, f"--html {path}", "file")
 
 
 def _by_model(section: Section) -> dict[str, list[dict[str, Any]]]:
