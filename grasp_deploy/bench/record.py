@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
 
-from grasp_deploy.checkpoint.footprint import Footprint, footprint
+from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
 from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import new_record
@@ -21,13 +21,6 @@ Amount = Annotated[float, Meta(ge=0, le=1e15)]
 PositiveCount = Annotated[int, Meta(ge=1, le=2**62)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 TOLERANCE = 0.005  # of weights and KV cache, which config.json determines
-
-
-class RecordModel(Struct, frozen=True):
-    """One measured model; its name is the key that cells refer to."""
-
-    name: str
-    footprint: Footprint
 
 
 class BenchCell(Struct):

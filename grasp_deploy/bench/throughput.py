@@ -45,11 +45,6 @@ from grasp_deploy.files.sizes import parse_bytes
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
 
-QUANTITIES = {  # rates in tokens per second, and what sentences call them
-    "throughput": "throughput",
-    "prefill": "prefill speed",
-    "decode": "decode speed",
-}
 ENGINES = {
     "vllm": "grasp_deploy.bench.engines.vllm_child",
     "transformers": "grasp_deploy.bench.engines.transformers_child",
@@ -121,19 +116,15 @@ class Cell(BenchCell, kw_only=True, omit_defaults=True):
     def repetitions(self) -> int:
         return len(self.samples)
 
-    def rates(self, quantity: str) -> list[float]:
-        """Tokens per second of each repetition; empty where there was nothing to decode.
+    @property
+    def rates(self) -> list[float]:
+        """Output tokens per second of each repetition, over all of its time."""
+        return [self.batch * self.new_tokens / sample.seconds for sample in self.samples]
 
-        Throughput counts output tokens over all of the time, prefill and decode those of the phase
-        over its own time.
-        """
-        tokens, name = {
-            "throughput": (self.new_tokens, "seconds"),
-            "prefill": (self.prompt_tokens, "ttft_seconds"),
-            "decode": (1, "tpot_seconds"),
-        }[quantity]
-        times = [getattr(sample, name) for sample in self.samples]
-        return [self.batch * tokens / time for time in times] if all(times) else []
+    def seconds(self, name: str) -> list[float]:
+        """`ttft` or `tpot` of each repetition; no TPOT where there was but one new token."""
+        values = (getattr(sample, f"{name}_seconds") for sample in self.samples)
+        return [value for value in values if value]
 
 
 class ThroughputRecord(BenchRecord[Cell], kw_only=True):

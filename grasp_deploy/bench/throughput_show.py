@@ -10,7 +10,7 @@ counts for both, tied or not.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.bench.show import line_drawing, number, paired_change, with_spread
-from grasp_deploy.bench.throughput import QUANTITIES, Cell, ThroughputRecord
+from grasp_deploy.bench.throughput import Cell, ThroughputRecord
 from grasp_deploy.checkpoint.footprint import Footprint
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.noise import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
 
 HEADS = ("model", "tokens/s", "Δ", "TTFT, ms", "Δ", "TPOT, ms", "Δ")
+LATENCIES = {"ttft": "Time to the first token", "tpot": "Time per output token"}
 NOTES = (
     "tokens/s of output: median ± half the range of the repetitions; Δ: mean change against the "
     "first model, repetition by repetition; the verdicts say if it is more than noise",
@@ -43,34 +44,30 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Gain:
-    """What a model wins over the first in one quantity at one batch."""
+    """How many times the first model's throughput a model has at one batch."""
 
     cell: Cell
-    quantity: str
     measured: Difference
     ideal: float
 
 
 def gains(record: ThroughputRecord) -> list[Gain]:
-    """A gain for each model but the first, each quantity, and each of its cells."""
+    """The gains of all models but the first, where both were measured."""
     pairs = [
         (dense, cell)
         for cell in record.cells
         if cell.samples and (dense := record.dense_cell(cell)) and dense.samples
     ]
-    sizes, found = record.footprints, []
-    for quantity in QUANTITIES:
-        measured = [pair for pair in pairs if all(cell.rates(quantity) for cell in pair)]
-        rates = [(dense.rates(quantity), cell.rates(quantity)) for dense, cell in measured]
-        results = differences(rates, len(pairs) * len(QUANTITIES))
-        for (dense, cell), difference in zip(measured, results, strict=True):
-            ideal = ideal_gains(sizes[dense.model], sizes[cell.model], dense)[quantity]
-            found.append(Gain(cell, quantity, difference, ideal))
-    return sorted(found, key=lambda gain: [*sizes].index(gain.cell.model))
+    results = differences([(dense.rates, cell.rates) for dense, cell in pairs])
+    sizes = record.footprints
+    return [
+        Gain(cell, result, ideal_gain(sizes[dense.model], sizes[cell.model], dense))
+        for (dense, cell), result in zip(pairs, results, strict=True)
+    ]
 
 
-def ideal_gains(dense: Footprint, pruned: Footprint, cell: Cell) -> dict[str, float]:
-    """Ideal gains of `prefill`, `decode` and `throughput` (prompt to last token).
+def ideal_gain(dense: Footprint, pruned: Footprint, cell: Cell) -> float:
+    """The ideal gain from the prompt to the last token.
 
     `cell` is the first model's, whose samples split its time into prefill and decode.
     """
@@ -78,8 +75,7 @@ def ideal_gains(dense: Footprint, pruned: Footprint, cell: Cell) -> dict[str, fl
     decode = decode_step_bytes(dense, cell) / decode_step_bytes(pruned, cell)
     seconds = statistics.median(sample.seconds for sample in cell.samples)
     ttft = statistics.median(sample.ttft_seconds for sample in cell.samples)
-    ideal_seconds = ttft / prefill + max(0.0, seconds - ttft) / decode
-    return {"prefill": prefill, "decode": decode, "throughput": seconds / ideal_seconds}
+    return seconds / (ttft / prefill + max(0.0, seconds - ttft) / decode)
 
 
 def decode_step_bytes(footprint: Footprint, cell: Cell) -> float:
@@ -126,26 +122,20 @@ def throughput_table(record: ThroughputRecord) -> Table:
 def _figures(cell: Cell, dense: Cell | None) -> list[str]:
     if not cell.samples:
         return ["does not fit"]
-    rates = cell.rates("throughput")
-    row = [with_spread(rates), paired_change(rates, dense.rates("throughput") if dense else [])]
-    for name in ("ttft_seconds", "tpot_seconds"):
-        values, before = _values(cell, name), _values(dense, name) if dense else []
+    row = [with_spread(cell.rates), paired_change(cell.rates, dense.rates if dense else [])]
+    for name in LATENCIES:
+        values = cell.seconds(name)
         row += [number(1000 * statistics.median(values)) if values else ""]
-        row += [paired_change(values, before)]
+        row += [paired_change(values, dense.seconds(name) if dense else [])]
     return row
-
-
-def _values(cell: Cell, name: str) -> list[float]:
-    return [value for sample in cell.samples if (value := getattr(sample, name))]
 
 
 def gain_table(record: ThroughputRecord) -> Table:
     """Ratios to the first model, their intervals and the ideal, point by point."""
     heads = ("model and batch", "ratio", "interval", "ideal", "verdict")
-    table = figure_table("Speed against the first model", heads, fold=False)
-    for rows in grouped(gains(record), lambda gain: (gain.cell.model, gain.quantity)):
-        name = f"{rows[0].cell.model}: {QUANTITIES[rows[0].quantity]}"
-        table.add_row(Text(name, style="bold"))
+    table = figure_table("Throughput against the first model", heads, fold=False)
+    for rows in grouped(gains(record), lambda gain: gain.cell.model):
+        table.add_row(Text(rows[0].cell.model, style="bold"))
         for gain in rows:
             measured = gain.measured
             table.add_row(
@@ -160,7 +150,7 @@ def gain_table(record: ThroughputRecord) -> Table:
 
 
 def headlines(record: ThroughputRecord) -> list[dict[str, Any]]:
-    """For each model and quantity one sentence over all batches.
+    """For each model one sentence over all batches.
 
     Batches that did not fit are named as well, also those of the first model.
     """
@@ -169,7 +159,7 @@ def headlines(record: ThroughputRecord) -> list[dict[str, Any]]:
         batches = listed(cell.batch for cell in cells)
         refusal = f"not measured at batch {batches}: {cells[0].refused}."
         lines.append(record.line(cells[0].model, "not measured", refusal))
-    for rows in grouped(gains(record), lambda gain: (gain.cell.model, gain.quantity)):
+    for rows in grouped(gains(record), lambda gain: gain.cell.model):
         outcome = common_outcome(gain.measured.outcome for gain in rows)
         lines.append(record.line(rows[0].cell.model, outcome, _sentence(rows, record.baseline)))
     return lines
@@ -182,34 +172,33 @@ def _sentence(rows: Sequence[Gain], baseline: str) -> str:
     outcomes = points_by_outcome([(gain.measured.outcome, gain.cell.batch) for gain in rows])
     if rows[0].measured.outcome == UNDECIDED:
         outcomes = TOO_FEW.format(len(rows[0].cell.samples))
-    quantity = QUANTITIES[rows[0].quantity]
-    return f"{ratios} the {quantity} of {baseline} at batch {batches} (ideal {ideals}): {outcomes}."
+    return f"{ratios} the throughput of {baseline} at batch {batches} (ideal {ideals}): {outcomes}."
 
 
 def figures(record: ThroughputRecord) -> Iterator[Drawing]:
-    """For each quantity: tokens per second, then the ratio to the first model and the ideal."""
-    lengths = record.settings.title
+    """Tokens per second, their ratio to the first model beside the ideal, and latencies."""
 
-    def drawn(name: str, title: str, shown: str, unit: str, values: dict[str, Any]) -> Drawing:
-        """`values` are the curves, each by model and batch."""
-        cells = [c for c in record.cells if all((c.model, c.batch) in v for v in values.values())]
-        curves = {
-            label: lambda cell, of=of: of[cell.model, cell.batch] for label, of in values.items()
-        }
-        note = f"{lengths}; {of_repetitions(shown, len(cells[0].samples))}"
+    def drawn(name: str, title: str, unit: str, cells: Sequence[Cell], **curves: Any) -> Drawing:
+        note = f"{record.settings.title}; {of_repetitions('median', len(cells[0].samples))}"
         labels = "batch size, sequences", unit
         return line_drawing(record, (name, title, note), labels, cells, lambda c: c.batch, curves)
 
-    found = gains(record)
-    for quantity, words in QUANTITIES.items():
-        rates = {(c.model, c.batch): c.rates(quantity) for c in record.cells}
-        if medians := {key: statistics.median(each) for key, each in rates.items() if each}:
-            title = f"{words.capitalize()}, tokens per second"
-            yield drawn(quantity, title, "median", "tokens per second", {"measured": medians})
-        rows = {(g.cell.model, g.cell.batch): g for g in found if g.quantity == quantity}
-        if rows:
-            measured = {key: gain.measured.ratio for key, gain in rows.items()}
-            ideal = {key: gain.ideal for key, gain in rows.items()}
-            values = {"measured": measured, "ideal, by bytes and operations": ideal}
-            title = f"{words.capitalize()} against {record.baseline}"
-            yield drawn(f"{quantity}-ratio", title, "mean", "times the first model", values)
+    def milliseconds(name: str) -> Callable[[Cell], float]:
+        return lambda cell: 1000 * statistics.median(cell.seconds(name))
+
+    cells = [cell for cell in record.cells if cell.samples]
+    title, unit = "Output tokens per second", "tokens per second"
+    yield drawn("throughput", title, unit, cells, rate=lambda cell: statistics.median(cell.rates))
+    found = {(gain.cell.model, gain.cell.batch): gain for gain in gains(record)}
+    if found:
+        yield drawn(
+            "throughput-ratio",
+            f"Throughput against {record.baseline}",
+            "times the first model",
+            [gain.cell for gain in found.values()],
+            measured=lambda cell: found[cell.model, cell.batch].measured.ratio,
+            ideal=lambda cell: found[cell.model, cell.batch].ideal,
+        )
+    for name, title in LATENCIES.items():
+        if timed := [cell for cell in cells if cell.seconds(name)]:
+            yield drawn(name, title, "milliseconds", timed, latency=milliseconds(name))

@@ -8,7 +8,7 @@ import pytest
 from msgspec import convert
 
 from grasp_deploy.bench.throughput import Cell, Sample
-from grasp_deploy.bench.throughput_show import decode_step_bytes, ideal_gains, prefill_operations
+from grasp_deploy.bench.throughput_show import decode_step_bytes, ideal_gain, prefill_operations
 from grasp_deploy.checkpoint.footprint import Footprint
 from tests.bench.records import model
 
@@ -41,6 +41,8 @@ def test_a_prefill_counts_linear_layers_attention_and_the_last_logits() -> None:
 
 
 def test_the_ideal_of_the_whole_splits_the_dense_time() -> None:
-    ideal = ideal_gains(footprint_of(), footprint_of(0.6), cell(8, 2048, 256))
-    assert 1.3 < ideal["decode"] < ideal["prefill"] < 1.9
-    assert ideal["throughput"] == pytest.approx(10 / (4 / ideal["prefill"] + 6 / ideal["decode"]))
+    dense, pruned, at = footprint_of(), footprint_of(0.6), cell(8, 2048, 256)
+    prefill = prefill_operations(dense, at) / prefill_operations(pruned, at)
+    decode = decode_step_bytes(dense, at) / decode_step_bytes(pruned, at)
+    assert 1.3 < decode < prefill < 1.9
+    assert ideal_gain(dense, pruned, at) == pytest.approx(10 / (4 / prefill + 6 / decode))

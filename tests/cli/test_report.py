@@ -39,7 +39,7 @@ def test_tables_and_verdicts_of_every_kind(folder: Path, monkeypatch: pytest.Mon
     records = sorted(folder.iterdir())
     ended = report(*records)
     assert (ended.code, ended.stderr) == (0, "")
-    for title in ("Throughput", "Speed against the first model", "Memory of a prefill", "KV cache"):
+    for title in ("Throughput", "Throughput against the first", "Memory of a prefill", "KV cache"):
         assert title in ended.stdout, title
     for words in ("pruned: 1.", "the throughput of dense at batch 1 to 8 (ideal"):
         assert words in ended.stdout, words

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from grasp_deploy.checkpoint.footprint import Footprint, footprint
+from grasp_deploy.checkpoint.footprint import RecordModel, footprint
 from grasp_deploy.compression.result import Compressed
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
@@ -19,13 +19,6 @@ DENSE = "dense"
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Loss = Annotated[float, Meta(ge=0, le=1e3)]
 Excess = Annotated[float, Meta(ge=-1e3, le=1e3)]
-
-
-class FamilyModel(Struct):
-    """The dense model, or a member by the name of its folder."""
-
-    name: str
-    footprint: Footprint
 
 
 class Member(Struct):
@@ -53,7 +46,7 @@ class FamilyRecord(Struct):
 
     benchmark: str
     settings: FamilySettings
-    models: Annotated[list[FamilyModel], Meta(min_length=2)]
+    models: Annotated[list[RecordModel], Meta(min_length=2)]
     dense_loss: Loss | None
     members: Annotated[list[Member], Meta(min_length=1)]
 
