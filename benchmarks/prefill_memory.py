@@ -76,15 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_place(options.output, "memory")
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
-    repetitions, ratios = 3, dict(KV_KEEP)
+    ratios = dict(KV_KEEP)
     if options.smoke:
-        options.config, lengths, repetitions, ratios = MODEL, (32,), 1, {0.5: None}
+        options.config, lengths, ratios = MODEL, (32,), {0.5: None}
     record = None
     with working_folder("prefill-memory") as (folder, on_progress):
         folders = [synthesized(options.config, folder, keep, ratios[keep]) for keep in ratios]
         models = bench_models([str(options.config), *map(str, folders)], random_weights=True)
         if not options.predict_only:
-            settings = MemorySettings(lengths, options.batch, repetitions, options.device)
+            settings = MemorySettings(lengths, options.batch, options.device)
             command = command_of("prefill_memory", arguments)
             record = bench_memory(models, settings, command, on_progress)
         if record:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
 from grasp_deploy.bench import kv_show, memory_show, serve_show, throughput_show
-from grasp_deploy.bench.frontier import speed_drawing, untimed_line
 from grasp_deploy.bench.kv import KvRecord
 from grasp_deploy.bench.memory import MemoryRecord
 from grasp_deploy.bench.serve import ServeRecord
@@ -22,15 +20,15 @@ from grasp_deploy.evaluate.table import compare_table
 from grasp_deploy.evaluate.tasks.record import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
-from grasp_deploy.report.losses import verdict as losses
+from grasp_deploy.report import losses
 from grasp_deploy.report.section import Line, NamedRecord, Section, read_records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.table import Table
 
     from grasp_deploy.report.figure_style import Drawing
-
-Rows = Callable[[Any], list[Line]]
 
 
 @dataclass(frozen=True)
@@ -40,54 +38,48 @@ class Kind:
     title: str
     record: type[Any]
     tables: Sequence[Callable[[Any], Table]]
-    headlines: Rows = lambda _: []
-    verdicts: Rows = lambda _: []  # more figures, point by point, for `--json`
-    plot: str = ""  # a module with `figures`, imported late, because they need matplotlib
+    headlines: Callable[[Any], list[Line]] = lambda _: []
+    figures: Callable[[Any], Iterable[Drawing]] = lambda _: []
 
 
-LOSSES = (losses.headlines, losses.verdicts, "grasp_deploy.report.losses.plot")
 KINDS = {
     "throughput": Kind(
         "Throughput and latency",
         ThroughputRecord,
         (throughput_show.throughput_table, throughput_show.gain_table),
         throughput_show.headlines,
-        throughput_show.verdicts,
-        throughput_show.__name__,
+        throughput_show.figures,
     ),
     "memory": Kind(
         "Prefill memory",
         MemoryRecord,
         (memory_show.memory_table,),
         memory_show.headlines,
-        plot=memory_show.__name__,
+        memory_show.figures,
     ),
-    "kv": Kind("KV cache", KvRecord, (kv_show.kv_table,), kv_show.headlines, plot=kv_show.__name__),
+    "kv": Kind("KV cache", KvRecord, (kv_show.kv_table,), kv_show.headlines, kv_show.figures),
     "serve": Kind(
         "Load on the live server",
         ServeRecord,
         (serve_show.serve_table,),
         serve_show.headlines,
-        plot=serve_show.__name__,
+        serve_show.figures,
     ),
     "tasks": Kind("Accuracy on tasks", TasksRecord, (lambda r: task_table(to_builtins(r)),)),
-    "compare": Kind("Losses compared", CompareRecord, (compare_table,), *LOSSES),
+    "compare": Kind(
+        "Losses compared", CompareRecord, (compare_table,), losses.headlines, losses.figures
+    ),
 }
 KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
     """Read and check records; InputError for a file that is not a whole record of a bench."""
-    records = read_records(paths)
-    speeds = [n for n in records if n.record["benchmark"] == "throughput"]
-    return [section_of(named, speeds) for named in records]
+    return [section_of(named) for named in read_records(paths)]
 
 
-def section_of(named: NamedRecord, speeds: Sequence[NamedRecord] = ()) -> Section:
-    """The section of a record; InputError for a record of a study.
-
-    Losses are drawn against the `speeds` that records of `bench throughput` have, too.
-    """
+def section_of(named: NamedRecord) -> Section:
+    """The section of a record; InputError for a record of a study."""
     document, benchmark = named.record, named.record["benchmark"]
     if benchmark not in KINDS:
         raise InputError(
@@ -95,27 +87,13 @@ def section_of(named: NamedRecord, speeds: Sequence[NamedRecord] = ()) -> Sectio
             "`python -m benchmarks.report`"
         )
     kind, record = KINDS[benchmark], typed_record(document, named.path)
-    headlines, timings = kind.headlines(record), []
-    for timed in speeds if kind.headlines is losses.headlines else ():
-        timings.append(typed_record(timed.record, timed.path))
-        headlines += untimed_line(record, timings[-1], timed.name)
-
-    def figures() -> list[Drawing]:
-        drawings = list(import_module(kind.plot).figures(record)) if kind.plot else []
-        by_speed = (speed_drawing(record, timing) for timing in timings)
-        for number, drawing in enumerate(filter(None, by_speed)):
-            name = f"{drawing.name}-{number + 1}" if number else drawing.name
-            drawings.append(replace(drawing, name=name))
-        return drawings
-
     return Section(
         name=named.name,
         title=kind.title,
         record=document,
         tables=lambda: [t for draw in kind.tables if (t := draw(record)).row_count],
-        headlines=headlines,
-        verdicts=to_builtins(kind.verdicts(record)),
-        figures=figures,
+        headlines=kind.headlines(record),
+        figures=lambda: list(kind.figures(record)),
         models=document["models"],
     )
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
-
-from msgspec import Meta
+from typing import TYPE_CHECKING
 
 from grasp_deploy.bench.record import (
     BenchCell,
@@ -22,7 +20,7 @@ from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count,
 from grasp_deploy.engine.offline import KvCapacity, kv_capacity, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
-from grasp_deploy.files.sizes import parse_bytes
+from grasp_deploy.files.sizes import format_bytes, parse_bytes
 
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
@@ -58,7 +56,6 @@ class Cell(BenchCell):
     memory_bytes: PositiveCount  # of the cache alone
     context_tokens: PositiveCount
     kv_bytes_per_token: PositiveCount
-    layer_kv_bytes_per_token: Annotated[list[PositiveCount], Meta(min_length=1)]
     predicted: KvCapacity
     measured: KvCapacity | None = None  # None: no vLLM was asked
 
@@ -87,6 +84,8 @@ def bench_kv(
     Raises InputError for a context that a model was not made for and for a memory that does not
     hold one sequence beside the weights, ChildError if vLLM fails.
     """
+    from grasp_deploy.evaluate.models import model_folder
+
     limits = filter(None, (positions_at(model.path) for model in models))
     context_tokens = settings.context_tokens or min([DEFAULT_CONTEXT_TOKENS, *limits])
     check_positions(models, context_tokens, "--context")
@@ -106,7 +105,15 @@ def bench_kv(
     if measures:
         advance = step_counter(on_progress, "asking vLLM", len(models))
         for model, cell in zip(models, cells, strict=True):
-            cell.measured = _measured(model, cell, settings.seed)
+            with model_folder(model) as directory:
+                cell.measured = kv_capacity(
+                    directory,
+                    cell.memory_bytes,
+                    context_tokens,
+                    dtype=model.shape.dtype,
+                    random_weights=model.random_weights,
+                    seed=settings.seed,
+                )
             advance()
     return KvRecord.made("kv", command, settings, models, cells)
 
@@ -118,25 +125,8 @@ def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> 
     capacity = predict_capacity(pool_bytes, token_bytes, context_tokens, settings.block_tokens)
     if capacity.sequences < 1:
         raise InputError(
-            f"--gpu-memory holds {memory_bytes / 2**20:,.1f} MiB, which is too little for the "
-            f"{shape.weight_bytes / 2**20:,.1f} MiB of {model.name}'s weights and one sequence of "
-            f"{context_tokens} tokens of {token_bytes / 2**10:,.1f} KiB: ask for more "
-            "memory or a shorter --context"
+            f"--gpu-memory of {format_bytes(memory_bytes)} is too little for the "
+            f"{format_bytes(shape.weight_bytes)} of {model.name}'s weights and one sequence of "
+            f"{context_tokens} tokens: ask for more memory or a shorter --context"
         )
-    head_bytes = 2 * shape.head_dim * shape.bytes_per_parameter  # a key and a value
-    layer_bytes = [layer.num_key_value_heads * head_bytes for layer in shape.layers]
-    return Cell(model.name, pool_bytes, context_tokens, token_bytes, layer_bytes, capacity)
-
-
-def _measured(model: BenchModel, cell: Cell, seed: int) -> KvCapacity:
-    from grasp_deploy.evaluate.models import model_folder
-
-    with model_folder(model) as directory:
-        return kv_capacity(
-            directory,
-            cell.memory_bytes,
-            cell.context_tokens,
-            dtype=model.shape.dtype,
-            random_weights=model.random_weights,
-            seed=seed,
-        )
+    return Cell(model.name, pool_bytes, context_tokens, token_bytes, capacity)

@@ -8,117 +8,94 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.bench.memory import Cell, MemoryRecord, Sizes
-from grasp_deploy.bench.record import AS_PREDICTED, prediction_outcome, relative_error
-from grasp_deploy.bench.table import change, mebibytes, new_table
-from grasp_deploy.stats.wording import common_outcome, counted, grouped, points_by_outcome, span
+from grasp_deploy.bench.memory import Cell, MemoryRecord
+from grasp_deploy.bench.record import prediction_outcome, relative_error
+from grasp_deploy.report.tables import figure_table
+from grasp_deploy.stats.wording import counted, grouped, span
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from grasp_deploy.report.figure_style import Drawing
 
-HEADS = ("tokens", "model", "", "weights", "KV cache", "other", "peak")
+PARTS = ("weight_bytes", "kv_bytes", "other_bytes", "peak_bytes")
+HEADS = ("model", "weights", "KV cache", "other", "peak", "predicted", "change")
 PEAK_TOLERANCE = 0.1  # activations depend on kernels, of which config.json says nothing
-SHADES = {"darkest: weights": 1.0, "lighter: KV cache": 0.62, "lightest: all the rest": 0.3}
 GROUP_WIDTH = 0.84
 
 
 def memory_table(record: MemoryRecord) -> Table:
-    """Weights, KV cache, the rest and the peak of each prefill: predicted, measured, change.
-
-    The change is that of the measured figure against the first model's at the same length.
-    """
+    """Weights, KV cache, the rest and the peak of each prefill, beside the predicted peak."""
     title = f"Memory of a prefill of {record.settings.batch:,} prompts, MiB"
-    caption = "other = peak - weights - KV cache; change: of the measured figures"
-    table = new_table(title, HEADS, caption)
+    notes = ["other: peak - weights - KV cache; change: of the peak against the first model"]
+    if not all(cell.measured for cell in record.cells):
+        notes.append("predicted only: there was no GPU")
+    table = figure_table(title, HEADS, notes, fold=False)
     for cells in grouped(record.cells, lambda cell: cell.prompt_tokens):
+        table.add_row(Text(f"{cells[0].prompt_tokens:,} tokens", style="bold"))
         for cell in cells:
-            predicted, measured = _parts(cell.predicted), _parts(cell.measured)
-            name = f"{cell.prompt_tokens:,}", Text(cell.model)
-            table.add_row(*name, "predicted", *map(mebibytes, predicted))
-            table.add_row("", "", "measured", *map(mebibytes, measured))
-            if dense := record.dense_cell(cell):
-                table.add_row("", "", "change", *map(change, measured, _parts(dense.measured)))
+            sizes = [getattr(cell.sizes, name) for name in PARTS]
+            figures = [f"{size / 2**20:,.1f}" for size in (*sizes, cell.predicted.peak_bytes)]
+            change = _change(record, cell)
+            table.add_row(Text(cell.model), *figures, "" if change is None else f"{change:+.1%}")
         table.add_section()
     return table
 
 
-def _parts(sizes: Sizes) -> tuple[int, int, int, int]:
-    return sizes.weight_bytes, sizes.kv_bytes, sizes.other_bytes, sizes.peak_bytes
+def _change(record: MemoryRecord, cell: Cell) -> float | None:
+    dense = record.dense_cell(cell)
+    return cell.sizes.peak_bytes / dense.sizes.peak_bytes - 1 if dense else None
 
 
 def headlines(record: MemoryRecord) -> list[dict[str, Any]]:
     """One sentence for each model over all its points: its peak, and how well it was predicted."""
     lines = []
     for cells in grouped(record.cells, lambda cell: cell.model):
-        changes = [
-            cell.measured.peak_bytes / dense.measured.peak_bytes - 1
-            for cell in cells
-            if (dense := record.dense_cell(cell))
-        ]
+        changes = [change for cell in cells if (change := _change(record, cell)) is not None]
         against = f" ({span(changes, '+.1%')} against {record.baseline})" if changes else ""
-        peaks = span([cell.measured.peak_bytes / 2**20 for cell in cells], ",.1f", " MiB")
-        errors = [_errors(cell) for cell in cells]
-        error, peak_error = (max(each, key=abs) for each in zip(*errors, strict=True))
-        points = [cell.prompt_tokens for cell in cells]
-        outcomes = [prediction_outcome(each) for each, _ in errors]
-        exact = points_by_outcome(list(zip(outcomes, points, strict=True)))
-        sentence = (
-            f"prefill peak {peaks}{against}, over {counted(len(cells), 'point')}; weights and KV "
-            f"cache {exact} ({f'{error:+.2%} at worst' if error else 'equal'}); "
-            f"the peak at most {peak_error:+.1%} from its prediction."
-        )
-        outcome = common_outcome(map(_outcome, cells))
-        lines.append(record.line(cells[0].model, outcome=outcome, sentence=sentence))
+        peaks = span([cell.sizes.peak_bytes / 2**20 for cell in cells], ",.1f", " MiB")
+        sentence = f"prefill peak {peaks}{against}, over {counted(len(cells), 'point')}; "
+        outcome = "predicted only"
+        if all(cell.measured for cell in cells):
+            weights, kv, _, peak = (
+                max((_error(cell, name) for cell in cells), key=abs) for name in PARTS
+            )
+            error = max(weights, kv, key=abs)
+            outcome = prediction_outcome(error)
+            sentence += (
+                f"weights and KV cache {outcome} ({f'{error:+.2%} at worst' if error else 'equal'})"
+                f"; the peak at most {peak:+.1%} from its prediction."
+            )
+            if outcome == "as predicted" and abs(peak) > PEAK_TOLERANCE:
+                outcome = "peak not as predicted"
+        else:
+            sentence += f"{outcome}."
+        lines.append(record.line(cells[0].model, outcome, sentence))
     return lines
 
 
-def _errors(cell: Cell) -> tuple[float, float]:
-    """Relative errors: the larger one of weights and KV cache, and that of the peak."""
-    weights, kv, _, peak = map(relative_error, _parts(cell.measured), _parts(cell.predicted))
-    return max(weights, kv, key=abs), peak
-
-
-def _outcome(cell: Cell) -> str:
-    error, peak_error = _errors(cell)
-    outcome = prediction_outcome(error)
-    is_off = outcome == AS_PREDICTED and abs(peak_error) > PEAK_TOLERANCE
-    return "peak not as predicted" if is_off else outcome
+def _error(cell: Cell, name: str) -> float:
+    return relative_error(getattr(cell.measured, name), getattr(cell.predicted, name))
 
 
 def figures(record: MemoryRecord) -> Iterator[Drawing]:
-    """Bars of weights, KV cache and the rest, model by model."""
-    from matplotlib.patches import Patch
-
+    """Bars of the peak, model by model, with a mark where it was predicted."""
     from grasp_deploy.report import figure_style as style
 
     title = "Prefill peak memory by prompt length"
-    note = f"batch {record.settings.batch:,}; weights, KV cache, and all the rest of the peak"
-    axes = style.new_axes(title, note)
+    axes = style.new_axes(title, f"batch {record.settings.batch:,}; weights and KV cache included")
     names = [model.name for model in record.models]
     lengths = sorted({cell.prompt_tokens for cell in record.cells})
     width = GROUP_WIDTH / len(names)
     for cell in record.cells:
         index = names.index(cell.model)
         center = lengths.index(cell.prompt_tokens) + (index - (len(names) - 1) / 2) * width
-        _stack(axes, center, 0.92 * width, cell, style.color_of(index), style.INK)
+        axes.bar(center, cell.sizes.peak_bytes / 2**20, 0.92 * width, color=style.color_of(index))
+        ends = center - width / 2, center + width / 2
+        axes.hlines(cell.predicted.peak_bytes / 2**20, *ends, color=style.INK, linewidth=1.3)
     axes.set_xticks(range(len(lengths)), labels=[f"{length:,}" for length in lengths])
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("prompt length, tokens")
     axes.set_ylabel("MiB")
     style.count_from_zero(axes)
-    models = [style.patch_handle(index, name) for index, name in enumerate(names)]
-    shades = [Patch(color=style.MUTED, alpha=alpha, label=name) for name, alpha in SHADES.items()]
+    handles = [style.patch_handle(index, name) for index, name in enumerate(names)]
     predicted = style.key_handle("predicted", color=style.INK)
-    yield style.finished("memory", title, axes, [*models, *shades, predicted])
-
-
-def _stack(axes: Axes, center: float, width: float, cell: Cell, color: str, ink: str) -> None:
-    bottom = top = 0.0
-    parts = zip(SHADES.values(), _parts(cell.measured), _parts(cell.predicted), strict=False)
-    for alpha, measured, predicted in parts:
-        axes.bar(center, measured / 2**20, width, bottom, color=color, alpha=alpha, linewidth=0)
-        bottom += measured / 2**20
-        top += predicted / 2**20
-        axes.hlines(top, center - width / 2, center + width / 2, color=ink, linewidth=1.3)
+    yield style.finished("memory", title, axes, [*handles, predicted])

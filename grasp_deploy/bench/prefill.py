@@ -1,8 +1,9 @@
-"""Memory of one prefill, predicted from config.json alone: weights, KV cache, peak.
+"""Memory of one prefill: weights, KV cache, peak.
 
-The stock transformers forward runs on the meta device, where nothing is computed or stored, and the
-bytes of all live tensors are counted as operations make and drop them. Not counted: scratch memory
-inside kernels (a BLAS workspace), and what an allocator rounds up or holds back.
+Predicted from config.json alone: the stock transformers forward runs on the meta device, where
+nothing is computed or stored, and the bytes of all live tensors are counted as operations make and
+drop them. Not counted: scratch memory inside kernels (a BLAS workspace), and what an allocator
+rounds up or holds back. On a GPU the measured figures are the caching allocator's own.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from grasp_deploy.bench.engines.memory_child import kv_bytes, prefill
-from grasp_deploy.bench.memory import Sizes
+from grasp_deploy.bench.engines.transformers_child import load_model, memory_errors
+from grasp_deploy.bench.memory import MemorySettings, Sizes
+from grasp_deploy.checkpoint.cache import CACHE
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.loading import class_config
 from grasp_deploy.evaluate.models import BenchModel
@@ -41,6 +43,42 @@ def _without_data(model: BenchModel) -> PreTrainedModel:
     with torch.device("meta"):
         built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     return built.eval()
+
+
+def prefill(model: PreTrainedModel, token_ids: torch.Tensor) -> Any:
+    """One prefill as for serving: `(B, T)` tokens in, a KV cache and the last logits out.
+
+    Without a mask (all prompts are full), gradients, or the logits of any position but the last.
+    """
+    with torch.inference_mode():
+        return model(input_ids=token_ids.to(model.device), use_cache=True, logits_to_keep=1)
+
+
+def kv_bytes(output: Any) -> int:
+    """Bytes of the tensors that the KV cache holds on to."""
+    tensors = [tensor for layer in output[CACHE].layers for tensor in (layer.keys, layer.values)]
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+
+def measure_prefills(model: BenchModel, settings: MemorySettings) -> dict[int, Sizes]:
+    """Measure a prefill at each length on a GPU; InputError if its memory does not suffice."""
+    place = str(model.path), model.shape.dtype, settings.device
+    with memory_errors(f"{settings.device} is too small for {model.name}: ask for fewer prompts"):
+        loaded = load_model(*place, model.random_weights, seed=0)
+        return {n: _measured(loaded, settings.batch, n) for n in settings.prompt_tokens}
+
+
+def _measured(model: PreTrainedModel, batch: int, prompt_tokens: int) -> Sizes:
+    token_ids = torch.zeros((batch, prompt_tokens), dtype=torch.int64)
+    prefill(model, token_ids)  # starts whatever the first one of this size starts
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    torch.cuda.synchronize(model.device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(model.device)
+    kv = kv_bytes(prefill(model, token_ids))
+    torch.cuda.synchronize(model.device)
+    peak = torch.cuda.max_memory_allocated(model.device)
+    return Sizes(weights, kv, peak, peak - weights - kv)
 
 
 class LiveTensors(TorchDispatchMode):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
 
-from grasp_deploy.checkpoint.footprint import Footprint, footprint
+from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
 from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import new_record
@@ -21,14 +21,6 @@ Amount = Annotated[float, Meta(ge=0, le=1e15)]
 PositiveCount = Annotated[int, Meta(ge=1, le=2**62)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 TOLERANCE = 0.005  # of weights and KV cache, which config.json determines
-AS_PREDICTED, NOT_AS_PREDICTED = "as predicted", "not as predicted"
-
-
-class RecordModel(Struct, frozen=True):
-    """One measured model; its name is the key that cells refer to."""
-
-    name: str
-    footprint: Footprint
 
 
 class BenchCell(Struct):
@@ -110,22 +102,20 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
         dense = next((other for other in self.cells if (other.model, other.point) == point), None)
         return None if dense is cell else dense
 
-    def line(self, model: str, **figures: Any) -> dict[str, Any]:
-        """A headline on a model as JSON has it, or one of its rows."""
-        return {"benchmark": self.benchmark, "model": model, "baseline": self.baseline, **figures}
+    def line(self, model: str, outcome: str, sentence: str) -> dict[str, str]:
+        """A headline on a model, as JSON has it."""
+        figures = {"model": model, "outcome": outcome, "sentence": sentence}
+        return {"benchmark": self.benchmark, "baseline": self.baseline, **figures}
 
 
 def relative_error(measured: float, predicted: float) -> float:
-    """Measured over predicted, less 1; negative if the measured size is smaller.
-
-    A prediction of nothing, which only an edited record has, counts as one.
-    """
+    """Measured over predicted, less 1; a prediction of nothing counts as one."""
     return measured / max(predicted, 1) - 1
 
 
 def prediction_outcome(error: float) -> str:
     """The outcome for a relative error of weights or KV cache."""
-    return AS_PREDICTED if abs(error) <= TOLERANCE else NOT_AS_PREDICTED
+    return "as predicted" if abs(error) <= TOLERANCE else "not as predicted"
 
 
 def check_positions(models: Sequence[BenchModel], tokens: int, options: str) -> None:

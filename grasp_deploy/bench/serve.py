@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # it imports safetensors, which no help text needs
 
 CHILD = "grasp_deploy.bench.engines.load_generator"
 CONCURRENCIES = (1, 8, 32)
-METRICS, PERCENTILES = ("ttft", "tpot", "itl", "e2el"), (50, 90, 99)
+METRICS, PERCENTILES = ("ttft", "tpot", "e2el"), (50, 90, 99)
 PATIENCE_SECONDS = 12 * 3600.0  # 500 long requests, one after the other, on a CPU
 START_SECONDS = 1800.0
 RateOption = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
@@ -87,15 +87,10 @@ class Percentiles(Struct, frozen=True):
 class Sample(Struct, frozen=True, omit_defaults=True):
     """One load, as vLLM's load generator saw it."""
 
-    completed: Count
     failed: Count
-    seconds: Amount
-    requests_per_second: Amount
     output_tokens_per_second: Amount
-    output_tokens: Count
     ttft_seconds: Percentiles
     tpot_seconds: Percentiles
-    itl_seconds: Percentiles
     e2e_seconds: Percentiles
     goodput_requests_per_second: Amount | None
     errors: list[str] = []  # the first few of different texts
@@ -145,7 +140,7 @@ class Cell(BenchCell):
         return [sample.output_tokens_per_second for sample in self.samples]
 
     def latency(self, name: str, percentile: str) -> float:
-        """Seconds of a percentile of `ttft`, `tpot`, `itl` or `e2e`: the median of the samples."""
+        """Seconds of a percentile of `ttft`, `tpot` or `e2e`: the median of the samples."""
         latencies = (getattr(sample, f"{name}_seconds") for sample in self.samples)
         return statistics.median(getattr(seconds, percentile) for seconds in latencies)
 

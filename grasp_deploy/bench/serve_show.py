@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.bench.serve import Cell, LoadPoint, ServeRecord
-from grasp_deploy.bench.table import milliseconds, new_table, paired_change, with_spread
+from grasp_deploy.bench.show import line_drawing, number, paired_change, with_spread
+from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.noise import (
     TOO_FEW,
     UNDECIDED,
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 HEADS = ("model", "tokens/s", "Δ", "TTFT, ms", "TPOT, ms", "E2E, ms", "failed")
 LATENCIES = {
-    "ttft": "Time to the first token, by load",
-    "tpot": "Time per output token, by load",
-    "itl": "Time between two tokens, by load",
-    "e2e": "Time to the last token, by load",
+    "ttft": "Time to the first token",
+    "tpot": "Time per output token",
+    "e2e": "Time to the last token",
 }
 
 
@@ -40,13 +39,12 @@ def serve_table(record: ServeRecord) -> Table:
         f"Load on the live server: {settings.requests:,} requests of "
         f"{settings.prompt_tokens:,} + {settings.new_tokens:,} tokens"
     )
-    caption = (
-        "tokens/s of output; Δ: change against the first model; latencies: median/99th percentile"
-    )
     slo = settings.slo_ms
-    if slo:
-        caption += "; good/s: requests within the SLO"
-    table = new_table(title, (*HEADS, "good/s") if slo else HEADS, caption)
+    notes = [
+        "tokens/s of output; Δ: change against the first model; latencies: median/99th percentile",
+        *(["good/s: requests within the SLO"] if slo else []),
+    ]
+    table = figure_table(title, (*HEADS, "good/s") if slo else HEADS, notes, fold=False)
     for cells in grouped(record.cells, lambda cell: cell.load):
         table.add_row(Text(cells[0].load.title, style="bold"))
         for cell in cells:
@@ -60,7 +58,7 @@ def serve_table(record: ServeRecord) -> Table:
 
 def _figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
     latencies = (
-        "/".join(milliseconds(cell.latency(name, percentile)) for percentile in ("p50", "p99"))
+        "/".join(number(1000 * cell.latency(name, percentile)) for percentile in ("p50", "p99"))
         for name in ("ttft", "tpot", "e2e")
     )
     asked = cell.requests * len(cell.samples)
@@ -100,7 +98,7 @@ def headlines(record: ServeRecord) -> list[dict[str, Any]]:
         if found:
             sentence += f"; {_comparison(found, record.baseline, len(cells[0].samples))}"
         outcome = no_claim if failed else common_outcome(outcomes)
-        lines.append(record.line(model, outcome=outcome, sentence=f"{sentence}."))
+        lines.append(record.line(model, outcome, f"{sentence}."))
     return lines
 
 
@@ -115,46 +113,24 @@ def _comparison(found: Mapping[LoadPoint, Difference], baseline: str, repetition
 
 def figures(record: ServeRecord) -> Iterator[Drawing]:
     """Output tokens per second, then each latency: its median and 99th percentile."""
-
-    def rate(cell: Cell) -> float:
-        return statistics.median(cell.rates)
-
-    title = "Output tokens per second, by load"
-    yield _drawing(record, "throughput", title, "tokens per second", [rate])
-    for name, title in LATENCIES.items():
-        curves = [partial(_milliseconds, name=name, percentile=p) for p in ("p50", "p99")]
-        yield _drawing(record, name, title, "milliseconds", curves)
-
-
-def _milliseconds(cell: Cell, name: str, percentile: str) -> float:
-    return 1000 * cell.latency(name, percentile)
-
-
-def _drawing(
-    record: ServeRecord, name: str, title: str, unit: str, curves: Sequence[Callable[[Cell], float]]
-) -> Drawing:
-    from grasp_deploy.report import figure_style as style
-
     cells, first = record.cells, record.cells[0]
-    loads = sorted({cell.load for cell in cells}, key=lambda load: load.size)
     failed = sum(cell.failed for cell in cells)
     repeated = of_repetitions("median", len(first.samples))
     note = f"{first.requests:,} requests at each load, {failed:,} failed; {repeated}"
-    axes = style.new_axes(title, note)
-    axes.set_xticks(range(len(loads)), labels=[f"{load.size:,g}" for load in loads])
-    axes.margins(x=0.08)
-    axes.set_xlabel("requests per second" if loads[0].request_rate else "requests at once")
-    axes.set_ylabel(unit)
-    for index, model in enumerate(record.models):
-        own = sorted((c for c in cells if c.model == model.name), key=lambda c: c.load.size)
-        places = [loads.index(cell.load) for cell in own]
-        marker = style.MARKERS[index % len(style.MARKERS)]
-        look: dict[str, Any] = {"color": style.color_of(index), "marker": marker}
-        for curve, dashes in zip(curves, ("-", style.DASHED), strict=False):
-            axes.plot(places, [curve(cell) for cell in own], linestyle=dashes, **look)
-    style.count_from_zero(axes)
-    handles = [style.line_handle(index, model.name) for index, model in enumerate(record.models)]
-    if len(curves) > 1:
-        handles.append(style.key_handle("half of the requests"))
-        handles.append(style.key_handle("99 % of them", style.DASHED))
-    return style.finished(f"serve-{name}", title, axes, handles)
+    across = "requests per second" if first.load.request_rate else "requests at once"
+
+    def drawn(name: str, title: str, unit: str, curves: dict[str, Any]) -> Drawing:
+        heading, labels = (f"serve-{name}", f"{title}, by load", note), (across, unit)
+        return line_drawing(record, heading, labels, cells, lambda cell: cell.load.size, curves)
+
+    def milliseconds(name: str, percentile: str) -> Callable[[Cell], float]:
+        return lambda cell: 1000 * cell.latency(name, percentile)
+
+    rates = {"median": lambda cell: statistics.median(cell.rates)}
+    yield drawn("throughput", "Output tokens per second", "tokens per second", rates)
+    for name, title in LATENCIES.items():
+        curves = {
+            "half of the requests": milliseconds(name, "p50"),
+            "99 % of them": milliseconds(name, "p99"),
+        }
+        yield drawn(name, title, "milliseconds", curves)

@@ -6,15 +6,15 @@ in rounds, with a turn for every model (A B, B A, A B, ...): drifts of the machi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, to_builtins
 
-from grasp_deploy.bench.engines.request import MODULES, environment_of, load_request
 from grasp_deploy.bench.record import (
     Amount,
     BenchCell,
@@ -37,7 +37,7 @@ from grasp_deploy.config.option import (
     option,
 )
 from grasp_deploy.engine.child import Ask, child
-from grasp_deploy.engine.vllm_process import vllm_platform
+from grasp_deploy.engine.vllm_process import vllm_child_environment, vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.sizes import parse_bytes
@@ -45,10 +45,9 @@ from grasp_deploy.files.sizes import parse_bytes
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
 
-QUANTITIES = {  # rates in tokens per second, and what sentences call them
-    "throughput": "throughput",
-    "prefill": "prefill speed",
-    "decode": "decode speed",
+ENGINES = {
+    "vllm": "grasp_deploy.bench.engines.vllm_child",
+    "transformers": "grasp_deploy.bench.engines.transformers_child",
 }
 PATIENCE_SECONDS = 6 * 3600.0  # a large batch on a CPU may take an hour
 Engine = Literal["vllm", "transformers"]
@@ -79,8 +78,7 @@ class ThroughputSettings:
     device: str = option(DEVICE_HELP, "auto")
     dtype: str = option(BENCH_DTYPE_HELP, "auto")
     seed: Seed = option(BENCH_SEED_HELP, 0)
-    random_weights: bool = False  # this and the next: filled in for the record
-    prefix_caching: bool = False
+    random_weights: bool = False  # filled in for the record
 
     @property
     def tokens(self) -> int:
@@ -99,13 +97,11 @@ class Sample(Struct, frozen=True):
     seconds: Positive
     ttft_seconds: Positive
     tpot_seconds: Amount | None  # None: there was but one new token
-    joules: Amount | None = None  # None: no GPU counts them
 
 
 class Cell(BenchCell, kw_only=True, omit_defaults=True):
     """One model at one batch size; `refused` is the reason for a lack of samples."""
 
-    engine: str
     batch: PositiveCount
     prompt_tokens: PositiveCount
     new_tokens: PositiveCount
@@ -120,19 +116,15 @@ class Cell(BenchCell, kw_only=True, omit_defaults=True):
     def repetitions(self) -> int:
         return len(self.samples)
 
-    def rates(self, quantity: str) -> list[float]:
-        """Tokens per second of each repetition; empty where there was nothing to decode.
+    @property
+    def rates(self) -> list[float]:
+        """Output tokens per second of each repetition, over all of its time."""
+        return [self.batch * self.new_tokens / sample.seconds for sample in self.samples]
 
-        Throughput counts output tokens over all of the time, prefill and decode those of the phase
-        over its own time.
-        """
-        tokens, name = {
-            "throughput": (self.new_tokens, "seconds"),
-            "prefill": (self.prompt_tokens, "ttft_seconds"),
-            "decode": (1, "tpot_seconds"),
-        }[quantity]
-        times = [getattr(sample, name) for sample in self.samples]
-        return [self.batch * tokens / time for time in times] if all(times) else []
+    def seconds(self, name: str) -> list[float]:
+        """`ttft` or `tpot` of each repetition; no TPOT where there was but one new token."""
+        values = (getattr(sample, f"{name}_seconds") for sample in self.samples)
+        return [value for value in values if value]
 
 
 class ThroughputRecord(BenchRecord[Cell], kw_only=True):
@@ -216,14 +208,8 @@ def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings) ->
     weight_bytes = sum(model.shape.weight_bytes for model in models)
     if settings.engine == "vllm":
         return weight_bytes + len(models) * (settings.kv_memory_bytes or 0)
-    from grasp_deploy.bench.prefill import predict_prefill
-
-    batch, beside = max(settings.batches), []
-    for model in models:
-        prefill = predict_prefill(model, batch, settings.prompt_tokens)
-        later = batch * settings.new_tokens * model.shape.kv_bytes_per_token()
-        beside.append(prefill.peak_bytes - prefill.weight_bytes + later)
-    return weight_bytes + max(beside)
+    load = Load(max(settings.batches), settings.tokens)
+    return weight_bytes + max(kv_bytes(model.shape, load) for model in models)
 
 
 def _start(
@@ -234,15 +220,25 @@ def _start(
 ) -> list[Ask]:
     from grasp_deploy.evaluate.models import model_folder
 
-    module, environment = MODULES[settings.engine], environment_of(settings.engine)
-    asks = []
+    engine, asks = settings.engine, []
+    # Threads shall not spin while a child is idle, at the next one's expense. GNU's OpenMP stops
+    # after a few milliseconds by default, Intel's after 200; vLLM gives its own workers 5.
+    environment = vllm_child_environment() if engine == "vllm" else os.environ
+    environment = {"KMP_BLOCKTIME": "5", **environment}
     for model in models:  # all of them at once, because libraries take seconds to import
-        name = f"{settings.engine} with {model.name}"
-        started = child(module, environment, name=name, timeout_seconds=PATIENCE_SECONDS)
+        name = f"{engine} with {model.name}"
+        started = child(ENGINES[engine], environment, name=name, timeout_seconds=PATIENCE_SECONDS)
         asks.append(stack.enter_context(started))
     advance = step_counter(on_progress, "starting engines", len(models))
     for model, ask in zip(models, asks, strict=True):
-        ask(load_request(model, stack.enter_context(model_folder(model)), settings))
+        ask(
+            {
+                "model": str(stack.enter_context(model_folder(model))),
+                "dtype": model.shape.dtype,
+                "random_weights": model.random_weights,
+                "settings": to_builtins(settings),
+            }
+        )
         advance()
     return asks
 
@@ -257,7 +253,7 @@ def _cells_of_batch(
     """Warm up every model with a batch of the same shape, then measure in rounds."""
     tokens = {"prompt_tokens": settings.prompt_tokens, "new_tokens": settings.new_tokens}
     point: dict[str, Any] = {"batch": batch, **tokens}
-    cells = [Cell(model=m.name, engine=settings.engine, samples=[], **point) for m in models]
+    cells = [Cell(model=m.name, samples=[], **point) for m in models]
     children = list(zip(asks, cells, strict=True))
     for number, turns in enumerate([children, *rounds(children, settings.repetitions)]):
         # Other prompts in each round, the same for all models.

@@ -63,6 +63,13 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
         return to_builtins(self)
 
 
+class RecordModel(Struct, frozen=True):
+    """A model of a record; its name is the key that cells refer to."""
+
+    name: str
+    footprint: Footprint
+
+
 def footprint(
     shape: ModelShape, memory_bytes: int | None = None, kv_dtype_bytes: int | None = None
 ) -> Footprint:

@@ -53,31 +53,33 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
             "or leave out --html and --png"
         )
     from grasp_deploy.files.disk import write_files
-    from grasp_deploy.report.figures import check_figures, png_files
-    from grasp_deploy.report.page import check_page_place, page
+    from grasp_deploy.report.figures import check_ours, png_files
+    from grasp_deploy.report.page import page
 
-    if html:
-        check_page_place(html)
-    if png:
-        check_figures(png, ())
     with stderr.status("drawing"):
-        files = {html: page(sections).encode()} if html else {}
-        if png:
-            drawn = {png / name: content for name, content in png_files(sections).items()}
-            check_figures(png, drawn)
-            files |= drawn
-        if not files:
+        drawn = (
+            {png / name: content for name, content in png_files(sections).items()} if png else {}
+        )
+        if png and not drawn:
             raise InputError("--png: none of these records has a figure; leave it out")
-        write_files(files)
-    return list(files)
+        for path in drawn:
+            check_ours(path, "--png")
+        if html:
+            check_ours(html, "--html")
+            drawn[html] = page(sections).encode()
+        write_files(drawn)
+    return list(drawn)
 
 
 def report_document(sections: Sequence[Section], files: Sequence[Path]) -> dict[str, Any]:
     """The JSON document of a report: verdicts by record, and the files written."""
     records = [
-        {"name": s.name, "benchmark": s.record["benchmark"]}
-        | {"headlines": s.headlines, "verdicts": s.verdicts}
-        for s in sections
+        {
+            "name": section.name,
+            "benchmark": section.record["benchmark"],
+            "headlines": section.headlines,
+        }
+        for section in sections
     ]
     return {"records": records, "files": [str(path) for path in files]}
 
@@ -90,7 +92,6 @@ def print_report(sections: Sequence[Section], files: Sequence[Path]) -> None:
         for table in section.tables():
             stdout.print(table)
         for line in section.headlines:
-            label = "  likely reason" if "reason" in line else line["model"]
-            print_line(f"{label}: {line['sentence']}")
+            print_line(f"{line['model']}: {line['sentence']}")
     for path in files:
         stderr.print(f"wrote {path}", soft_wrap=True)

@@ -12,7 +12,7 @@ import torch
 from msgspec import Meta, Struct
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.checkpoint.footprint import RecordModel
 from grasp_deploy.checkpoint.plan import calibrated_beside
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.data import Blocks, TextSource
@@ -24,7 +24,7 @@ from grasp_deploy.evaluate.settings import CompareSettings
 from grasp_deploy.evaluate.texts import heldout_corpora, longest_sequence, read_texts
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
-from grasp_deploy.report.losses.points import LossPoint
+from grasp_deploy.report.losses import LossPoint
 from grasp_deploy.stats.clustered import paired_error, standard_error
 from grasp_deploy.stats.wording import grouped, listed
 
@@ -32,13 +32,6 @@ Texts = dict[TextSource, Blocks]
 Loss = Annotated[float, Meta(ge=0, le=710)]  # beyond it there is no perplexity
 Excess = Annotated[float, Meta(ge=-710, le=710)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-
-
-class LossModel(Struct):
-    """A measured model."""
-
-    name: str
-    footprint: Footprint
 
 
 class LossCell(Struct):
@@ -72,7 +65,7 @@ class CompareRecord(Struct):
     """
 
     benchmark: str
-    models: Annotated[list[LossModel], Meta(min_length=1)]
+    models: Annotated[list[RecordModel], Meta(min_length=1)]
     cells: Annotated[list[LossCell], Meta(min_length=1)]
 
     def __post_init__(self) -> None:

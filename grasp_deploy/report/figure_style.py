@@ -27,8 +27,6 @@ WIDTH_INCHES, PLOT_HEIGHT_INCHES, LEGEND_LINE_INCHES = 4.5, 3.1, 0.2
 TITLE_POINTS, NOTE_POINTS, LEGEND_POINTS = 308.0, 240.0, 262.0  # the widest line of each
 TITLE_SIZE, NOTE_SIZE, LEGEND_SIZE = 11.0, 8.5, 9.5
 FONT = "DejaVu Sans"  # comes with matplotlib: the same figure everywhere
-SOFTWARE = "grasp-deploy"
-PNG_MARK = f"tEXtSoftware\0{SOFTWARE}"  # marks files that may be replaced
 SURFACE, INK, MUTED, GRID = "#ffffff", "#1f2430", "#5e6673", "#d9dde3"
 # Okabe and Ito's hues, each dark enough for white; the first, grey, is the first model's.
 SERIES = ("#4a5260", "#0072b2", "#d55e00", "#009e73", "#a65a96", "#b07a00", "#3a9bdc")
@@ -131,9 +129,12 @@ def color_of(index: int) -> str:
     return SERIES[index if index < len(SERIES) else 1 + (index - 1) % (len(SERIES) - 1)]
 
 
+def marker_of(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
 def line_handle(index: int, label: str) -> Line2D:
-    marker = MARKERS[index % len(MARKERS)]
-    return Line2D([], [], color=color_of(index), marker=marker, label=label)
+    return Line2D([], [], color=color_of(index), marker=marker_of(index), label=label)
 
 
 def key_handle(label: str, dashes: Dashes = "-", color: str = MUTED) -> Line2D:
@@ -153,18 +154,9 @@ def count_from_zero(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
-def powers_of_two(axes: Axes, values: Sequence[int]) -> None:
-    """Scale the horizontal axis in powers of two, with ticks at the measured values alone."""
-    ticks = sorted(set(values))
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
-    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks])
-    axes.set_xticks([], minor=True)
-
-
 def png(drawing: Drawing) -> bytes:
     """The figure as a PNG file on white ground."""
-    return _saved(drawing, format="png", dpi=200, metadata={"Software": SOFTWARE})
+    return _saved(drawing, format="png", dpi=200, metadata={"Software": "grasp-deploy"})
 
 
 def svg(drawing: Drawing) -> bytes:

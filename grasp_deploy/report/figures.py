@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,22 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors
-from grasp_deploy.files.outputs import refuse_inside_checkpoint
+from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.report.figure_style import (
     DOTTED,
-    MARKERS,
-    PNG_MARK,
     Drawing,
     color_of,
     finished,
     key_handle,
     line_handle,
+    marker_of,
     new_axes,
     our_style,
     png,
 )
 from grasp_deploy.report.section import Section
 
+MARKS = (b'<meta name="generator" content="grasp-deploy', b"tEXtSoftware\0grasp-deploy")
 MARK_BYTES = 4096  # within which a page or a figure carries its mark
 UNITS = {
     "ffn": ("intermediate_size", "Kept FFN channels"),
@@ -63,26 +63,16 @@ def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
     }
 
 
-def check_figures(folder: Path, paths: Iterable[Path]) -> None:
-    """InputError if figures cannot be written there, or would replace files of others."""
-    with readable_disk_errors(folder):
-        refuse_inside_checkpoint(folder / "figure.png")
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"--png {folder} is a file: name a folder for the figures")
-    for path in paths:
-        check_replaceable(path, PNG_MARK, f"--png: {path}", "folder")
-
-
-def check_replaceable(path: Path, mark: str, what: str, other: str) -> None:
-    """InputError if a file that begins without our mark would be replaced."""
-    with readable_disk_errors(path):
-        if not path.exists():
-            return
-        if path.is_file():
-            with path.open("rb") as file:
-                if mark.encode() in file.read(MARK_BYTES):
-                    return
-    raise InputError(f"{what} exists and was not written by `report`: name another {other}")
+def check_ours(path: Path, option: str) -> None:
+    """InputError, naming `option`, for no place of a file, or one that `report` did not write."""
+    if not check_file_place(path, option):
+        return
+    with readable_disk_errors(path), path.open("rb") as file:
+        beginning = file.read(MARK_BYTES)
+    if not any(mark in beginning for mark in MARKS):
+        raise InputError(
+            f"{option} {path} exists and was not written by `report`: name another place"
+        )
 
 
 def _kept_drawings(models: Sequence[Mapping[str, Any]]) -> Iterator[Drawing]:
@@ -115,7 +105,7 @@ def kept_drawing(
     for index, model in pruned:
         layers = model["footprint"]["layers"]
         shares = [after[unit] / before[unit] for before, after in zip(dense, layers, strict=True)]
-        marker = MARKERS[index % len(MARKERS)]
+        marker = marker_of(index)
         axes.plot(shares, color=color_of(index), linewidth=1.3, marker=marker, markersize=3.5)
         share = sum(layer[unit] for layer in layers) / sum(layer[unit] for layer in dense)
         axes.axhline(share, color=color_of(index), linewidth=1, linestyle=DOTTED)

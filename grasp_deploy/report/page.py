@@ -6,25 +6,20 @@ It needs no network and no scripts, follows the reader's light or dark setting, 
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.errors import printable
-from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.report.figure_style import Drawing, svg
-from grasp_deploy.report.figures import check_replaceable, figure_groups, layer_groups
+from grasp_deploy.report.figures import figure_groups, layer_groups
 from grasp_deploy.report.section import Section
 from grasp_deploy.report.tables import provenance_table
 from grasp_deploy.version import __version__
 
-GENERATOR = '<meta name="generator" content="grasp-deploy'  # marks pages that may be replaced
 GOOD = ("faster", "as predicted", "no request failed")
 BAD_ENDINGS = ("slower", "not as predicted", "failed")
 
@@ -38,7 +33,7 @@ def page(sections: Sequence[Section]) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"code": _code, "tone": _tone, "uri": _uri}
+    environment.filters |= {"tone": _tone, "uri": _uri}
     titles = dict.fromkeys(section.title for section in sections)
     html = environment.get_template("page.html.jinja").render(
         title="Benchmarks: " + ", ".join(titles),
@@ -56,12 +51,6 @@ def page(sections: Sequence[Section]) -> str:
         ],
     )
     return printable(html)
-
-
-def check_page_place(path: Path) -> None:
-    """InputError if a page cannot be written there, or would replace a file of others."""
-    check_file_place(path, "--html")
-    check_replaceable(path, GENERATOR, f"--html {path}", "file")
 
 
 def _by_model(section: Section) -> dict[str, list[dict[str, Any]]]:
@@ -92,11 +81,6 @@ def _plain(content: Any) -> str:
 
 def _is_bold(cell: Any) -> bool:
     return isinstance(cell, Text) and cell.style == "bold"
-
-
-def _code(sentence: str) -> Markup:
-    """A sentence, escaped, with what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def _tone(outcome: str) -> str:

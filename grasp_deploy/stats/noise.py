@@ -4,8 +4,8 @@ Repetition i of every model ran side by side, so repetitions pair up and drifts 
 cancel. The interval of a ratio is mean ± half width of its log ratios, the wider of two:
 
 - Student's t at 95 % on the comparison's own repetitions, which is wide where a point is noisy;
-- Student's t on the noise pooled over all comparisons of that quantity, at 95 % for *all*
-  comparisons of the record together (Bonferroni). So neither three samples that happen to lie close
+- Student's t on the noise pooled over all comparisons of the record, at 95 % for all of them
+  together (Bonferroni). So neither three samples that happen to lie close
   nor the number of comparisons makes a false claim.
 
 A difference is claimed if its interval excludes 1 and it is at least 2 %. Two repetitions tell next
@@ -38,13 +38,8 @@ class Difference:
     outcome: str
 
 
-def differences(
-    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], comparisons: int | None = None
-) -> list[Difference]:
-    """Judge the comparisons of one quantity, each given as the paired rates of two models.
-
-    `comparisons` is how many the record has in all; by default there is no other quantity.
-    """
+def differences(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Difference]:
+    """Judge all comparisons of a record, each given as the paired rates of two models."""
     samples = [
         [math.log(after / before) for before, after in zip(*rates, strict=True)] for rates in pairs
     ]
@@ -52,8 +47,7 @@ def differences(
         return [Difference(math.exp(statistics.fmean(r)), None, UNDECIDED) for r in samples]
     freedom = sum(len(ratios) - 1 for ratios in samples)
     squares = sum(statistics.variance(ratios) * (len(ratios) - 1) for ratios in samples)
-    comparisons = comparisons or len(samples)
-    pooled = math.sqrt(squares / freedom) * t_quantile(1 - CONFIDENCE, freedom, comparisons)
+    pooled = math.sqrt(squares / freedom) * t_quantile(1 - CONFIDENCE, freedom, len(samples))
     return [_difference(ratios, pooled) for ratios in samples]
 
 

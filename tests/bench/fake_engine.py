@@ -13,13 +13,13 @@ loaded: list[str] = []
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     if not loaded:
-        loaded.append(Path(request.get("model") or request["engine"]["model"]).name)
+        loaded.append(Path(request["model"]).name)
         return {}
     if request["batch"] > int(os.environ.get("FAKE_LARGEST_BATCH", "1000000")):
         raise InputError(f"{request['batch']} prompts do not fit: take smaller batches")
     with Path(os.environ["FAKE_LOG"]).open("a") as log:
         log.write(json.dumps([loaded, request["batch"], request["seed"]]) + "\n")
-    return {"seconds": 2.0, "ttft_seconds": 1.0, "tpot_seconds": 0.1, "joules": None}
+    return {"seconds": 2.0, "ttft_seconds": 1.0, "tpot_seconds": 0.1}
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def throughput_record(
             factors = [slow * math.exp(draw.gauss(0, noise)) / (gain or 1) for slow in rounds]
             samples = [{key: t * factor for key, t in times.items()} for factor in factors]
             point = {"batch": batch, "prompt_tokens": 2048, "new_tokens": 256}
-            cells.append({"model": entry["name"], "engine": "vllm", **point, "samples": samples})
+            cells.append({"model": entry["name"], **point, "samples": samples})
     made = record("throughput", models, cells=cells)
     made["settings"] |= {"engine": "vllm", "repetitions": repetitions, **settings}
     return made
@@ -141,10 +141,9 @@ def memory_record(
         kv = entry["footprint"]["kv_bytes_per_token"] * tokens * 4
         other = 2**20 * tokens // 2
         measured = _sizes(int(weights * (1 + weight_error)), kv, other)
-        sample = {key: size for key, size in measured.items() if key != "other_bytes"}
         sizes = {"predicted": _sizes(weights, kv, int(0.95 * other)), "measured": measured}
         point = {"model": entry["name"], "prompt_tokens": tokens, "batch": 4}
-        cells.append({**point, **sizes, "samples": [sample] * 3})
+        cells.append({**point, **sizes})
     return record("memory", models, cells=cells)
 
 
@@ -161,14 +160,12 @@ def kv_record(models: Models, measured: bool = True) -> Record:
         pool_bytes = 20 * 2**30 - figures["weight_bytes"]
         tokens = pool_bytes // figures["kv_bytes_per_token"]
         held = [{"cached_tokens": n, "sequences": n // 2048} for n in (tokens, tokens // 16 * 16)]
-        heads = [layer["num_key_value_heads"] for layer in figures["layers"]]
         cells.append(
             {
                 "model": entry["name"],
                 "memory_bytes": pool_bytes,
                 "context_tokens": 2048,
                 "kv_bytes_per_token": figures["kv_bytes_per_token"],
-                "layer_kv_bytes_per_token": [4 * count * figures["head_dim"] for count in heads],
                 "predicted": held[0],
                 "measured": held[1] if measured else None,
             }
@@ -199,12 +196,8 @@ def served(tokens_per_second: float, failed: int = 0) -> dict[str, Any]:
     """A sample of 500 requests."""
     spread = {"mean": 0.105, "p50": 0.1, "p90": 0.16, "p99": 0.27}
     return {
-        "completed": 500 - failed,
         "failed": failed,
-        "seconds": 100.0,
-        "requests_per_second": tokens_per_second / 128,
         "output_tokens_per_second": tokens_per_second,
-        "output_tokens": 128 * (500 - failed),
-        **{f"{name}_seconds": dict(spread) for name in ("ttft", "tpot", "itl", "e2e")},
+        **{f"{name}_seconds": dict(spread) for name in ("ttft", "tpot", "e2e")},
         "goodput_requests_per_second": None,
     }

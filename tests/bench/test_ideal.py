@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 from msgspec import convert
 
-from grasp_deploy.bench.ideal import (
-    decode_step_bytes,
-    ideal_gains,
-    prefill_operations,
-    share_of_ideal,
-)
 from grasp_deploy.bench.throughput import Cell, Sample
+from grasp_deploy.bench.throughput_show import decode_step_bytes, ideal_gain, prefill_operations
 from grasp_deploy.checkpoint.footprint import Footprint
 from tests.bench.records import model
 
@@ -27,7 +21,7 @@ def footprint_of(keep: float = 1.0, **sizes: Any) -> Footprint:
 
 def cell(batch: int, prompt: int, new: int) -> Cell:
     point = {"batch": batch, "prompt_tokens": prompt, "new_tokens": new}
-    return convert({"model": "any", "engine": "vllm", **point, "samples": TIMES}, Cell)
+    return convert({"model": "any", **point, "samples": TIMES}, Cell)
 
 
 def test_decoding_moves_the_weights_and_the_cache() -> None:
@@ -47,13 +41,8 @@ def test_a_prefill_counts_linear_layers_attention_and_the_last_logits() -> None:
 
 
 def test_the_ideal_of_the_whole_splits_the_dense_time() -> None:
-    ideal = ideal_gains(footprint_of(), footprint_of(0.6), cell(8, 2048, 256))
-    assert 1.3 < ideal["decode"] < ideal["prefill"] < 1.9
-    assert ideal["throughput"] == pytest.approx(10 / (4 / ideal["prefill"] + 6 / ideal["decode"]))
-
-
-def test_share_of_ideal() -> None:
-    assert share_of_ideal(1.5, 1.5) == 1
-    assert share_of_ideal(math.sqrt(1.5), 1.5) == pytest.approx(0.5)
-    assert share_of_ideal(1 / 1.5, 1.5) == pytest.approx(-1)
-    assert share_of_ideal(1.3, 1.01) is None  # no gain to hope for
+    dense, pruned, at = footprint_of(), footprint_of(0.6), cell(8, 2048, 256)
+    prefill = prefill_operations(dense, at) / prefill_operations(pruned, at)
+    decode = decode_step_bytes(dense, at) / decode_step_bytes(pruned, at)
+    assert 1.3 < decode < prefill < 1.9
+    assert ideal_gain(dense, pruned, at) == pytest.approx(10 / (4 / prefill + 6 / decode))

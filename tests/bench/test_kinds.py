@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
-from grasp_deploy.bench.kinds import KINDS, read_sections, typed_record
+from grasp_deploy.bench.kinds import KINDS, read_sections
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import read_record
 from tests.bench import records
@@ -30,7 +29,7 @@ FEWER = MADE["throughput"]["cells"][1]["samples"][:1]
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_every_committed_record_of_a_bench_is_judged_and_keeps_its_keys(path: Path) -> None:
+def test_every_committed_record_of_a_bench_is_drawn_and_judged(path: Path) -> None:
     document = read_record(path)
     if document["benchmark"] not in KINDS:
         with pytest.raises(InputError, match=r"a study: draw it with `python -m benchmarks.rep"):
@@ -38,18 +37,15 @@ def test_every_committed_record_of_a_bench_is_judged_and_keeps_its_keys(path: Pa
         return
     (section,) = read_sections([path])
     assert section.tables() and section.headlines
-    rows = json.loads(json.dumps([*section.headlines, *section.verdicts]))
-    assert all(row["benchmark"] == document["benchmark"] and row["outcome"] for row in rows)
+    assert all(line["outcome"] for line in section.headlines)
     assert all(line["sentence"].endswith(".") for line in section.headlines)
-    again = json.loads(json.dumps(to_builtins(typed_record(document, path))))
-    assert again == {key: value for key, value in document.items() if key in again}
 
 
 @pytest.mark.parametrize(
     ("kind", "place", "value", "words"),
     [
         ("throughput", (*SAMPLE, "seconds"), 0, r"cells\[0\].samples\[0\].seconds.* >= 1e-12"),
-        ("throughput", ("cells", 0, "engine"), None, r"cells\[0\].engine.*got `null`"),
+        ("throughput", ("cells", 0, "batch"), None, r"cells\[0\].batch.*got `null`"),
         ("throughput", ("models",), MODELS[:1], r"cells\[1\].model is 'pruned', which is not"),
         ("throughput", ("models",), [MODELS[0]] * 2, "have one name: dense, dense"),
         ("throughput", ("cells", 1, "samples"), FEWER, r"cells\[1\] has 1 repetitions, and .* 3"),

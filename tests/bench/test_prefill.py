@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from grasp_deploy.bench.engines.memory_child import kv_bytes, prefill
-from grasp_deploy.bench.prefill import LiveTensors, predict_prefill
+from grasp_deploy.bench.prefill import LiveTensors, kv_bytes, predict_prefill, prefill
 from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.evaluate.models import bench_models
 from tests.tiny import VARIANTS, pruned_config, tiny_config

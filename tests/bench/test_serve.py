@@ -120,7 +120,7 @@ def test_the_arguments_of_a_load() -> None:
         **{"--base-url": url, "--tokenizer": "model"},
         **{"--max-concurrency": "8", "--num-prompts": "20", "--seed": "3"},
         **{"--random-input-len": "64", "--random-output-len": "16", "--random-range-ratio": "0"},
-        **{"--percentile-metrics": "ttft,tpot,itl,e2el", "--metric-percentiles": "50,90,99"},
+        **{"--percentile-metrics": "ttft,tpot,e2el", "--metric-percentiles": "50,90,99"},
     }
     assert {flag: arguments[arguments.index(flag) + 1] for flag in values} == values
     assert "--ignore-eos" in arguments and "--request-rate" not in arguments

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from grasp_deploy.bench import times as module
-from grasp_deploy.bench.engines.request import MODULES
-from grasp_deploy.bench.throughput import Cell, Sample, bench_throughput
+from grasp_deploy.bench.throughput import ENGINES, Cell, Sample, bench_throughput
 from grasp_deploy.bench.times import cache_file, engine_for, with_times
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.config.compress_config import CompressConfig
@@ -48,7 +47,7 @@ def cell_of(factor: float) -> Cell:
     """Three rounds, of which the second is slow for every model."""
     samples = [Sample(1.0, 0.2 * factor * slow, 0.01 * factor * slow) for slow in (1.0, 1.5, 0.9)]
     sizes: Any = {"batch": 8, "prompt_tokens": 32, "new_tokens": 32}
-    return Cell(model="m", engine="vllm", samples=samples, **sizes)
+    return Cell(model="m", samples=samples, **sizes)
 
 
 def config_of(model: Path, **options: Any) -> CompressConfig:
@@ -118,8 +117,8 @@ def test_models_that_do_not_fit_together_are_timed_one_by_one(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    for engine in MODULES:
-        monkeypatch.setitem(MODULES, engine, "tests.bench.fake_engine")
+    for engine in ENGINES:
+        monkeypatch.setitem(ENGINES, engine, "tests.bench.fake_engine")
 
     def narrow(models: Any, *others: Any) -> Any:
         if len(models) > 1:

@@ -111,7 +111,6 @@ def test_a_server_whose_requests_go_on_ends(tmp_path: Path) -> None:
         ("demo", "EngineCore"),
         ("bench serve {model} --prompt-tokens 64 --new-tokens 64 -- --enforce-eager", "EngineCore"),
         ("bench throughput {model} --prompt-tokens 64 --new-tokens 64", "vllm_child"),
-        ("bench memory {model} --prompt-tokens 64", "memory.child"),
         ("bench kv {model} --gpu-memory 64MiB", "engine.offline"),
         ("verify {pruned} --engine vllm", "engine.offline"),
         pytest.param(

@@ -27,10 +27,10 @@ def test_quantiles_of_t(freedom: int, expected: float) -> None:
     assert two_sided(t_quantile(0.01, freedom), freedom) == pytest.approx(0.01)
 
 
-def outcomes(*ratios: list[float], comparisons: int | None = None) -> list[str]:
+def outcomes(*ratios: list[float]) -> list[str]:
     """The outcomes of comparisons, each given as the logarithms of its repetitions' ratios."""
     pairs = [([1.0] * len(logs), [math.exp(log) for log in logs]) for logs in ratios]
-    return [difference.outcome for difference in differences(pairs, comparisons)]
+    return [difference.outcome for difference in differences(pairs)]
 
 
 def test_the_interval_of_one_comparison_is_students() -> None:
@@ -66,7 +66,7 @@ def test_one_repetition_and_two_decide_nothing() -> None:
 def test_noise_alone_is_hardly_ever_called_a_difference(
     repetitions: int, noisy_point: float
 ) -> None:
-    """7 points and 5 % of noise, or 20 % at one of them; 500 records of three quantities."""
+    """7 points and 5 % of noise, or 20 % at one of them; 500 records."""
     draw = random.Random(repetitions)
     claims = []
     for _ in range(500):
@@ -74,6 +74,6 @@ def test_noise_alone_is_hardly_ever_called_a_difference(
             [draw.gauss(0, 0.05 * (noisy_point if point == 0 else 1)) for _ in range(repetitions)]
             for point in range(7)
         ]
-        claims.append(sum(o != NO_DIFFERENCE for o in outcomes(*points, comparisons=21)))
+        claims.append(sum(o != NO_DIFFERENCE for o in outcomes(*points)))
     assert sum(claims) < 0.01 * 3500
     assert sum(map(bool, claims)) < 0.05 * 500

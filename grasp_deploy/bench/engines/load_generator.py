@@ -19,18 +19,13 @@ SHOWN_ERRORS = 3
 
 def sample_of(result: Mapping[str, Any]) -> Sample:
     """A sample in seconds, from what vLLM's load generator returns."""
-    ttft, tpot, itl, e2e = (_percentiles(result, metric) for metric in METRICS)
+    ttft, tpot, e2e = (_percentiles(result, metric) for metric in METRICS)
     goodput = result["request_goodput"]
     return Sample(  # numpy's numbers as Python's
-        completed=int(result["completed"]),
         failed=int(result["failed"]),
-        seconds=float(result["duration"]),
-        requests_per_second=float(result["request_throughput"]),
         output_tokens_per_second=float(result["output_throughput"]),
-        output_tokens=int(result["total_output_tokens"]),
         ttft_seconds=ttft,
         tpot_seconds=tpot,
-        itl_seconds=itl,
         e2e_seconds=e2e,
         goodput_requests_per_second=None if goodput is None else float(goodput),
         errors=list(dict.fromkeys(filter(None, result["errors"])))[:SHOWN_ERRORS],

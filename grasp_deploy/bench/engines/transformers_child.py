@@ -8,63 +8,72 @@ and its static one attends to positions that are still empty.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from grasp_deploy.bench.engines.timing import LoadedModel, Prompts, Timing, throughput_answers
+from grasp_deploy.bench.engines.timing import Generate, Prompts, Timing, throughput_answers
 from grasp_deploy.checkpoint.cache import CACHE, empty_cache
 from grasp_deploy.checkpoint.read.loading import load as load_weights
 from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
 from grasp_deploy.engine.child import answer_requests
-from grasp_deploy.errors import InputError, first_line, is_out_of_memory
+from grasp_deploy.errors import InputError, is_out_of_memory
 
 # Freed memory that a child keeps from the others, as a share of the GPU's. Keeping some makes small
 # batches fast; large ones are slow enough for the few milliseconds that getting memory takes.
 KEPT_SHARE = 1 / 32
 
 
-def load(model: str, dtype: str, device: str, random_weights: bool, seed: int) -> LoadedModel:
-    """Load or build the model; InputError for what stands in the way."""
-    where = resolve_device(device)
+def load(
+    model: str, dtype: str, random_weights: bool, settings: dict[str, Any]
+) -> tuple[Generate, int]:
+    """What runs batches, and the size of the vocabulary; InputError for what stands in the way."""
+    device = settings["device"]
+    with memory_errors(f"{device} has no room for {model}: compare fewer models at a time"):
+        loaded = load_model(model, dtype, device, random_weights, settings["seed"])
+    return partial(generate, loaded), int(loaded.config.vocab_size)
+
+
+def load_model(
+    model: str, dtype: str, device: str, random_weights: bool, seed: int
+) -> PreTrainedModel:
+    """The model of a folder, or one of random weights from a config.json."""
+    if random_weights:
+        return random_model(Path(model), resolve_device(device), dtype, seed=seed)
+    return load_weights(model, device=device, dtype=dtype)
+
+
+@contextmanager
+def memory_errors(told: str) -> Iterator[None]:
+    """Turn a lack of memory into an InputError that says what is `told`."""
     try:
-        if random_weights:
-            loaded = random_model(Path(model), where, dtype, seed=seed)
-        else:
-            loaded = load_weights(model, device=device, dtype=dtype)
+        yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise InputError(
-            f"{device} has no room for {model} beside what is loaded ({first_line(error)}): "
-            "compare fewer models at a time"
-        ) from None
-    return LoadedModel(
-        generate=partial(generate, loaded),
-        vocab_size=int(loaded.config.vocab_size),
-        gpu=(where.index or 0) if where.type == "cuda" else None,
-    )
+        raise InputError(told) from None
 
 
 def generate(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timing:
     """Continue prompts by exactly `new_tokens` greedy tokens; InputError if memory runs out."""
-    timing: Timing | None = None
     try:
-        timing = _prefill_and_decode(model, prompts, new_tokens)
+        return _prefill_and_decode(model, prompts, new_tokens)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-    _give_back_memory(model.device)  # out of the handler: the error's frames hold the cache
-    if timing is None:
-        raise InputError(
-            f"{len(prompts)} prompts of {len(prompts[0])} tokens do not fit in the memory that the "
-            "weights leave: take smaller batches, shorter prompts, or fewer models at a time"
-        )
-    return timing
+    finally:  # behind the handler: the error's frames hold the cache
+        _give_back_memory(model.device)
+    raise InputError(
+        f"{len(prompts)} prompts of {len(prompts[0])} tokens do not fit in the memory that the "
+        "weights leave: take smaller batches, shorter prompts, or fewer models at a time"
+    )
 
 
 @torch.inference_mode()

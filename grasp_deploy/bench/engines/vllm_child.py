@@ -12,24 +12,49 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.bench.engines.timing import LoadedModel, Prompts, Timing, throughput_answers
+from grasp_deploy.bench.engines.timing import Loaded, Prompts, Timing, throughput_answers
 from grasp_deploy.engine.child import answer_requests
+from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.errors import InputError
 
 
-def load(engine: dict[str, Any]) -> LoadedModel:
-    """Start the engine with these arguments of vLLM's LLM; InputError for what vLLM refuses."""
+def load(model: str, dtype: str, random_weights: bool, settings: dict[str, Any]) -> Loaded:
+    """Start the engine; InputError for what vLLM refuses."""
     from vllm import LLM
 
     try:
-        llm = LLM(**engine)
+        llm = LLM(**engine_arguments(model, dtype, random_weights, settings))
     except (ValueError, torch.OutOfMemoryError) as error:
         raise InputError(f"vLLM cannot start: {' '.join(str(error).split())}") from error
-    return LoadedModel(
-        generate=partial(generate, llm.llm_engine),
-        vocab_size=llm.llm_engine.model_config.get_vocab_size(),
-        gpu=torch.cuda.current_device() if torch.cuda.is_available() else None,
-    )
+    return partial(generate, llm.llm_engine), llm.llm_engine.model_config.get_vocab_size()
+
+
+def engine_arguments(
+    model: str, dtype: str, random_weights: bool, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of vLLM's LLM.
+
+    vLLM gets room for whole batches, and one step may prefill the whole of the largest batch. With
+    its own limit the first requests would decode while the last ones wait for their prefill: TTFT
+    and TPOT would mix both phases.
+    """
+    return {
+        **FORMAT,
+        **({"load_format": "dummy"} if random_weights else {}),
+        "model": model,
+        "dtype": dtype,
+        "kv_cache_memory_bytes": settings["kv_memory_bytes"],
+        # Of no use beside the line above, but unless so much is free, vLLM does not start: and
+        # the other models' engines are there already.
+        "gpu_memory_utilization": 0.01,
+        "max_model_len": settings["prompt_tokens"] + settings["new_tokens"],
+        "max_num_seqs": max(settings["batches"]),
+        "max_num_batched_tokens": max(settings["batches"]) * settings["prompt_tokens"],
+        "enable_prefix_caching": False,
+        "enforce_eager": settings["enforce_eager"],
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+    }
 
 
 def generate(engine: Any, prompts: Prompts, new_tokens: int) -> Timing:

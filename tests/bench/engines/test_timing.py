@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
-import pynvml
-import pytest
-import torch
-
 from grasp_deploy.bench.engines import timing
 
 
@@ -18,31 +11,14 @@ def staggered(prompts: timing.Prompts, new_tokens: int) -> timing.Timing:
     return first, [start + 0.5 * (new_tokens - 1) for start in first]
 
 
-MODEL = timing.LoadedModel(staggered, vocab_size=50, gpu=None)
+LOADED: timing.Loaded = (staggered, 50)
 
 
-def test_a_sample_has_means_over_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = timing.measure(MODEL, batch=3, prompt_tokens=5, new_tokens=5, seed=0)
-    assert sample == {"seconds": 5.0, "ttft_seconds": 2.0, "tpot_seconds": 0.5, "joules": None}
-    readings = iter([100.0, 107.5])
-    monkeypatch.setattr(timing, "read_joules", lambda _: next(readings))
-    sample = timing.measure(MODEL, batch=1, prompt_tokens=5, new_tokens=1, seed=0)
-    assert (sample["tpot_seconds"], sample["joules"]) == (None, 7.5)
-
-
-def test_the_counter_is_in_millijoules_of_the_named_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def counter(uuid: str) -> int:
-        if uuid != "GPU-b":
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return 7_250
-
-    properties: list[Any] = [SimpleNamespace(uuid="a"), SimpleNamespace(uuid="b")]
-    monkeypatch.setattr(torch.cuda, "get_device_properties", properties.__getitem__)
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", counter)
-    assert timing.read_joules(1) == 7.25
-    assert timing.read_joules(0) is None, "a GPU without a counter"
+def test_a_sample_has_means_over_the_requests() -> None:
+    sample = timing.measure(LOADED, batch=3, prompt_tokens=5, new_tokens=5, seed=0)
+    assert sample == {"seconds": 5.0, "ttft_seconds": 2.0, "tpot_seconds": 0.5}
+    sample = timing.measure(LOADED, batch=1, prompt_tokens=5, new_tokens=1, seed=0)
+    assert sample["tpot_seconds"] is None
 
 
 def test_prompts_are_random_and_the_same_for_the_same_seed() -> None:
@@ -55,12 +31,12 @@ def test_prompts_are_random_and_the_same_for_the_same_seed() -> None:
 def test_a_child_loads_once_and_measures_often() -> None:
     loads = []
 
-    def load(model: str) -> timing.LoadedModel:
+    def load(model: str) -> timing.Loaded:
         loads.append(model)
-        return MODEL
+        return LOADED
 
     answer = timing.throughput_answers(load)
     assert answer({"model": "m"}) == {}
     request = {"batch": 1, "prompt_tokens": 2, "new_tokens": 3, "seed": 0}
-    assert answer(request) == answer(request) == timing.measure(MODEL, 1, 2, 3, 0)
+    assert answer(request) == answer(request) == timing.measure(LOADED, 1, 2, 3, 0)
     assert loads == ["m"]
