@@ -18,7 +18,7 @@ from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.time_budget import time_budget
-from grasp_deploy.data.kind import frequent_tokens
+from grasp_deploy.data.overlap import frequent_tokens
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of

@@ -14,8 +14,7 @@ from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.data.kind import is_other_kind
-from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share, is_other_kind
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import Measured, perplexity
