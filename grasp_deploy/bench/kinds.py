@@ -21,7 +21,7 @@ from grasp_deploy.compression.family.table import family_table
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import CompareRecord
 from grasp_deploy.evaluate.table import compare_table
-from grasp_deploy.evaluate.tasks.record import TasksRecord
+from grasp_deploy.evaluate.tasks.accuracy import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.report.losses import verdict as losses

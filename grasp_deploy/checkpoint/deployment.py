@@ -12,7 +12,6 @@ from fractions import Fraction
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS
-from grasp_deploy.errors import InputError
 
 BATCHED_TOKENS = 2048  # that vLLM prefills in a step; `--max-num-batched-tokens`
 FLOAT32_BYTES = 4
@@ -105,12 +104,3 @@ def activation_bytes(shape: ModelShape, load: Load) -> int:
     mlp = 3 * max(layer.intermediate_size for layer in shape.layers)
     logits = load.sequences * shape.vocab_size * (width + 2 * FLOAT32_BYTES)
     return max(load.step_tokens * (hidden + max(mlp, attention)) * width, logits)
-
-
-def check_context(context_tokens: int, positions: int | None, model: str) -> None:
-    """InputError for a context longer than the positions that a model was made for."""
-    if positions is not None and context_tokens > positions:
-        raise InputError(
-            f"--context {context_tokens} exceeds the {positions} positions that {model} was made "
-            "for: give a shorter one"
-        )

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.format.shapes import (
@@ -23,6 +22,7 @@ from grasp_deploy.checkpoint.format.shapes import (
 )
 from grasp_deploy.checkpoint.limits import (
     Platform,
+    check_positions,
     check_tensor_parallel,
     check_vllm_runs,
     installed_platform,
@@ -74,7 +74,10 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
     shape = read_folder(directory).shape
     if flags.tokenizer is None and not flags.skip_tokenizer_init:
         check_tokenizer(directory)
-    _check_length(read_config(directory), flags.max_model_len)
+    config = read_config(directory)
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
+    if not (rope_of(config).factor or allowed in ("1", "true")):  # as vLLM reads it
+        check_positions(flags.max_model_len, config, "--max-model-len")
     _check_parallel(shape, flags, platform)
     check_vllm_runs(shape, platform)
     if platform == "cuda":
@@ -199,18 +202,6 @@ def available_memory_bytes() -> int:
     rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kibibytes = next(row.split()[1] for row in rows if row.startswith("MemAvailable:"))
     return int(kibibytes) * 1024
-
-
-def _check_length(config: dict[str, Any], tokens: int | None) -> None:
-    """Raise InputError for a context over the model's positions, unless RoPE is scaled."""
-    positions = limits_of(config).max_position_embeddings
-    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
-    stretched = rope_of(config).factor or allowed in ("1", "true")  # as vLLM reads it
-    if tokens and positions and tokens > positions and not stretched:
-        raise InputError(
-            f"--max-model-len {tokens} is longer than the {positions} positions that the model was "
-            f"made for: use {positions} or less"
-        )
 
 
 def _check_gpu() -> None:

@@ -19,8 +19,7 @@ from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import Measured, perplexity
 from grasp_deploy.evaluate.settings import CardSettings
-from grasp_deploy.evaluate.tasks.accuracy import task_changes
-from grasp_deploy.evaluate.tasks.record import read_tasks_record
+from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record, task_changes
 from grasp_deploy.evaluate.texts import heldout_corpora, read_texts, was_seen
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import versions

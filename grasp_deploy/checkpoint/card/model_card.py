@@ -18,7 +18,7 @@ from grasp_deploy.checkpoint.card.method_text import (
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.stats.wording import plus_minus
+from grasp_deploy.stats.wording import percent, plus_minus
 
 MARK = "†"
 ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
@@ -124,10 +124,6 @@ def task_cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['task']} ({row['metric']}{shots})",
         f"{row['items']:,}",
         f"{100 * row['chance']:.1f}",
-        *(_percent(row[model]["accuracy"], row[model]["standard_error"]) for model in MODELS),
-        _percent(row["change"], row["change_error"], "+"),
+        *(percent(row[model]["accuracy"], row[model]["standard_error"]) for model in MODELS),
+        percent(row["change"], row["change_error"], "+"),
     ]
-
-
-def _percent(share: float, error: float | None, sign: str = "") -> str:
-    return plus_minus(100 * share, None if error is None else 100 * error, ".1f", sign)

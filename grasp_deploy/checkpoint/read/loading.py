@@ -25,11 +25,11 @@ from transformers.utils import logging as transformers_logging
 from grasp_deploy.checkpoint.format.registration import register
 from grasp_deploy.checkpoint.format.shapes import (
     DTYPES,
-    Limits,
     limits_of,
     model_shape,
     read_config,
 )
+from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
@@ -215,23 +215,12 @@ def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
 
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
     """InputError if `(n, T)` sequences do not fit the model of a parsed config.json."""
-    limits = limits_of(config)
-    check_length(token_ids.shape[1], limits)
-    largest = int(token_ids.max())
-    if largest >= limits.vocab_size:
+    check_positions(token_ids.shape[1], config, "--sequence-length")
+    largest, vocabulary = int(token_ids.max()), limits_of(config).vocab_size
+    if largest >= vocabulary:
         raise InputError(
             f"the tokenizer gave token {largest}, and the model's vocabulary has only "
-            f"{limits.vocab_size}: put the tokenizer that belongs to the model in its folder"
-        )
-
-
-def check_length(length: int, limits: Limits) -> None:
-    """InputError for sequences of more tokens than a model has positions."""
-    longest = limits.max_position_embeddings
-    if longest is not None and length > longest:
-        raise InputError(
-            f"sequences of {length} tokens are longer than the {longest} positions that the model "
-            f"was made for: use --sequence-length {longest} or less"
+            f"{vocabulary}: put the tokenizer that belongs to the model in its folder"
         )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.limits import check_vllm_runs
+from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.limits import check_positions, check_vllm_runs
 from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
@@ -120,11 +121,6 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
 
 def _max_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
     """Tokens of the longest prompt: the same for all models, or the items would differ."""
-    positions = {model.name: positions_at(model.path) or MAX_TOKENS for model in models}
-    for name, longest in positions.items():
-        if asked is not None and asked > longest:
-            raise InputError(
-                f"--max-tokens {asked} exceeds the {longest} positions that {name} was made for: "
-                f"ask for {longest} or less"
-            )
-    return asked or min(MAX_TOKENS, *positions.values())
+    for model in models:
+        check_positions(asked, read_config(model.path), "--max-tokens", model.name)
+    return asked or min(MAX_TOKENS, *(positions_at(each.path) or MAX_TOKENS for each in models))
