@@ -12,8 +12,7 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.limits import check_positions, check_vllm_runs
-from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
-from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device, wanted_dtype
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
