@@ -8,12 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from grasp_deploy.checkpoint.format.shapes import (
-    LayerShape,
-    ModelShape,
-    Size,
-    dense_shape,
-)
+from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, Size, dense_shape
 from grasp_deploy.checkpoint.limits import (
     check_tensor_parallel,
     pipeline_stages,
@@ -23,6 +18,10 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.errors import InputError
 from grasp_deploy.stats.wording import listed
 
+OF_SHAPE = (
+    *("pruned", "dtype", "hidden_size", "vocab_size", "tied_embeddings", "head_dim"),
+    *("parameters", "weight_bytes", "quantization"),
+)
 Total = Annotated[int, Meta(ge=1, le=2**62)]
 
 
@@ -72,19 +71,11 @@ def footprint(
     if memory_bytes is not None:
         tokens = max(0, memory_bytes - shape.weight_bytes) // kv_bytes_per_token
     return Footprint(
-        pruned=shape.pruned,
-        dtype=shape.dtype,
-        hidden_size=shape.hidden_size,
-        vocab_size=shape.vocab_size,
-        tied_embeddings=shape.tied_embeddings,
-        head_dim=shape.head_dim,
-        parameters=shape.parameters,
-        weight_bytes=shape.weight_bytes,
+        **{name: getattr(shape, name) for name in OF_SHAPE},
         kv_bytes_per_token=kv_bytes_per_token,
         layers=list(shape.layers),
         distinct_shapes=len(set(shape.layers)),
         tensor_parallel_sizes=tensor_parallel_sizes(shape),
-        quantization=shape.quantization,
         memory_bytes=memory_bytes,
         cached_tokens_that_fit=tokens,
     )
@@ -92,11 +83,9 @@ def footprint(
 
 def compare(dense: ModelShape, pruned: ModelShape) -> dict[str, float]:
     """Pruned as a share of dense, for parameters, weight bytes and KV bytes per token."""
-    return {
-        "parameters": pruned.parameters / dense.parameters,
-        "weight_bytes": pruned.weight_bytes / dense.weight_bytes,
-        "kv_bytes_per_token": pruned.kv_bytes_per_token() / dense.kv_bytes_per_token(),
-    }
+    of_pruned, of_dense = footprint(pruned).as_dict(), footprint(dense).as_dict()
+    names = ("parameters", "weight_bytes", "kv_bytes_per_token")
+    return {name: of_pruned[name] / of_dense[name] for name in names}
 
 
 def inspect_model(

@@ -83,10 +83,9 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
     layers = len(shape.layers)
     stated = os.environ.get(PARTITION)
     if stated is not None:
-        parts = stated.split(",")
-        if all(part.strip().isdecimal() for part in parts) and len(parts) == size:
-            stages = [int(part) for part in parts]
-            if sum(stages) == layers:
+        with suppress(ValueError):  # of what is no number
+            stages = [int(part) for part in stated.split(",")]
+            if len(stages) == size and sum(stages) == layers and min(stages) >= 0:
                 return stages
         raise InputError(
             f"{PARTITION}={stated!r:.60} does not deal {layers} layers to {size} pipeline stages: "

@@ -37,7 +37,7 @@ from grasp_deploy.errors import ChildError, InputError, printable
 HOST = "127.0.0.1"
 PORT = 8000  # vLLM's own default
 CPU_CACHE_BYTES = 4 * 2**30
-GUARD = "grasp_deploy.engine.guard"
+GUARD = "grasp_deploy.engine.child"
 DRAIN_SECONDS = 20  # after SIGTERM; Kubernetes kills after 30
 EXIT_SECONDS = 4  # then, for vLLM's own end
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grasp_deploy.checkpoint.card.metadata import metadata_block
-from grasp_deploy.checkpoint.card.method_text import (
+from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
+from grasp_deploy.checkpoint.card.words import (
     how_it_is_made_again,
     how_units_were_chosen,
+    metadata_block,
     what_it_learnt_from,
 )
-from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.stats.wording import percent, plus_minus

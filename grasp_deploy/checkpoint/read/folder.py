@@ -22,8 +22,8 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 ADAPTER_FILE = "adapter_config.json"
 QUANTIZATION_FILE = "hf_quant_config.json"
-# Skipped by every reader where an index names the weights: Mistral's copy, and older plans.
-BESIDE_AN_INDEX = ("consolidated*.safetensors", "plan.safetensors")
+# Skipped by every reader where an index names the weights: Mistral's copy.
+BESIDE_AN_INDEX = "consolidated*.safetensors"
 PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
 REMEDY = "fetch the model again"
 
@@ -70,7 +70,7 @@ def weight_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
 def _refuse_strays(directory: Path, names: set[str], indexed: bool) -> None:
     """InputError for weights that no index names: without one vLLM loads every file."""
     for name in sorted(name for name in names if name.endswith(".safetensors")):
-        if not (indexed and any(fnmatch(name, pattern) for pattern in BESIDE_AN_INDEX)):
+        if not (indexed and fnmatch(name, BESIDE_AN_INDEX)):
             why = f"{INDEX_FILE} does not name it" if indexed else f"beside {WEIGHTS_FILE}"
             raise InputError(
                 f"{directory / name} may belong to another model ({why}), and some programs load "

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.metadata import card_metadata
 from grasp_deploy.checkpoint.card.model_card import model_card
+from grasp_deploy.checkpoint.card.words import card_metadata
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import (
     PLAN_FILE,
@@ -215,7 +215,7 @@ def cut_tensors(
     for name, path in base.files.items():
         if name in fitted:  # and cut already
             tensor = read_tensor(fitted[name], name).to(stored)
-            if plan.fitted[name] not in (None, digest_of(tensor)):
+            if plan.fitted[name] != digest_of(tensor):
                 raise InputError(
                     f"{name} is not the fitted tensor whose SHA-256 the plan states: compress again"
                 )
