@@ -38,7 +38,7 @@ from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.data.blocks import read_documents
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.files.disk import write_text
-from grasp_deploy.files.outputs import check_writable, refuse_existing, staged_directory
+from grasp_deploy.files.outputs import check_file_place, refuse_existing, staged_directory
 
 FAMILIES = ("llama", "qwen3")
 LONGEST_TEXT = 1024  # tokens
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     numbers = ("minutes", "epochs", "vocabulary", "sequence_tokens", "batch_sequences")
     check_positive(options, *numbers, "learning_rate", "threads")
     refuse_existing(options.output, overwrite=False)
-    check_writable(options.output)
+    check_file_place(options.output / "config.json", "--output")
     torch.set_num_threads(options.threads)
     for name, value in run(options, command_of("train_small_model", arguments)).items():
         print(f"perplexity on {name}: {value:.2f}")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.update import intact_plan
+from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan

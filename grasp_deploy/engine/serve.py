@@ -47,18 +47,25 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
 
     After SIGTERM requests may end for DRAIN_SECONDS, unless a flag says otherwise.
     """
-    check_before_serving(directory, vllm_arguments)
-    flags, platform = read_flags(vllm_arguments), installed_platform()
-    command = serve_command(directory, vllm_arguments, platform)
+    flags, command, environment = _ready(directory, vllm_arguments)
     drain_seconds = flags.shutdown_timeout
     if drain_seconds is None:
         drain_seconds = DRAIN_SECONDS
         command += ["--shutdown-timeout", str(drain_seconds)]
-    environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
     print("starting", printable(shlex.join([*added, *command])), file=sys.stderr, flush=True)
     grace = str(drain_seconds + EXIT_SECONDS)
     os.execve(sys.executable, [sys.executable, "-P", "-m", GUARD, grace, *command], environment)
+
+
+def _ready(
+    directory: Path, vllm_arguments: Sequence[str]
+) -> tuple[ServerFlags, list[str], dict[str, str]]:
+    """Flags, command and environment of a server, once it has passed the checks."""
+    check_before_serving(directory, vllm_arguments)
+    flags, platform = read_flags(vllm_arguments), installed_platform()
+    environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
+    return flags, serve_command(directory, vllm_arguments, platform), environment
 
 
 def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None:
@@ -139,11 +146,8 @@ def running_server(
     """
     if read_flags(vllm_arguments).port is None:
         vllm_arguments = [*vllm_arguments, "--port", str(free_port())]
-    check_before_serving(directory, vllm_arguments)
-    flags, platform = read_flags(vllm_arguments), installed_platform()
-    command = serve_command(directory, vllm_arguments, platform)
+    flags, command, environment = _ready(directory, vllm_arguments)
     url = f"http://{flags.host or HOST}:{flags.port}"
-    environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
     environment.pop("VLLM_API_KEY", None)  # our clients on this machine know no key
     with running(command, environment, log_path) as process:
         _wait_until_ready(url, process, timeout_seconds, log_path)

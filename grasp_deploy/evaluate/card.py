@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.checkpoint.card.model_card import model_name
+from grasp_deploy.checkpoint.card.model_card import intact_plan, model_name, renew_card
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
-from grasp_deploy.checkpoint.card.update import intact_plan, renew_card
 from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import file_hashes

@@ -6,7 +6,6 @@ import fcntl
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,14 +72,6 @@ def _clear(staging: Path) -> None:
     if kind:
         shutil.rmtree(staging)
     staging.mkdir(parents=True)
-
-
-def check_writable(output: Path) -> None:
-    """Raise InputError if no folder of this name could be written now; leave nothing behind."""
-    with readable_disk_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{output.name[:64]}.", dir=output.parent):
-            pass
 
 
 def check_file_place(path: Path, option: str) -> bool:

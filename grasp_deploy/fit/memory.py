@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.deployment import Load, Room, deployment_memory
+from grasp_deploy.checkpoint.footprint import Load, Room, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.limits import (
     BLOCK_TOKENS,

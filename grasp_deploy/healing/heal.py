@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.update import intact_plan
+from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.plan import Plan, check_pruned
 from grasp_deploy.checkpoint.read.loading import (

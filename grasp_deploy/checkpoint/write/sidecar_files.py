@@ -64,10 +64,9 @@ def remote_code() -> dict[str, Path]:
     return {name: Path(package.__file__).with_name(name) for name in REMOTE_CODE_FILES}
 
 
-def configs(plan: Plan, config: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """The configs of a checkpoint by file name; without `config` the options alone."""
-    options = {"compress_config.json": plan.provenance["config"]}
-    return options if config is None else {"config.json": config, **options}
+def configs(plan: Plan, config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The configs of a checkpoint by file name."""
+    return {"config.json": config, "compress_config.json": plan.provenance["config"]}
 
 
 def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
