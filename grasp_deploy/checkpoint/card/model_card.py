@@ -24,9 +24,9 @@ from grasp_deploy.checkpoint.card.words import (
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import readable_disk_errors, sha256, sync, write_files
+from grasp_deploy.files.disk import readable_disk_errors, sync, write_files
 from grasp_deploy.files.json_files import as_json
-from grasp_deploy.files.outputs import MANIFEST_FILE, lock_of, locked, manifest_of
+from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, locked, manifest_of
 from grasp_deploy.stats.wording import percent, plus_minus
 
 QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
@@ -155,15 +155,12 @@ def intact_plan(directory: Path) -> Plan:
     for name in (QUALITY_FILE, CARD_FILE):
         if (directory / name).is_dir():
             raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
-    for name, digest in stated.items():
-        path = directory / name
-        if name in (QUALITY_FILE, CARD_FILE):
-            continue
-        if not path.is_file() or sha256(path) != digest:
-            raise InputError(
-                f"{path} is not the file that {MANIFEST_FILE} states, so this is "
-                "another model: export the checkpoint again from its plan"
-            )
+    kept = {n: digest for n, digest in stated.items() if n not in (QUALITY_FILE, CARD_FILE)}
+    if changed := changed_files(directory, kept):
+        raise InputError(
+            f"{directory / changed[0]} is not the file that {MANIFEST_FILE} states, so this is "
+            "another model: export the checkpoint again from its plan"
+        )
     return load_plan(directory / PLAN_FILE)
 
 

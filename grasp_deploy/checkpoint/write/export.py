@@ -35,6 +35,7 @@ from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import (
     MANIFEST_FILE,
+    changed_files,
     manifest_of,
     refuse_existing,
     staged_directory,
@@ -125,9 +126,9 @@ def _fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
         if stored.shape.layers != pruned.layers:
             raise InputError("its layers have other sizes than the plan's")
         fitted = {name: stored.files[name] for name in plan.fitted}
-        for path in sorted(set(fitted.values())):
-            if sha256(path) != stated.get(path.name):
-                raise InputError(f"{path.name} has another SHA-256 than {MANIFEST_FILE} states")
+        hashes = {path.name: stated.get(path.name, "") for path in fitted.values()}
+        if changed := changed_files(folder, hashes):
+            raise InputError(f"{changed[0]} has another SHA-256 than {MANIFEST_FILE} states")
     except (InputError, KeyError) as error:
         raise InputError(
             f"{len(plan.fitted)} tensors of this plan were fitted and lie in its checkpoint alone, "
