@@ -33,7 +33,7 @@ from benchmarks.common.output import (
 )
 from benchmarks.ranks_memory import compress
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
+from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import new_record

@@ -27,7 +27,7 @@ import torch
 from benchmarks.common.models import demo_texts
 from benchmarks.ranks_memory import SIZES, config_of, write_model
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
+from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from grasp_deploy.files.disk import sha256
 from tests.compression.test_ranks import children_of, compressed, ended, torchrun
 from tests.tiny import save_tiny

@@ -10,7 +10,7 @@ from typing import Any
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_shape
-from grasp_deploy.checkpoint.read.folder import INDEX_FILE, listed
+from grasp_deploy.checkpoint.read.source import INDEX_FILE, listed
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import index_of
 from grasp_deploy.checkpoint.write.sidecar_files import (

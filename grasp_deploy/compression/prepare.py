@@ -14,14 +14,19 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.plan import pruned_layers
-from grasp_deploy.checkpoint.read.folder import weight_files
 from grasp_deploy.checkpoint.read.loading import (
     check_tokens,
     load_tokenizer,
     resolve_device,
     wanted_dtype,
 )
-from grasp_deploy.checkpoint.read.source import ModelSource, file_state, resolve_model, weight_hash
+from grasp_deploy.checkpoint.read.source import (
+    ModelSource,
+    file_state,
+    resolve_model,
+    weight_files,
+    weight_hash,
+)
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.read.folder import (
+from grasp_deploy.checkpoint.read.source import (
     INDEX_FILE,
     QUANTIZATION_FILE,
     listed,

@@ -25,8 +25,13 @@ from grasp_deploy.checkpoint.plan import (
     pruned_shape,
     with_base_model_id,
 )
-from grasp_deploy.checkpoint.read.folder import weight_files
-from grasp_deploy.checkpoint.read.source import file_hashes, path_of, resolve_model, weight_hash
+from grasp_deploy.checkpoint.read.source import (
+    file_hashes,
+    path_of,
+    resolve_model,
+    weight_files,
+    weight_hash,
+)
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import read_tensor, write_shards
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config, write_sidecar_files

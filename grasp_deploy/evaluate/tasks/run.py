@@ -80,12 +80,12 @@ def transformers_cells(
     batch_size = settings.batch_size or BATCH_SIZE
     lm = transformers_lm(weights, load_tokenizer(model.path), batch_size, settings.max_tokens)
     for name, loaded in tasks.items():
-        stage = f"{name}, {model.name}"
+        told = partial(_tell, on_progress, f"{name}, {model.name}")
+        yield from run_task(lm, name, loaded, settings, told)
 
-        def on_requests(done: int, requests: int, stage: str = stage) -> None:
-            on_progress({"stage": stage, "step": done, "steps": requests})
 
-        yield from run_task(lm, name, loaded, settings, on_requests)
+def _tell(on_progress: OnProgress, stage: str, done: int, requests: int) -> None:
+    on_progress({"stage": stage, "step": done, "steps": requests})
 
 
 def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettings:
