@@ -49,7 +49,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.memory import Way, passes_of, summed_of
 from grasp_deploy.config.compress_config import CompressConfig, with_own
 from grasp_deploy.data import evaluation_source, read_blocks
-from grasp_deploy.data.corpora import Corpus, remote_documents
+from grasp_deploy.data.documents import Corpus, remote_documents
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.perplexity import perplexity

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.data.blocks import Blocks, Part, read_blocks, read_documents
-from grasp_deploy.data.corpora import find_corpus
-from grasp_deploy.data.files import has_columns
+from grasp_deploy.data.documents import find_corpus, has_columns
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.data.table import write_chat
 from grasp_deploy.data.tokenizing import tokens

@@ -12,8 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from grasp_deploy.data import trial
-from grasp_deploy.data.trial import SAMPLE, traits
+from grasp_deploy.data import tokenizing
+from grasp_deploy.data.tokenizing import SAMPLE, traits
 from tests.tiny import tiny_tokenizer
 
 Load = Callable[[], PreTrainedTokenizerFast]
@@ -68,7 +68,7 @@ def test_what_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(trial, "PATIENCE_SECONDS", 1 if words == LIMITS else 60)
+    monkeypatch.setattr(tokenizing, "PATIENCE_SECONDS", 1 if words == LIMITS else 60)
     assert words in traits(loading(**parts))["refusal"]
     assert capfd.readouterr().err == ""
     with pytest.raises(ChildProcessError):
@@ -80,8 +80,8 @@ def ended() -> NoReturn:
 
 
 def test_one_that_takes_all_memory_or_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "MEMORY_BYTES", 2**25)
-    monkeypatch.setattr(trial, "PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(tokenizing, "MEMORY_BYTES", 2**25)
+    monkeypatch.setattr(tokenizing, "PATIENCE_SECONDS", 60)
     for load in (loading(normalizer=doubled(40)), ended):
         assert LIMITS in traits(load)["refusal"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
-from grasp_deploy.data.corpora import find_corpus
+from grasp_deploy.data.documents import find_corpus
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text

@@ -25,7 +25,7 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from grasp_deploy.checkpoint.format.registration import register
+from grasp_deploy.checkpoint.format.families import register
 from grasp_deploy.checkpoint.format.shapes import (
     DTYPES,
     limits_of,
@@ -35,7 +35,7 @@ from grasp_deploy.checkpoint.format.shapes import (
 from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
-from grasp_deploy.data.trial import traits
+from grasp_deploy.data.tokenizing import traits
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 
 logger = logging.getLogger(__name__)

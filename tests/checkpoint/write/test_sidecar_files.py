@@ -20,7 +20,7 @@ from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.verify_files import Difference, check_sidecar_files
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.data.trial import SAMPLE
+from grasp_deploy.data.tokenizing import SAMPLE
 from tests.checkpoint.test_equivalence import random_plan
 from tests.cli.command import needs_vllm
 from tests.tiny import STEMS, tiny_model
