@@ -35,8 +35,7 @@ from benchmarks.common.output import (
     write,
 )
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
-from grasp_deploy.checkpoint.read.loading import random_model, resolve_device
+from grasp_deploy.checkpoint.read.loading import random_model, resolve_device, wanted_dtype
 from grasp_deploy.checkpoint.read.source import ModelSource
 from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.compression.budget_options import budget_for

@@ -37,7 +37,7 @@ from grasp_deploy.demo import text
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.files.disk import readable_disk_errors
-from grasp_deploy.files.outputs import check_writable
+from grasp_deploy.files.outputs import check_file_place
 
 CARD, TITLE = "README.md", "# The demo model of grasp-deploy"
 VOCABULARY = 2048
@@ -215,7 +215,7 @@ def check_place(folder: Path) -> None:
         raise InputError(
             f"--output {folder} exists and is not a demo model of this script: name another folder"
         )
-    check_writable(folder)
+    check_file_place(card, "--output")
 
 
 def write_folder(

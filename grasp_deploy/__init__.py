@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grasp_deploy.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from grasp_deploy.checkpoint.format.registration import register as register
+    from grasp_deploy.checkpoint.format.families import register as register
     from grasp_deploy.checkpoint.plan import load_plan as load_plan
     from grasp_deploy.checkpoint.read.loading import load as load
     from grasp_deploy.checkpoint.write.export import export as export
@@ -25,7 +25,7 @@ _PUBLIC = {
     "export": "grasp_deploy.checkpoint.write.export",
     "load": "grasp_deploy.checkpoint.read.loading",
     "load_plan": "grasp_deploy.checkpoint.plan",
-    "register": "grasp_deploy.checkpoint.format.registration",
+    "register": "grasp_deploy.checkpoint.format.families",
 }
 
 

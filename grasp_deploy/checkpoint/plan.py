@@ -30,7 +30,6 @@ from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 2  # 1 has no scales of norms
-FORMER_PLAN_FILE = "plan.safetensors"  # of states before the first release
 TENSORS = ("scores", "mask", "scales", "calibrated", "norm_scales", "witness")
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
 Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
@@ -129,7 +128,7 @@ class Provenance(Struct, kw_only=True):
     losses: Losses
     seconds: Seconds
     versions: Versions
-    fitted: dict[str, str] | list[str] = {}  # SHA-256 by name; names alone in older plans
+    fitted: dict[str, str] = {}  # SHA-256 by name
     healing: list[Healing] = []
 
     def __post_init__(self) -> None:
@@ -141,8 +140,7 @@ class Provenance(Struct, kw_only=True):
             for name in (linears if self.healing else OUTPUT_PROJECTIONS)
         }
         names = set(self.fitted)
-        complete = names <= fittable if self.healing else names in (set(), fittable)
-        if len(names) < len(self.fitted) or not complete:
+        if not (names <= fittable if self.healing else names in (set(), fittable)):
             raise ValueError("fitted names other tensors than those that are fitted or healed")
 
 
@@ -175,10 +173,10 @@ class Plan:
         return [tuple(pair) for pair in self.provenance["dense_layers"]]
 
     @property
-    def fitted(self) -> dict[str, str | None]:
+    def fitted(self) -> dict[str, str]:
         """SHA-256 by name of fitted tensors, scales folded in, which the checkpoint alone holds."""
-        fitted = self.provenance.get("fitted", {})
-        return fitted if isinstance(fitted, dict) else dict.fromkeys(fitted)
+        fitted: dict[str, str] = self.provenance.get("fitted", {})
+        return fitted
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -204,16 +202,11 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def check_pruned(directory: Path) -> None:
-    """Raise InputError if a folder is no pruned checkpoint, or one that was made too long ago."""
-    if any((directory / name).is_file() for name in (PLAN_FILE, MANIFEST_FILE)):
-        former = directory / FORMER_PLAN_FILE
-        if former.is_file() and not (directory / PLAN_FILE).is_file():
-            raise InputError(
-                f"{directory} was made by an earlier release, which named the plan "
-                f"{FORMER_PLAN_FILE}: make it again from that with grasp-deploy export {former}"
-            )
-        return
-    raise InputError(f"{directory} holds no pruned checkpoint: name a folder that compress made")
+    """Raise InputError if a folder is no pruned checkpoint."""
+    if not any((directory / name).is_file() for name in (PLAN_FILE, MANIFEST_FILE)):
+        raise InputError(
+            f"{directory} holds no pruned checkpoint: name a folder that compress made"
+        )
 
 
 def texts_learnt_from(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:

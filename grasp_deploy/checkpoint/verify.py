@@ -9,9 +9,9 @@ loss       of a fitted model, on tokens in the plan, is what the plan states; be
 companions tokenizer, configs, remote code and index are what the export writes beside these weights
 served     vLLM gives the reloaded model's greedy tokens
 
-A link is proven, wrong, or not proven: nobody here can vouch for it, without the base model, for
-what another release wrote, or for fitted tensors of an older plan. A checkpoint that is proven is
-what its own plan says, given the base model, and no proof of who made it.
+A link is proven, wrong, or not proven: nobody here can vouch for it, without the base model or for
+what another release wrote. A checkpoint that is proven is what its own plan says, given the base
+model, and no proof of who made it.
 """
 
 from __future__ import annotations
@@ -157,10 +157,10 @@ class _Proof:
                 raise Difference(f"{name} is not the plan's cut of the base weights")
         cut = len(self.pruned.files) - len(self.fitted)
         detail = f"{cut} tensors are the plan's cut of the base weights, bit for bit"
-        detail += f"; {len(self.fitted)} fitted or healed ones" if self.fitted else ""
-        if None in self.plan.fitted.values():
-            raise NotProven(f"{detail} have no SHA-256 in this older plan")
-        return f"{detail} have the SHA-256 that the plan states" if self.fitted else detail
+        if not self.fitted:
+            return detail
+        fitted = f"{len(self.fitted)} fitted or healed ones have the SHA-256 that the plan states"
+        return f"{detail}; {fitted}"
 
     def gated(self) -> str:
         """Compare the gated dense model with the cut one, scales unrounded in both."""

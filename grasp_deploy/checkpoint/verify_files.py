@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from filecmp import cmp
+from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_shape
-from grasp_deploy.checkpoint.read.folder import INDEX_FILE, listed
-from grasp_deploy.checkpoint.read.loading import tokenizer_traits
-from grasp_deploy.checkpoint.read.validate import StoredModel, holds_tokenizer, read_stored_model
+from grasp_deploy.checkpoint.read.source import INDEX_FILE, listed
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import index_of
 from grasp_deploy.checkpoint.write.sidecar_files import (
+    REMOTE_CODE_FILES,
     TOKENIZER_CONFIG,
     carried_over,
-    configs,
     pruned_config,
-    remote_code,
-    tokenizer_config,
+    write_own_files,
+    write_sidecar_files,
 )
 from grasp_deploy.files.disk import kind_of, sha256, staged_at
 from grasp_deploy.files.json_files import as_json, read_json
-from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of
+from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, manifest_of
 from grasp_deploy.version import __version__
 
-CODE = remote_code()
 WITNESSES = ("README.md", "metrics.jsonl", "quality.json")  # they tell, and no reader loads them
 
 
@@ -47,16 +47,13 @@ def check_files(directory: Path) -> str:
     there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
     if unknown := sorted(there - {*stated, MANIFEST_FILE}):
         raise Difference(f"{unknown[0]} is there and {MANIFEST_FILE} does not name it")
-    waiting = []
-    for name, digest in stated.items():
-        path, staged = directory / name, staged_at(directory / name)
-        missing = kind_of(path) != "file"
-        if not missing and sha256(path) == digest:
-            continue
-        if name not in WITNESSES or kind_of(staged) != "file" or sha256(staged) != digest:
-            state = "is missing" if missing else f"has another SHA-256 than {MANIFEST_FILE} states"
+    waiting = changed_files(directory, stated)
+    for name in waiting:
+        staged = staged_at(directory / name)
+        if name not in WITNESSES or kind_of(staged) != "file" or sha256(staged) != stated[name]:
+            is_there = kind_of(directory / name) == "file"
+            state = f"has another SHA-256 than {MANIFEST_FILE} states" if is_there else "is missing"
             raise Difference(f"{name:.60} {state}")
-        waiting.append(name)
     if waiting:
         raise NotProven(f"the renewal of {listed(waiting)} was stopped: evaluate the card again")
     return f"{len(stated)} files have the SHA-256 that {MANIFEST_FILE} states"
@@ -66,9 +63,7 @@ def check_shapes(directory: Path) -> str:
     """Every layer in config.json, tensors and plan."""
     shape, plan = read_stored_model(directory).shape, load_plan(directory / PLAN_FILE)
     planned = pruned_shape(plan, shape).layers
-    if len(planned) != len(shape.layers):
-        raise Difference(f"config.json has {len(shape.layers)} layers and the plan {len(planned)}")
-    for index, (found, expected) in enumerate(zip(shape.layers, planned, strict=True)):
+    for index, (found, expected) in enumerate(zip_longest(shape.layers, planned)):
         if found != expected:
             raise Difference(f"layer {index} is {found} in config.json and {expected} in the plan")
     return f"{len(planned)} layers agree in config.json, tensors and plan"
@@ -82,20 +77,21 @@ def check_sidecar_files(pruned: StoredModel, plan: Plan, base: StoredModel | Non
     is not there, what another release may have written, and files that no export writes.
     """
     directory = pruned.directory
-    config = derived_config(pruned, plan)
-    if base is not None:
-        config = pruned_config(base.config, pruned_shape(plan, base.shape))
-    copies = carried_over(directory if base is None else base.directory)
-    checked = {_check_index(pruned), *configs(plan, config), *copies, *CODE}
-    unlike = [f"{name} is not this release's code, byte for byte" for name in _unlike(pruned, CODE)]
-    for name, expected in configs(plan, config).items():
-        unlike += _check_config(name, _parsed(directory / name), expected)
-    if base is not None and holds_tokenizer(base.directory):
-        copies.pop(TOKENIZER_CONFIG, None)
-        unlike += _check_tokenizer(directory, base.directory)
-    unlike += _check_copies(pruned, copies)
+    with TemporaryDirectory() as folder:
+        made = Path(folder)
+        if base is None:
+            write_own_files(made, plan, derived_config(pruned, plan))
+        else:
+            config = pruned_config(base.config, pruned_shape(plan, base.shape))
+            write_sidecar_files(made, base.directory, plan, config)
+        checked = {_check_index(pruned), *(path.name for path in made.iterdir())}
+        expected = sorted(made.iterdir())
+        unlike = [doubt for path in expected for doubt in _compared(directory / path.name, path)]
+    copies = carried_over(directory).keys()
+    if base is not None and (surplus := sorted(copies - checked)):
+        raise Difference(f"{surplus[0]} is there and the base model has no such file")
     weights = {path.name for path in pruned.files.values()}
-    known = {*checked, *weights, TOKENIZER_CONFIG, PLAN_FILE, *WITNESSES}
+    known = {*checked, *copies, *weights, PLAN_FILE, *WITNESSES}
     foreign = sorted(manifest_of(directory).keys() - known)
     _raise_doubts(plan, unlike, foreign, listed(copies) if base is None else "")
     told = [name for name in WITNESSES if (directory / name).is_file()]
@@ -135,44 +131,28 @@ def _check_index(pruned: StoredModel) -> str:
     return INDEX_FILE
 
 
-def _check_config(file: str, found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    """Compare a config with the one that an export writes; what only one of them has, in words."""
-    whose = f"{file} is not what an export of the plan writes: its"
-    for name in sorted(found.keys() & expected.keys()):
-        if as_json(found[name]) != as_json(expected[name]):
-            raise Difference(f"{whose} {name}")
-    names = sorted(found.keys() ^ expected.keys())
-    return [f"{whose} {listed(name[:60] for name in names)}"] if names else []
+def _compared(found: Path, expected: Path) -> list[str]:
+    """Compare a file with the one that an export writes.
 
-
-def _check_copies(pruned: StoredModel, wanted: dict[str, Path]) -> list[str]:
-    """Compare the files that come from the base model; those that are missing, in words."""
-    if surplus := sorted(carried_over(pruned.directory).keys() - {*wanted, TOKENIZER_CONFIG}):
-        raise Difference(f"{surplus[0]} is there and the base model has no such file")
-    unlike = _unlike(pruned, wanted)
-    if changed := [name for name in unlike if (pruned.directory / name).is_file()]:
-        raise Difference(f"{changed[0]} is not the base model's, byte for byte")
-    return [f"{name} is missing, and would be the base model's" for name in unlike]
-
-
-def _check_tokenizer(directory: Path, base: Path) -> list[str]:
-    """Compare a tokenizer with the base model's by what it does, and its config, in words."""
-    found, wanted = tokenizer_traits(directory), tokenizer_traits(base)
-    if other := [trait for trait in wanted if found.get(trait) != wanted[trait]]:
-        raise Difference(f"the tokenizer has other {other[0]} than the base model's: export again")
-    expected = tokenizer_config(base, wanted)
-    expected.pop("auto_map", None)
-    return _check_config(TOKENIZER_CONFIG, tokenizer_config(directory, found), expected)
-
-
-def _unlike(pruned: StoredModel, wanted: dict[str, Path]) -> list[str]:
-    """Names of files that are missing, or are not byte for byte those at `wanted`."""
-    paths = {name: pruned.directory / name for name in wanted}
-    return [
-        name
-        for name, path in paths.items()
-        if not path.is_file() or not cmp(path, wanted[name], shallow=False)
-    ]
+    What only one of two configs has, other code and a file that is missing are told in words: they
+    may be another release's. Raises Difference for the rest.
+    """
+    name = expected.name
+    if name in (TOKENIZER_CONFIG, "config.json", "compress_config.json"):
+        mine, theirs = _parsed(found), _parsed(expected)
+        whose = f"{name} is not what an export of the plan writes: its"
+        for key in sorted(mine.keys() & theirs.keys()):
+            if as_json(mine[key]) != as_json(theirs[key]):
+                raise Difference(f"{whose} {key}")
+        keys = sorted(mine.keys() ^ theirs.keys())
+        return [f"{whose} {listed(key[:60] for key in keys)}"] if keys else []
+    if found.is_file() and cmp(found, expected, shallow=False):
+        return []
+    if name in REMOTE_CODE_FILES:
+        return [f"{name} is not this release's code, byte for byte"]
+    if found.is_file():
+        raise Difference(f"{name} is not the base model's, byte for byte")
+    return [f"{name} is missing, and would be the base model's"]
 
 
 def _parsed(path: Path) -> dict[str, Any]:

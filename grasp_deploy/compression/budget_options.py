@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.deployment import (
+from grasp_deploy.checkpoint.footprint import (
     KV_BYTES,
     Load,
     Room,

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, model_shape
-from grasp_deploy.checkpoint.read.loading import check_length, class_config, resolve_device
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.limits import check_positions
+from grasp_deploy.checkpoint.read.loading import class_config, resolve_device
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.memory import Way, passes_of, sequences_of, summed_of
@@ -77,7 +78,7 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
         )
     stated, shape = config_and_shape(resolve_config(config.model, config.revision))
     refuse_quantised(shape)
-    check_length(config.sequence_length, limits_of(stated))
+    check_positions(config.sequence_length, stated, "--sequence-length")
     n = sequences_of(config)
     check_own_text(config, n.own)
     asked = parse_bytes(gpu_memory, "--gpu-memory") if gpu_memory else None

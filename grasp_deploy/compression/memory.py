@@ -10,7 +10,7 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import pruned_layers
-from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
+from grasp_deploy.checkpoint.read.loading import wanted_dtype
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.config.compress_config import CompressConfig

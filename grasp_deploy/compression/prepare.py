@@ -12,13 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.deployment import check_context
-from grasp_deploy.checkpoint.format.shapes import limits_of
+from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.plan import pruned_layers
-from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
-from grasp_deploy.checkpoint.read.folder import weight_files
-from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer, resolve_device
-from grasp_deploy.checkpoint.read.source import ModelSource, file_state, resolve_model, weight_hash
+from grasp_deploy.checkpoint.read.loading import (
+    check_tokens,
+    load_tokenizer,
+    resolve_device,
+    wanted_dtype,
+)
+from grasp_deploy.checkpoint.read.source import (
+    ModelSource,
+    file_state,
+    resolve_model,
+    weight_files,
+    weight_hash,
+)
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for
@@ -189,9 +197,7 @@ def prepare(
     )
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
-    if config.context is not None:
-        positions = limits_of(base.config).max_position_embeddings
-        check_context(config.context, positions, config.model)
+    check_positions(config.context, base.config, "--context")
     dtype = from_lead(wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
     if not config.cuts_in_rounds:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.update import intact_plan
+from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
@@ -19,7 +19,7 @@ from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.data import Blocks
-from grasp_deploy.data.kind import frequent_tokens
+from grasp_deploy.data.overlap import frequent_tokens
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of

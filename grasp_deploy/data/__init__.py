@@ -1,8 +1,7 @@
 """Text to sequences of tokens: named corpora, datasets of the hub and local files."""
 
 from grasp_deploy.data.blocks import Blocks, Part, read_blocks
-from grasp_deploy.data.mixture import own_places, places_of, read_calibration
-from grasp_deploy.data.own import beginnings
+from grasp_deploy.data.mixture import beginnings, own_places, places_of, read_calibration
 from grasp_deploy.data.source import TextSource, calibration_sources, evaluation_source
 
 __all__ = [

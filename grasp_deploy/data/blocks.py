@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.data.corpora import find_corpus, remote_documents
-from grasp_deploy.data.files import local_documents
+from grasp_deploy.data.documents import find_corpus, local_documents, remote_documents
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.data.tokenizing import first_tokens
 from grasp_deploy.errors import InputError, printable

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.config.option import LARGEST_NUMBER
-from grasp_deploy.data.corpora import find_corpus
+from grasp_deploy.data.documents import find_corpus
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
 

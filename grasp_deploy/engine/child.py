@@ -1,4 +1,4 @@
-"""Child processes that end with this one, and modules that answer JSON requests in one.
+"""Child processes that end with this one: modules that answer JSON requests, and vLLM's server.
 
 The memory of a child is freed with it. Requests go to its stdin, one per line. Answers come from a
 separate pipe, because vLLM prints to stdout.
@@ -157,3 +157,27 @@ def _receive(
             return f"failed with exit status {process.returncode}"
     reply: dict[str, Any] = json.loads(line)
     return reply
+
+
+def guard(command: list[str], grace_seconds: float) -> int:
+    """Run a command until it ends, or until SIGTERM or SIGINT; returns its exit status for a shell.
+
+    So vLLM's server is all that `serve` is. It kills its engine when the time to drain is over, and
+    then waits, without a limit, for clients whose answers cannot go on: it gets some seconds more.
+    A second signal raises KeyboardInterrupt, and the command is killed at once.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with (
+        running(command, os.environ, grace_seconds=grace_seconds) as process,
+        suppress(KeyboardInterrupt),
+    ):
+        process.wait()
+    status: int = process.returncode
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(guard(sys.argv[2:], float(sys.argv[1])))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGTERM)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, convert
 
 from grasp_deploy.checkpoint.limits import (
     check_tensor_parallel,
@@ -77,8 +77,7 @@ def deployed(directory: Path, engine: dict[str, Any]) -> Deployed:
 
     `engine` are vLLM's own arguments; the weights are read as they are stored.
     """
-    answer = _ask(directory, engine, counts_bytes=True)
-    return Deployed(answer["weight_bytes"], answer["kv_bytes"], KvCapacity(**answer["capacity"]))
+    return convert(_ask(directory, engine, counts_bytes=True), Deployed)
 
 
 def greedy_tokens(

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.format.shapes import (
@@ -23,6 +22,7 @@ from grasp_deploy.checkpoint.format.shapes import (
 )
 from grasp_deploy.checkpoint.limits import (
     Platform,
+    check_positions,
     check_tensor_parallel,
     check_vllm_runs,
     installed_platform,
@@ -37,7 +37,7 @@ from grasp_deploy.errors import ChildError, InputError, printable
 HOST = "127.0.0.1"
 PORT = 8000  # vLLM's own default
 CPU_CACHE_BYTES = 4 * 2**30
-GUARD = "grasp_deploy.engine.guard"
+GUARD = "grasp_deploy.engine.child"
 DRAIN_SECONDS = 20  # after SIGTERM; Kubernetes kills after 30
 EXIT_SECONDS = 4  # then, for vLLM's own end
 
@@ -47,18 +47,25 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
 
     After SIGTERM requests may end for DRAIN_SECONDS, unless a flag says otherwise.
     """
-    check_before_serving(directory, vllm_arguments)
-    flags, platform = read_flags(vllm_arguments), installed_platform()
-    command = serve_command(directory, vllm_arguments, platform)
+    flags, command, environment = _ready(directory, vllm_arguments)
     drain_seconds = flags.shutdown_timeout
     if drain_seconds is None:
         drain_seconds = DRAIN_SECONDS
         command += ["--shutdown-timeout", str(drain_seconds)]
-    environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
     print("starting", printable(shlex.join([*added, *command])), file=sys.stderr, flush=True)
     grace = str(drain_seconds + EXIT_SECONDS)
     os.execve(sys.executable, [sys.executable, "-P", "-m", GUARD, grace, *command], environment)
+
+
+def _ready(
+    directory: Path, vllm_arguments: Sequence[str]
+) -> tuple[ServerFlags, list[str], dict[str, str]]:
+    """Flags, command and environment of a server, once it has passed the checks."""
+    check_before_serving(directory, vllm_arguments)
+    flags, platform = read_flags(vllm_arguments), installed_platform()
+    environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
+    return flags, serve_command(directory, vllm_arguments, platform), environment
 
 
 def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None:
@@ -74,7 +81,10 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
     shape = read_folder(directory).shape
     if flags.tokenizer is None and not flags.skip_tokenizer_init:
         check_tokenizer(directory)
-    _check_length(read_config(directory), flags.max_model_len)
+    config = read_config(directory)
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
+    if not (rope_of(config).factor or allowed in ("1", "true")):  # as vLLM reads it
+        check_positions(flags.max_model_len, config, "--max-model-len")
     _check_parallel(shape, flags, platform)
     check_vllm_runs(shape, platform)
     if platform == "cuda":
@@ -136,11 +146,8 @@ def running_server(
     """
     if read_flags(vllm_arguments).port is None:
         vllm_arguments = [*vllm_arguments, "--port", str(free_port())]
-    check_before_serving(directory, vllm_arguments)
-    flags, platform = read_flags(vllm_arguments), installed_platform()
-    command = serve_command(directory, vllm_arguments, platform)
+    flags, command, environment = _ready(directory, vllm_arguments)
     url = f"http://{flags.host or HOST}:{flags.port}"
-    environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
     environment.pop("VLLM_API_KEY", None)  # our clients on this machine know no key
     with running(command, environment, log_path) as process:
         _wait_until_ready(url, process, timeout_seconds, log_path)
@@ -199,18 +206,6 @@ def available_memory_bytes() -> int:
     rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kibibytes = next(row.split()[1] for row in rows if row.startswith("MemAvailable:"))
     return int(kibibytes) * 1024
-
-
-def _check_length(config: dict[str, Any], tokens: int | None) -> None:
-    """Raise InputError for a context over the model's positions, unless RoPE is scaled."""
-    positions = limits_of(config).max_position_embeddings
-    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
-    stretched = rope_of(config).factor or allowed in ("1", "true")  # as vLLM reads it
-    if tokens and positions and tokens > positions and not stretched:
-        raise InputError(
-            f"--max-model-len {tokens} is longer than the {positions} positions that the model was "
-            f"made for: use {positions} or less"
-        )
 
 
 def _check_gpu() -> None:

@@ -6,22 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.checkpoint.card.model_card import model_name
+from grasp_deploy.checkpoint.card.model_card import intact_plan, model_name, renew_card
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
-from grasp_deploy.checkpoint.card.update import intact_plan, renew_card
 from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.data.kind import is_other_kind
-from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share, is_other_kind
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import Measured, perplexity
 from grasp_deploy.evaluate.settings import CardSettings
-from grasp_deploy.evaluate.tasks.accuracy import task_changes
-from grasp_deploy.evaluate.tasks.record import read_tasks_record
+from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record, task_changes
 from grasp_deploy.evaluate.texts import heldout_corpora, read_texts, was_seen
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import versions

@@ -15,16 +15,8 @@ from typing import BinaryIO, Literal
 from grasp_deploy.errors import InputError
 
 WRITE_ERRORS = {
-    errno.ENOSPC: "the disk is full: free some space or name another folder",
-    errno.EDQUOT: "your disk quota is used up: free some space or name another folder",
-    errno.EACCES: "you may not write there: name another folder or change its permissions",
-    errno.EPERM: "you may not write there: name another folder or change its permissions",
-    errno.EROFS: "the disk is read-only: name another folder",
-    errno.ENOENT: "no folder can be made there: name another one",
-    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
-    errno.EFBIG: "files may not grow so large there: name another folder or lift the limit",
-    errno.ENOTDIR: "a part of that path is a file: name another folder",
-    errno.EEXIST: "a part of that path is a file: name another folder",
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG),
 }
 HERE, EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
 PIECE_BYTES = 2**20  # of a write; hundreds of MiB at once took Linux several times as long
@@ -138,4 +130,7 @@ def readable_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in WRITE_ERRORS:
             raise
-        raise InputError(f"cannot write {path}: {WRITE_ERRORS[error.errno]}") from None
+        raise InputError(
+            f"cannot write {path} ({error.strerror}): make room there, allow it, or name another "
+            "place"
+        ) from None

@@ -18,7 +18,7 @@ T = TypeVar("T")
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Parse a file of one JSON object; InputError with the path, the reason and `remedy`."""
     try:
-        value = parse_json(read_text(path))
+        value = msgspec.json.decode(read_text(path))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -27,18 +27,6 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path} is not a JSON object: {remedy}")
     return value
-
-
-def parse_json(text: str) -> Any:
-    """The value of a JSON text; ValueError for any other, such as one with NaN or half characters.
-
-    Raises RecursionError for a text that is nested too deep.
-    """
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        json.loads(text)  # it names the line, but takes what is not JSON
-        raise
 
 
 def typed(value: Any, kind: type[T], source: str | Path, remedy: str) -> T:

@@ -6,14 +6,13 @@ import fcntl
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import exchange, kind_of, readable_disk_errors, staged_at, sync
+from grasp_deploy.files.disk import exchange, kind_of, readable_disk_errors, sha256, staged_at, sync
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.sizes import format_bytes
 
@@ -73,14 +72,6 @@ def _clear(staging: Path) -> None:
     if kind:
         shutil.rmtree(staging)
     staging.mkdir(parents=True)
-
-
-def check_writable(output: Path) -> None:
-    """Raise InputError if no folder of this name could be written now; leave nothing behind."""
-    with readable_disk_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{output.name[:64]}.", dir=output.parent):
-            pass
 
 
 def check_file_place(path: Path, option: str) -> bool:
@@ -156,22 +147,21 @@ def refuse_existing(output: Path, *, overwrite: bool) -> None:
 
 
 def _refuse(output: Path, overwrite: bool) -> None:
-    with readable_disk_errors(output):
-        refuse_inside_checkpoint(output)
-        if output.is_symlink():
-            raise InputError(f"the output {output} is a link: name the folder itself, or another")
-        if not output.exists():
-            return
-        if not output.is_dir():
-            raise InputError(f"the output {output} is a file, not a folder: name another one")
-        if not overwrite:
-            raise InputError(
-                f"the output {output} exists: name another folder, or replace it with --overwrite"
-            )
-        stated = manifest_of(output)
-        left = {path.name for path in output.glob(".*.incomplete")}  # by a killed new card
-        known = {*stated, MANIFEST_FILE, *left} if stated else set()
-        foreign = sorted(p.name for p in output.iterdir() if p.name not in known or p.is_dir())
+    refuse_inside_checkpoint(output)
+    if output.is_symlink():
+        raise InputError(f"the output {output} is a link: name the folder itself, or another")
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise InputError(f"the output {output} is a file, not a folder: name another one")
+    if not overwrite:
+        raise InputError(
+            f"the output {output} exists: name another folder, or replace it with --overwrite"
+        )
+    stated = manifest_of(output)
+    left = {path.name for path in output.glob(".*.incomplete")}  # by a killed new card
+    known = {*stated, MANIFEST_FILE, *left} if stated else set()
+    foreign = sorted(p.name for p in output.iterdir() if p.name not in known or p.is_dir())
     if foreign:
         raise InputError(
             f"the output {output} holds something else than a pruned checkpoint ({foreign[0]}), "
@@ -186,6 +176,12 @@ def manifest_of(directory: Path) -> dict[str, Any]:
     except (InputError, KeyError):
         return {}
     return stated if isinstance(stated, dict) else {}
+
+
+def changed_files(directory: Path, stated: Mapping[str, str]) -> list[str]:
+    """The files of a manifest that are missing from a folder, or have another SHA-256 there."""
+    paths = {name: directory / name for name in stated}
+    return [n for n, path in paths.items() if kind_of(path) != "file" or sha256(path) != stated[n]]
 
 
 def refuse_inside_checkpoint(output: Path) -> None:

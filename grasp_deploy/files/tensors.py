@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of, write_files
-from grasp_deploy.files.json_files import parse_json
 
 RECORD_KEY = "grasp_deploy"  # of the file's metadata
 CODES = {  # of the dtypes that our own files hold
@@ -89,7 +89,7 @@ def read_tensors(
         if kind_of(path) == "special":
             raise ValueError("it is a pipe or a device")
         with safe_open(path, "pt") as file:
-            record = parse_json((file.metadata() or {}).get(RECORD_KEY, "{}"))
+            record = msgspec.json.decode((file.metadata() or {}).get(RECORD_KEY, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: {remedy}") from None

@@ -10,9 +10,14 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.deployment import Load, Room, check_context, deployment_memory
-from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, model_shape, read_config
-from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
+from grasp_deploy.checkpoint.footprint import Load, Room, deployment_memory
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.limits import (
+    BLOCK_TOKENS,
+    Platform,
+    check_positions,
+    installed_platform,
+)
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, load_of, room_of
@@ -86,10 +91,8 @@ def predict_fit(config: CompressConfig) -> Fit:
     path = resolve_config(config.model, config.revision)
     stated, shape = config_and_shape(path)
     refuse_quantised(shape)
+    check_positions(load_of(config).context_tokens, stated, "--context")
     load, room = load_of(config), room_of(config)
-    check_context(
-        load.context_tokens, limits_of(stated, path).max_position_embeddings, config.model
-    )
     rows, impossible = offers(shape, load, room), None
     if not rows[0].fits:
         try:

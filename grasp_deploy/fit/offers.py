@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grasp_deploy.checkpoint.deployment import Load, Memory, Room, deployment_memory, kv_bytes
+from grasp_deploy.checkpoint.footprint import Load, Memory, Room, deployment_memory, kv_bytes
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
 
 FP8_KV_BYTES = 1

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.update import intact_plan
+from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.plan import Plan, check_pruned
 from grasp_deploy.checkpoint.read.loading import (
@@ -30,8 +30,7 @@ from grasp_deploy.checkpoint.read.loading import (
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.export import base_of, write_checkpoint
 from grasp_deploy.data import Blocks, calibration_sources, read_blocks
-from grasp_deploy.data.kind import frequent_tokens
-from grasp_deploy.data.overlap import fingerprint
+from grasp_deploy.data.overlap import fingerprint, frequent_tokens
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress

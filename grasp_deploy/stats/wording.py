@@ -20,6 +20,11 @@ def plus_minus(value: float, error: float | None, form: str, sign: str = "") -> 
     return text if error is None else f"{text} ± {error:{form}}"
 
 
+def percent(share: float, error: float | None, sign: str = "") -> str:
+    """A share in percent with its standard error: `41.2 ± 1.4`."""
+    return plus_minus(100 * share, None if error is None else 100 * error, ".1f", sign)
+
+
 def listed(values: Iterable[Any]) -> str:
     """Figures in a row: `1, 2 and 4`."""
     *most, last = [f"{value:,}" if isinstance(value, int) else str(value) for value in values]

@@ -12,7 +12,7 @@ def register() -> None:
     import torch
     from vllm import ModelRegistry
 
-    from grasp_deploy.checkpoint.format.registration import register_configs
+    from grasp_deploy.checkpoint.format.families import register_configs
 
     # vLLM's attention uses AMX registers and relies on oneDNN to have requested them from Linux.
     # oneDNN does not where all weights are small: the worker would die of an illegal instruction.

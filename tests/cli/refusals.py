@@ -38,7 +38,6 @@ READERS = (
     *("evaluate tasks adapter --task-file rows.jsonl", "bench memory adapter"),
     *("bench throughput adapter", "inspect adapter"),
 )
-PLANNED = ("verify older", "evaluate card older", "heal older --data text.txt -o new")
 # Words before the options; for each row its options, and what the line names if not these.
 ROWS: dict[str, dict[str, str]] = {
     # The shell's words.
@@ -236,7 +235,6 @@ ROWS: dict[str, dict[str, str]] = {
     },
     # What a folder holds.
     **{command: {"": "adapter_config.json"} for command in READERS},
-    **{command: {"": "older/plan.safetensors"} for command in PLANNED},
     COMPRESS.replace("compress", "up"): {
         "-- -tp 2": "--tensor-parallel 2",
         "-o pruned": "--overwrite",

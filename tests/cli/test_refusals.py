@@ -60,8 +60,6 @@ def world(
     (folder / "noted/notes.txt").write_text("mine")
     shutil.copytree(tiny_folder, folder / "adapter")
     (folder / "adapter/adapter_config.json").write_text('{"peft_type": "LORA"}')
-    shutil.copytree(pruned_once, folder / "older")
-    (folder / "older" / PLAN_FILE).rename(folder / "older/plan.safetensors")
     save_tiny("llama", folder / "same-shape", seed=1)
     save_tiny("llama", folder / "other-shape", num_hidden_layers=2)
     (folder / "empty").mkdir()

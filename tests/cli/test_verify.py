@@ -170,10 +170,3 @@ def test_files_and_manifest(pruned: Path) -> None:
     for content in ("{", '{"sha256": 1}', '{"sha256": {}}'):
         (pruned / "manifest.json").write_text(content)
         assert_broken(pruned, "files", "manifest.json cannot be read")
-
-
-def test_a_checkpoint_of_before_the_plan_had_its_name(pruned: Path, tiny_folder: Path) -> None:
-    (pruned / PLAN).rename(pruned / "plan.safetensors")
-    again = ("export", pruned / "plan.safetensors", "--model", tiny_folder, "-o", "again")
-    assert grasp_deploy(*again).code == 0
-    assert grasp_deploy("verify", "again").code == 0

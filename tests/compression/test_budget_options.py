@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.deployment import Load, deployment_memory
+from grasp_deploy.checkpoint.footprint import Load, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.compression.budget_options import budget_for, unit_costs, unit_table

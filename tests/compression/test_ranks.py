@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
+from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from tests.cli.command import assert_refused, environment, run_process
 from tests.compression.rank_checks import RESULTS, results_of
 from tests.tiny import VARIANTS, save_tiny, tiny_model

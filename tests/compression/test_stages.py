@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
-from grasp_deploy.checkpoint.read.folder import WEIGHTS_FILE
+from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress

@@ -15,7 +15,7 @@ import pytest
 
 from grasp_deploy.data import TextSource
 from grasp_deploy.data.blocks import read_documents
-from grasp_deploy.data.corpora import Corpus, remote_documents
+from grasp_deploy.data.documents import Corpus, remote_documents
 from grasp_deploy.errors import InputError
 
 

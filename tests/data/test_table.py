@@ -12,9 +12,8 @@ import pytest
 
 from grasp_deploy.data import TextSource
 from grasp_deploy.data.blocks import read_documents
-from grasp_deploy.data.chat import write_chat
-from grasp_deploy.data.corpora import Corpus, remote_documents
-from grasp_deploy.data.table import texts_of
+from grasp_deploy.data.documents import Corpus, remote_documents
+from grasp_deploy.data.table import texts_of, write_chat
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_tokenizer
 

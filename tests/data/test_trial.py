@@ -12,17 +12,17 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from grasp_deploy.data import trial
-from grasp_deploy.data.trial import SAMPLE, traits
+from grasp_deploy.data import tokenizing
+from grasp_deploy.data.tokenizing import SAMPLE, traits
 from tests.tiny import tiny_tokenizer
 
 Load = Callable[[], PreTrainedTokenizerFast]
 DOUBLING = {"type": "Replace", "pattern": {"Regex": "."}, "content": "xx"}
-DOUBLED_E = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
 NORMALISED = {"id": 256, "content": "hello", "normalized": True, "special": False} | dict.fromkeys(
     ("single_word", "lstrip", "rstrip"), False
 )
 LOOP = "{% for i in range(99999) %}"
+REFUSING = ("{{ raise_exception('no') }}", "{% for", "{{ 'x' * 10 ** 11 }}")
 LIMITS = "a try took over"
 
 
@@ -55,15 +55,11 @@ def cut(pattern: str) -> dict[str, Any]:
     [
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}}, "index out"),
         ({"pre_tokenizer": cut(r"(\w+\s?)+\d\d\d\d$")}, "retry-limit"),
-        ({"normalizer": doubled(8)}, "tokens of 4"),
         ({"normalizer": doubled(40)}, LIMITS),
         ({"normalizer": doubled(40), "added_tokens": [NORMALISED]}, LIMITS),
-        ({"decoder": {"type": "Sequence", "decoders": [DOUBLED_E] * 16}}, "characters of 4"),
         ({"model": {}}, "did not match"),
         ({"template": LOOP * 3 + "{% endfor %}" * 3}, LIMITS),
         ({"template": "{{ 9 ** (9 ** 9) }}"}, LIMITS),
-        ({"template": "{{ 'x' * 10 ** 11 }}"}, "its chat template takes all memory"),
-        ({"template": LOOP + "{{ 'x' * 99 }}{% endfor %}"}, "writes 9,899,901 characters"),
     ],
 )
 def test_what_is_refused(
@@ -72,7 +68,7 @@ def test_what_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(trial, "PATIENCE_SECONDS", 1 if words == LIMITS else 60)
+    monkeypatch.setattr(tokenizing, "PATIENCE_SECONDS", 1 if words == LIMITS else 60)
     assert words in traits(loading(**parts))["refusal"]
     assert capfd.readouterr().err == ""
     with pytest.raises(ChildProcessError):
@@ -84,13 +80,15 @@ def ended() -> NoReturn:
 
 
 def test_one_that_takes_all_memory_or_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "MEMORY_BYTES", 2**25)
-    monkeypatch.setattr(trial, "PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(tokenizing, "MEMORY_BYTES", 2**25)
+    monkeypatch.setattr(tokenizing, "PATIENCE_SECONDS", 60)
     for load in (loading(normalizer=doubled(40)), ended):
         assert LIMITS in traits(load)["refusal"]
 
 
-@pytest.mark.parametrize("template", [None, "{{ raise_exception('no') }}", "{% for"])
+@pytest.mark.parametrize(
+    "template", [None, "{{ raise_exception('no') }}", "{% for", "{{ 'x' * 10 ** 11 }}"]
+)
 def test_a_good_one_is_passed_whatever_its_template_refuses(template: str | None) -> None:
     found = traits(loading(template))
     assert "refusal" not in found and found["templates"] == template

@@ -68,7 +68,7 @@ def test_whatever_ends_a_guard_ends_its_command(
 ) -> None:
     log = tmp_path / "log"
     command = (sys.executable, "-c", program)
-    with begun(log, "grasp_deploy.engine.guard", grace_seconds, *command) as guard:
+    with begun(log, "grasp_deploy.engine.child", grace_seconds, *command) as guard:
         wait_until(lambda: "ready" in log_tail(log))
         pids = descendants(guard.pid)
         for number, words in zip(signals, ("ready", "told"), strict=False):

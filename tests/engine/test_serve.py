@@ -172,7 +172,7 @@ def test_serve_becomes_a_guard_of_the_server(
     assert not calls, "refused before anything starts"
     serve(model, arguments)
     server = [*serve_command(model, arguments, "cpu"), *added]
-    assert calls == [[sys.executable, "-P", "-m", "grasp_deploy.engine.guard", grace, *server]]
+    assert calls == [[sys.executable, "-P", "-m", "grasp_deploy.engine.child", grace, *server]]
     assert f"starting {sys.executable} -P -m vllm.entrypoints." in capsys.readouterr().err
 
 

@@ -30,7 +30,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (None, "there is no file .*a.json: fetch it"),
-        (b"{", "a.json cannot be read .*line 1.*: fetch it"),
+        (b"{", "a.json cannot be read .*truncated.*: fetch it"),
         (b"\xff", "a.json cannot be read .*utf-8.*: fetch it"),
         (b'{"a": NaN}', "a.json cannot be read .*byte 6.*: fetch it"),
         (b'{"a": 1e999}', "a.json cannot be read .*out of range.*: fetch it"),

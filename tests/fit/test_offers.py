@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.checkpoint.deployment import Load, Room
+from grasp_deploy.checkpoint.footprint import Load, Room
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.fit.offers import offers
 

@@ -1,7 +1,11 @@
-"""The model card of a pruned checkpoint, from its plan and from what was measured of it."""
+"""The model card of a pruned checkpoint, from its plan and from what was measured of it.
+
+A record of quality goes into a checkpoint that is already there with a new card and manifest.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,17 +13,23 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grasp_deploy.checkpoint.card.metadata import metadata_block
-from grasp_deploy.checkpoint.card.method_text import (
+from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
+from grasp_deploy.checkpoint.card.words import (
+    card_metadata,
     how_it_is_made_again,
     how_units_were_chosen,
+    metadata_block,
     what_it_learnt_from,
 )
-from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
-from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.stats.wording import plus_minus
+from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, model_shape, read_config
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import readable_disk_errors, sync, write_files
+from grasp_deploy.files.json_files import as_json
+from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, locked, manifest_of
+from grasp_deploy.stats.wording import percent, plus_minus
 
+QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 MARK = "†"
 ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
@@ -124,10 +134,53 @@ def task_cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['task']} ({row['metric']}{shots})",
         f"{row['items']:,}",
         f"{100 * row['chance']:.1f}",
-        *(_percent(row[model]["accuracy"], row[model]["standard_error"]) for model in MODELS),
-        _percent(row["change"], row["change_error"], "+"),
+        *(percent(row[model]["accuracy"], row[model]["standard_error"]) for model in MODELS),
+        percent(row["change"], row["change_error"], "+"),
     ]
 
 
-def _percent(share: float, error: float | None, sign: str = "") -> str:
-    return plus_minus(100 * share, None if error is None else 100 * error, ".1f", sign)
+def intact_plan(directory: Path) -> Plan:
+    """The plan of a checkpoint whose files are those that its manifest states.
+
+    The files that `renew_card` rewrites are left out. Raises InputError if `directory` is not a
+    pruned checkpoint, or a file is missing or changed.
+    """
+    check_pruned(directory)
+    stated = manifest_of(directory)
+    if PLAN_FILE not in stated:
+        raise InputError(
+            f"{directory} holds no whole checkpoint, since {MANIFEST_FILE} names no {PLAN_FILE}: "
+            "export it again"
+        )
+    for name in (QUALITY_FILE, CARD_FILE):
+        if (directory / name).is_dir():
+            raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
+    kept = {n: digest for n, digest in stated.items() if n not in (QUALITY_FILE, CARD_FILE)}
+    if changed := changed_files(directory, kept):
+        raise InputError(
+            f"{directory / changed[0]} is not the file that {MANIFEST_FILE} states, so this is "
+            "another model: export the checkpoint again from its plan"
+        )
+    return load_plan(directory / PLAN_FILE)
+
+
+def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
+    """Write `quality.json`, a model card with it, and the manifest of both into a checkpoint.
+
+    Every other file keeps the hash that the manifest stated. The manifest takes its name first:
+    after a kill `verify` finds what it states waiting beside, and the same command finishes this.
+    Raises InputError, with the folder as it was, if the disk refuses or another process writes it.
+    """
+    directory = directory.resolve()
+    config = read_config(directory)
+    shapes, stated = (dense_shape(config), model_shape(config)), card_metadata(directory)
+    texts = {
+        QUALITY_FILE: as_json(quality),
+        CARD_FILE: model_card(plan, *shapes, quality, from_base=stated),
+    }
+    with readable_disk_errors(directory), locked(lock_of(directory), directory):
+        hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+        files = dict(sorted((manifest_of(directory) | hashes).items()))
+        texts = {MANIFEST_FILE: as_json({"sha256": files}), **texts}
+        write_files({directory / name: text.encode() for name, text in texts.items()})
+        sync(directory)

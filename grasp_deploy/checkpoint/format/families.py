@@ -1,15 +1,20 @@
-"""The supported model families, one row each: where their decoder layers differ."""
+"""The supported model families, one row each, and their registration with transformers and PEFT."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+PEFT_MODULE = "peft.utils.constants"
 REMEDY = "fetch the model again"
 
 
@@ -102,3 +107,43 @@ def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None
             "the architecture Ministral (a Mistral whose config.json has layer_types) is not "
             "supported: take a Llama, a Mistral without it, a Qwen2 or a Qwen3"
         )
+
+
+def register() -> None:
+    """Let transformers' Auto classes load pruned checkpoints without remote code.
+
+    Imports transformers and torch. PEFT's tables of default modules are filled too if PEFT was
+    imported before. May be called any number of times.
+    """
+    from transformers import AutoModel, AutoModelForCausalLM
+
+    from grasp_deploy.checkpoint.format import modeling_grasp
+
+    for family, config in zip(FAMILIES, register_configs(), strict=True):
+        backbone = getattr(modeling_grasp, f"Grasp{family.stem}Model")
+        with_head = getattr(modeling_grasp, family.pruned_architecture)
+        AutoModel.register(config, backbone, exist_ok=True)
+        AutoModelForCausalLM.register(config, with_head, exist_ok=True)
+    if PEFT_MODULE in sys.modules:
+        _register_in_peft()
+
+
+def register_configs() -> list[type[PreTrainedConfig]]:
+    """Register the classes of config.json alone, in the order of the families; returns them."""
+    from transformers import AutoConfig
+
+    from grasp_deploy.checkpoint.format import configuration_grasp
+
+    configs = [getattr(configuration_grasp, f"Grasp{family.stem}Config") for family in FAMILIES]
+    for config in configs:
+        AutoConfig.register(config.model_type, config, exist_ok=True)
+    return configs
+
+
+def _register_in_peft() -> None:
+    """Give the pruned families the default modules of their dense ones, for every adapter."""
+    for name, modules_of in vars(sys.modules[PEFT_MODULE]).items():
+        if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(modules_of, dict):
+            for family in FAMILIES:
+                if family.model_type in modules_of:
+                    modules_of[family.pruned_model_type] = modules_of[family.model_type]

@@ -13,12 +13,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
-from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
-from grasp_deploy.checkpoint.read.loading import class_config, not_loadable
+from grasp_deploy.checkpoint.read.loading import building, model_of, wanted_dtype
 from grasp_deploy.checkpoint.read.validate import EMBEDDINGS, HEAD, StoredModel, read_folder
-from grasp_deploy.errors import is_out_of_memory
 from grasp_deploy.pruning.layout import decoder_layers, norm_names
 from grasp_deploy.pruning.ranks import part_of, rows_of, world
 
@@ -32,12 +30,10 @@ def load_divided(
     All ranks must take part. Raises InputError if transformers can make nothing of config.json.
     """
     stored = read_folder(directory)
-    try:
-        model = _empty_model(stored, wanted_dtype(stored.shape.dtype, device, dtype), attention)
-    except Exception as error:  # whatever transformers makes of an odd config.json
-        if is_out_of_memory(error):
-            raise
-        raise not_loadable(directory, error) from error
+    apart = {**stored.config, "tie_word_embeddings": False}  # the embeddings, and a head
+    with building(directory), torch.device("meta"):
+        wanted = wanted_dtype(stored.shape.dtype, device, dtype)
+        model = model_of(apart, wanted, attention).requires_grad_(False)
     _divide(model, device, offload)
     _read_rows(model, stored)
     with device:
@@ -48,16 +44,6 @@ def load_divided(
     with torch.no_grad():  # FSDP2 takes what is called first for the whole
         model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
     return model
-
-
-def _empty_model(stored: StoredModel, dtype: torch.dtype, attention: str) -> PreTrainedModel:
-    """The model without memory for its weights, its embeddings and its head apart."""
-    config = class_config(stored.config)
-    config.return_dict = True
-    config.tie_word_embeddings = False
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-    return model.eval().requires_grad_(False)
 
 
 def _divide(model: PreTrainedModel, device: torch.device, offload: bool) -> None:

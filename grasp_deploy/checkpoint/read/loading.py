@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import torch
 from tokenizers.models import BPE
-from torch import Tensor, nn
+from torch import Tensor, matmul, nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -22,20 +25,18 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from grasp_deploy.checkpoint.format.registration import register
+from grasp_deploy.checkpoint.format.families import register
 from grasp_deploy.checkpoint.format.shapes import (
     DTYPES,
-    Limits,
     limits_of,
     model_shape,
     read_config,
 )
-from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
+from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
-from grasp_deploy.data.trial import traits
+from grasp_deploy.data.tokenizing import traits
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
-from grasp_deploy.files.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
 # Keys that transformers reads beside the fields of a config's class, unless they are null.
@@ -45,6 +46,8 @@ ALSO_DECLARED = {
 }
 # Never code nor Mistral's own format: `engine.flags.FORMAT` tells vLLM the same.
 TOKENIZERS = {"local_files_only": True, "trust_remote_code": False, "mistral_format": False}
+FASTER = 1.25  # times float32's rate, for a CPU to compute in bfloat16
+BLOCK = 768  # rows and columns of a product that takes some milliseconds on one core
 STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
 register()
 
@@ -71,22 +74,16 @@ def load_checked(
     transformers_logging.disable_progress_bar()  # noise: many models are loaded
     wanted = wanted_dtype(stored.shape.dtype, device, dtype)
     logger.info("loading %s onto %s in %s", directory, device, wanted)
-    try:
-        with device:
-            model = AutoModelForCausalLM.from_pretrained(
-                directory,
-                config=class_config(stored.config),
-                dtype=wanted,
-                attn_implementation=attention,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,  # and never asked for on stdin
-            )
-    except Exception as error:  # whatever transformers makes of an odd config.json
-        if is_out_of_memory(error):
-            raise
-        other = "" if attention == "sdpa" else f", or drop --set attention={attention}"
-        raise not_loadable(directory, error, other) from error
+    with building(directory, attention), device:
+        model = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=class_config(stored.config),
+            dtype=wanted,
+            attn_implementation=attention,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,  # and never asked for on stdin
+        )
     model.config.return_dict = True  # outputs are read by name, whatever the file asks for
     return model.eval()
 
@@ -96,39 +93,11 @@ def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
 
     Raises InputError if transformers can make none of that config.json.
     """
-    try:
-        config = class_config(read_config(directory))
-        config.return_dict = True
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="sdpa"
-        )
+    with building(directory):
+        model = model_of(read_config(directory), torch.float32)
         tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
         model.load_state_dict({**tied, **state})
-    except Exception as error:  # as above
-        if is_out_of_memory(error):
-            raise
-        raise not_loadable(directory, error) from error
-    return model.eval()
-
-
-def class_config(stated: dict[str, Any]) -> PreTrainedConfig:
-    """What transformers makes of the keys of a parsed config.json that its class declares.
-
-    It would take any other key for an attribute too: one that names a file or a kernel to load, or
-    that stands in for a method.
-    """
-    declared = {field.name for field in fields(CONFIG_MAPPING[stated["model_type"]])}
-    declared |= {key for key in ALSO_DECLARED if stated.get(key) is not None}
-    kept = {key: value for key, value in stated.items() if key in declared}
-    return AutoConfig.for_model(stated["model_type"], **kept)
-
-
-def not_loadable(directory: Path, error: Exception, other: str = "") -> InputError:
-    """The error of a config.json that transformers cannot build a model of."""
-    return InputError(
-        f"{directory} cannot be loaded ({type(error).__name__}: {first_line(error)}): check "
-        f"its config.json, or fetch the model again{other}"
-    )
+    return model
 
 
 def random_model(
@@ -149,27 +118,67 @@ def random_model(
     shape = model_shape(stated)
     refuse_quantised(shape)
     device = torch.device(device)
-    try:
-        config = class_config(stated | {"initializer_range": STANDARD_DEVIATION})
-    except Exception as error:  # as above
-        raise not_loadable(path, error) from error
     forked = [device] if device.type == "cuda" else []  # the CPU's state always is
-    try:
-        with torch.random.fork_rng(forked), device:
-            torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(
-                config,
-                dtype=getattr(torch, shape.dtype if dtype == "auto" else dtype),
-                attn_implementation=attention,
-            )
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise InputError(
-            f"{device} is too small for the {format_bytes(shape.weight_bytes)} of {path}: "
-            "take a smaller model or a larger device"
-        ) from None
+    with building(path, attention), torch.random.fork_rng(forked), device:
+        torch.manual_seed(seed)
+        drawn = stated | {"initializer_range": STANDARD_DEVIATION}
+        wanted = getattr(torch, shape.dtype if dtype == "auto" else dtype)
+        return model_of(drawn, wanted, attention)
+
+
+def model_of(
+    stated: dict[str, Any], dtype: torch.dtype, attention: str = "sdpa"
+) -> PreTrainedModel:
+    """The model of a parsed config.json as transformers initialises it, in eval mode."""
+    config = class_config(stated)
+    config.return_dict = True
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     return model.eval()
+
+
+def class_config(stated: dict[str, Any]) -> PreTrainedConfig:
+    """What transformers makes of the keys of a parsed config.json that its class declares.
+
+    It would take any other key for an attribute too: one that names a file or a kernel to load, or
+    that stands in for a method.
+    """
+    declared = {field.name for field in fields(CONFIG_MAPPING[stated["model_type"]])}
+    declared |= {key for key in ALSO_DECLARED if stated.get(key) is not None}
+    kept = {key: value for key, value in stated.items() if key in declared}
+    return AutoConfig.for_model(stated["model_type"], **kept)
+
+
+@contextmanager
+def building(path: Path, attention: str = "sdpa") -> Iterator[None]:
+    """Turn whatever transformers makes of an odd config.json into one line; not lack of memory."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        other = "" if attention == "sdpa" else f", or drop --set attention={attention}"
+        raise InputError(
+            f"{path} cannot be loaded ({type(error).__name__}: {first_line(error)}): check its "
+            f"config.json, or fetch the model again{other}"
+        ) from error
+
+
+def wanted_dtype(stated: str, device: torch.device, dtype: str) -> torch.dtype:
+    """The dtype that `dtype` asks for; "auto" is that of the weights, as `stated`.
+
+    On a CPU it is float32 instead, unless that is bfloat16 and this machine multiplies it faster.
+    """
+    own: torch.dtype = getattr(torch, stated if dtype == "auto" else dtype)
+    is_fast = device.type != "cpu" or (own == torch.bfloat16 and is_bfloat16_fast())
+    return own if dtype != "auto" or is_fast else torch.float32
+
+
+@cache
+def is_bfloat16_fast() -> bool:
+    """True if the CPU multiplies bfloat16 clearly faster than float32; the best of some turns."""
+    both = (torch.ones(BLOCK, BLOCK, dtype=each) for each in (torch.float32, torch.bfloat16))
+    plain, half = (min(repeat(partial(matmul, each, each), number=1, repeat=6)) for each in both)
+    return plain > FASTER * half
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
@@ -202,8 +211,7 @@ def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
 
     Raises InputError for a statement that is no token, nor a list of tokens.
     """
-    config = model.generation_config
-    stated = config.eos_token_id if config else None
+    stated = model.generation_config.eos_token_id if model.generation_config else None
     listed = stated if isinstance(stated, list) else [] if stated is None else [stated]
     if not all(isinstance(token, int) for token in listed):
         raise InputError(
@@ -215,23 +223,12 @@ def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
 
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
     """InputError if `(n, T)` sequences do not fit the model of a parsed config.json."""
-    limits = limits_of(config)
-    check_length(token_ids.shape[1], limits)
-    largest = int(token_ids.max())
-    if largest >= limits.vocab_size:
+    check_positions(token_ids.shape[1], config, "--sequence-length")
+    largest, vocabulary = int(token_ids.max()), limits_of(config).vocab_size
+    if largest >= vocabulary:
         raise InputError(
             f"the tokenizer gave token {largest}, and the model's vocabulary has only "
-            f"{limits.vocab_size}: put the tokenizer that belongs to the model in its folder"
-        )
-
-
-def check_length(length: int, limits: Limits) -> None:
-    """InputError for sequences of more tokens than a model has positions."""
-    longest = limits.max_position_embeddings
-    if longest is not None and length > longest:
-        raise InputError(
-            f"sequences of {length} tokens are longer than the {longest} positions that the model "
-            f"was made for: use --sequence-length {longest} or less"
+            f"{vocabulary}: put the tokenizer that belongs to the model in its folder"
         )
 
 

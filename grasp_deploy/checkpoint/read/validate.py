@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.read.folder import (
+from grasp_deploy.checkpoint.read.source import (
     INDEX_FILE,
     QUANTIZATION_FILE,
     listed,
@@ -45,12 +45,6 @@ class StoredTensor:
     path: Path
     dtype: str  # "bfloat16", or the code of one that cannot be pruned, such as "I8"
     shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, path: Path, tensor: Any) -> StoredTensor:
-        """From a slice of an open safetensors file."""
-        code = tensor.get_dtype()
-        return cls(path, DTYPE_OF_CODE.get(code, code), tuple(tensor.get_shape()))
 
 
 def read_stored_model(directory: Path) -> StoredModel:
@@ -103,7 +97,11 @@ def read_folder(directory: Path) -> StoredModel:
     if shape.quantization is not None:
         return _quantised(StoredModel(directory, config, shape, {}), tensors)
     expected = shape.tensor_shapes()
-    _refuse_missing_and_surplus(directory, shape, tensors)
+    missing = [name for name in expected if name not in tensors]
+    surplus = [name for name in tensors if name not in expected and not _ignored(name, shape)]
+    backbone = EMBEDDINGS.removeprefix("model.") in tensors
+    whole = "it holds a backbone without its head; save the whole AutoModelForCausalLM"
+    _compare_names(directory, missing, surplus, whole if backbone else APART)
     for name, size in expected.items():
         _check_size(tensors[name], name, size)
     _check_tied_copy(shape, tensors)
@@ -117,18 +115,14 @@ def read_folder(directory: Path) -> StoredModel:
     return StoredModel(directory, config, replace(shape, dtype=dtype), files)
 
 
-def _refuse_missing_and_surplus(
-    directory: Path, shape: ModelShape, tensors: dict[str, StoredTensor]
+def _compare_names(
+    directory: Path, missing: list[str], surplus: list[str], remedy: str = APART
 ) -> None:
-    expected = shape.tensor_shapes()
-    if missing := [name for name in expected if name not in tensors]:
-        remedy = "fetch the model again"
-        if EMBEDDINGS.removeprefix("model.") in tensors:
-            remedy = "it holds a backbone without its head; save the whole AutoModelForCausalLM"
+    """InputError for tensors that a folder lacks, and for those that it holds beside its own."""
+    if missing:
         raise InputError(
             f"{directory} lacks {listed(missing)}, which its config.json asks for: {remedy}"
         )
-    surplus = [name for name in tensors if name not in expected and not _ignored(name, shape)]
     if surplus:
         raise InputError(
             f"{directory} holds {listed(surplus)}, which its config.json does not know: {APART}"
@@ -170,18 +164,10 @@ def _quantised(model: StoredModel, tensors: dict[str, StoredTensor]) -> StoredMo
     expected = model.shape.tensor_shapes()
     held = {name.rpartition(".")[0] for name in tensors}
     wanted = {name.rpartition(".")[0] for name in expected}
-    if missing := sorted(wanted - held):
-        raise InputError(
-            f"{model.directory} holds nothing for {listed(missing)}, which its config.json asks "
-            f"for: {APART}"
-        )
     attention = {module.rpartition(".")[0] for module in wanted if module.endswith(".q_proj")}
     known = tuple(f"{module}." for module in {*wanted, *attention, HEAD.removesuffix(".weight")})
-    if surplus := sorted(name for name in tensors if not name.startswith(known)):
-        raise InputError(
-            f"{model.directory} holds {listed(surplus)}, which its config.json does not know: "
-            f"{APART}"
-        )
+    surplus = sorted(name for name in tensors if not name.startswith(known))
+    _compare_names(model.directory, sorted(wanted - held), surplus)
     plain_ones = {n: t for n, t in tensors.items() if n in expected and t.dtype in DTYPES}
     if len(plain_ones) == len(tensors):
         raise InputError(
@@ -251,8 +237,12 @@ def _header(path: Path) -> dict[str, StoredTensor]:
     """The entries of a file's header; safetensors itself compares them with the file's length."""
     try:
         with safe_open(path, "np") as file:
-            tensors = {name: file.get_slice(name) for name in file.offset_keys()}
-            return {name: StoredTensor.of(path, tensor) for name, tensor in tensors.items()}
+            slices = {name: file.get_slice(name) for name in file.offset_keys()}
+            coded = ((name, part.get_dtype(), part.get_shape()) for name, part in slices.items())
+            return {
+                name: StoredTensor(path, DTYPE_OF_CODE.get(code, code), tuple(shape))
+                for name, code, shape in coded
+            }
     except (SafetensorError, OSError) as error:
         with path.open("rb") as file:
             start = file.read(32)

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.metadata import card_metadata
 from grasp_deploy.checkpoint.card.model_card import model_card
+from grasp_deploy.checkpoint.card.words import card_metadata
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import (
     PLAN_FILE,
@@ -25,8 +25,13 @@ from grasp_deploy.checkpoint.plan import (
     pruned_shape,
     with_base_model_id,
 )
-from grasp_deploy.checkpoint.read.folder import weight_files
-from grasp_deploy.checkpoint.read.source import file_hashes, path_of, resolve_model, weight_hash
+from grasp_deploy.checkpoint.read.source import (
+    file_hashes,
+    path_of,
+    resolve_model,
+    weight_files,
+    weight_hash,
+)
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import read_tensor, write_shards
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config, write_sidecar_files
@@ -35,6 +40,7 @@ from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import (
     MANIFEST_FILE,
+    changed_files,
     manifest_of,
     refuse_existing,
     staged_directory,
@@ -132,9 +138,9 @@ def _fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
         if stored.shape.layers != pruned.layers:
             raise InputError("its layers have other sizes than the plan's")
         fitted = {name: stored.files[name] for name in plan.fitted}
-        for path in sorted(set(fitted.values())):
-            if sha256(path) != stated.get(path.name):
-                raise InputError(f"{path.name} has another SHA-256 than {MANIFEST_FILE} states")
+        hashes = {path.name: stated.get(path.name, "") for path in fitted.values()}
+        if changed := changed_files(folder, hashes):
+            raise InputError(f"{changed[0]} has another SHA-256 than {MANIFEST_FILE} states")
     except (InputError, KeyError) as error:
         raise InputError(
             f"{len(plan.fitted)} tensors of this plan were fitted and lie in its checkpoint alone, "
@@ -222,7 +228,7 @@ def cut_tensors(
     for name, path in base.files.items():
         if name in fitted:  # and cut already
             tensor = read_tensor(fitted[name], name).to(stored)
-            if plan.fitted[name] not in (None, digest_of(tensor)):
+            if plan.fitted[name] != digest_of(tensor):
                 raise InputError(
                     f"{name} is not the fitted tensor whose SHA-256 the plan states: compress again"
                 )

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.read.folder import INDEX_FILE, WEIGHTS_FILE
+from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.files.disk import write_pieces
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import bytes_of, header_of

@@ -21,10 +21,9 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:
     """Write tokenizer, configs and remote code; InputError if that makes another tokenizer."""
-    for name, path in {**carried_over(base), **remote_code()}.items():
+    for name, path in carried_over(base).items():
         shutil.copyfile(path, directory / name)
-    for name, record in configs(plan, config).items():
-        write_json(directory / name, record)
+    write_own_files(directory, plan, config)
     if holds_tokenizer(base):
         wanted = tokenizer_traits(base)
         record = tokenizer_config(base, wanted)
@@ -35,6 +34,14 @@ def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[st
                 f"the tokenizer of {base} would be another one in a pruned folder: save it again, "
                 f'with AutoTokenizer.from_pretrained("{base}").save_pretrained("{base}")'
             )
+
+
+def write_own_files(directory: Path, plan: Plan, config: dict[str, Any]) -> None:
+    """Write what does not come from the base model's folder: configs and remote code."""
+    for name in REMOTE_CODE_FILES:  # for loading without this package
+        shutil.copyfile(Path(package.__file__).with_name(name), directory / name)
+    write_json(directory / "config.json", config)
+    write_json(directory / "compress_config.json", plan.provenance["config"])
 
 
 def tokenizer_config(directory: Path, traits: dict[str, Any]) -> dict[str, Any]:
@@ -57,17 +64,6 @@ def carried_over(directory: Path) -> dict[str, Path]:
     if any(directory.glob(NAMED_TEMPLATES)):  # which the tokenizer's config will hold, with it
         kept.pop("chat_template.jinja", None)
     return kept
-
-
-def remote_code() -> dict[str, Path]:
-    """The model code that every checkpoint carries for loading without this package, by name."""
-    return {name: Path(package.__file__).with_name(name) for name in REMOTE_CODE_FILES}
-
-
-def configs(plan: Plan, config: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """The configs of a checkpoint by file name; without `config` the options alone."""
-    options = {"compress_config.json": plan.provenance["config"]}
-    return options if config is None else {"config.json": config, **options}
 
 
 def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:

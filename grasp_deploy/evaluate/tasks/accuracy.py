@@ -1,4 +1,4 @@
-"""The accuracy of a task, the average of several, and the change between two models.
+"""The record of `evaluate tasks`: accuracies, their average, and the change between two models.
 
 As in the paper, LLM-Pruner and SliceGPT: `acc_norm` of a task that has it and `acc` of the others,
 averaged without weights. `acc` is how often the right choice has the highest log-likelihood; in
@@ -11,7 +11,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import typed
+from grasp_deploy.files.record import is_number, read_record
+from grasp_deploy.stats.clustered import paired_error
 
 PRESETS = {
     "paper": ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande"),
@@ -21,17 +30,74 @@ METRICS = ("acc_norm", "acc", "exact_match")  # the first that a task has is its
 RULE = "accuracy: acc_norm where a task has it, else acc (exact_match of generated answers)"
 AVERAGE_RULE = "average: of the tasks, unweighted, as in the paper"
 
-Cell = Mapping[str, Any]  # of one model on one task, as in `record.TaskCell`
+REMEDY = "run `grasp-deploy evaluate tasks` again, or name another record"
+
+Cell = Mapping[str, Any]  # of one model on one task, as a TaskCell
+Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1 + 1e-9)]  # a mean of accuracies is rounded
+
+
+class TaskModel(Struct):
+    """A measured model, identified by the hashes of its weight files."""
+
+    name: str
+    footprint: Footprint
+    weight_hashes: dict[str, str]
+
+
+class TaskCell(Struct):
+    """One model on one task, or on a group of tasks."""
+
+    model: str
+    task: str
+    metric: str  # with its filter if it has one, as in "exact_match, strict-match"
+    accuracy: Share
+    standard_error: Share | None
+    metrics: dict[str, float]
+    num_fewshot: Count | None  # None if the tasks of a group differ
+    truncated: Count  # prompts that lost their beginning
+    prompts_sha256: str
+    items: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        metric = self.metric.partition(",")[0]
+        figures: list[Any] = [item.get(metric) for item in self.items]
+        if not all(is_number(figure) and 0 <= figure <= 1 for figure in figures):
+            raise ValueError(f"an item of {self.task} has no {metric} from 0 to 1")
+
+
+class TasksRecord(Struct):
+    """All models on the same items of the same tasks; the first one is the baseline."""
+
+    models: Annotated[list[TaskModel], Meta(min_length=1)]
+    settings: dict[str, Any]
+    cells: list[TaskCell]
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two of its models have one name: {', '.join(names)}")
+        for index, cell in enumerate(self.cells):
+            if cell.model not in names:
+                raise ValueError(f"cells[{index}].model is {cell.model!r}, not one of its models")
+        tasks = [[cell.task for cell in self.cells if cell.model == name] for name in names]
+        if any(of_model != tasks[0] for of_model in tasks):
+            raise ValueError("its models have not run the same tasks")
+
+
+def read_tasks_record(path: Path) -> dict[str, Any]:
+    """Read and check a record; InputError if it is damaged or not of `evaluate tasks`."""
+    record = read_record(path)
+    if record["benchmark"] != "tasks":
+        raise InputError(f"{path} is a record of {record['benchmark']}, not of tasks: {REMEDY}")
+    typed(record, TasksRecord, path, REMEDY)
+    return record
 
 
 def headline(figures: Mapping[str, Any]) -> tuple[str, str]:
     """Metric and filter of a task's accuracy, from lm-eval's figures `{"acc,none": 0.5, ...}`."""
     keys = [key.split(",", 1) for key in figures if "," in key]
-    for metric in METRICS:
-        for name, metric_filter in keys:
-            if name == metric:
-                return metric, metric_filter
-    raise AssertionError(f"a task without accuracy was not refused: {list(figures)}")
+    return next((name, of) for metric in METRICS for name, of in keys if name == metric)
 
 
 def average(cells: Sequence[Cell]) -> dict[str, Any]:
@@ -97,8 +163,5 @@ def _error_of_mean(errors: Sequence[float | None]) -> float | None:
 def _paired_error(before: Cell, after: Cell) -> float | None:
     metric = before["metric"].partition(",")[0]
     alike = all(before[key] == after[key] for key in ("prompts_sha256", "metric"))
-    if not alike or len(before["items"]) < 2:
-        return None
-    pairs = zip(before["items"], after["items"], strict=True)
-    differences = [b[metric] - a[metric] for a, b in pairs]
-    return statistics.stdev(differences) / math.sqrt(len(differences))
+    figures = ([item[metric] for item in cell["items"]] for cell in (before, after))
+    return paired_error(*figures) if alike else None

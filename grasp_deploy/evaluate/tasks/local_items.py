@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from grasp_deploy.data.files import read_plain_text
+from grasp_deploy.data.documents import read_plain_text
 from grasp_deploy.errors import InputError
 
 Text = Annotated[str, msgspec.Meta(pattern=r"\S")]

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.limits import check_vllm_runs
-from grasp_deploy.checkpoint.read.dtypes import wanted_dtype
-from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device
+from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.limits import check_positions, check_vllm_runs
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device, wanted_dtype
 from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
 from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
@@ -80,12 +80,12 @@ def transformers_cells(
     batch_size = settings.batch_size or BATCH_SIZE
     lm = transformers_lm(weights, load_tokenizer(model.path), batch_size, settings.max_tokens)
     for name, loaded in tasks.items():
-        stage = f"{name}, {model.name}"
+        told = partial(_tell, on_progress, f"{name}, {model.name}")
+        yield from run_task(lm, name, loaded, settings, told)
 
-        def on_requests(done: int, requests: int, stage: str = stage) -> None:
-            on_progress({"stage": stage, "step": done, "steps": requests})
 
-        yield from run_task(lm, name, loaded, settings, on_requests)
+def _tell(on_progress: OnProgress, stage: str, done: int, requests: int) -> None:
+    on_progress({"stage": stage, "step": done, "steps": requests})
 
 
 def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettings:
@@ -120,11 +120,6 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
 
 def _max_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
     """Tokens of the longest prompt: the same for all models, or the items would differ."""
-    positions = {model.name: positions_at(model.path) or MAX_TOKENS for model in models}
-    for name, longest in positions.items():
-        if asked is not None and asked > longest:
-            raise InputError(
-                f"--max-tokens {asked} exceeds the {longest} positions that {name} was made for: "
-                f"ask for {longest} or less"
-            )
-    return asked or min(MAX_TOKENS, *positions.values())
+    for model in models:
+        check_positions(asked, read_config(model.path), "--max-tokens", model.name)
+    return asked or min(MAX_TOKENS, *(positions_at(each.path) or MAX_TOKENS for each in models))

@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average, change
+from grasp_deploy.report.tables import figure_table
+from grasp_deploy.stats.wording import percent
 
 Cells = Sequence[Mapping[str, Any]]
 
@@ -21,19 +23,9 @@ def task_table(record: Mapping[str, Any]) -> Table:
     """
     names = [model["name"] for model in record["models"]]
     cells = [[c for c in record["cells"] if c["model"] == name] for name in names]
-    table = Table(
-        title="Accuracy on tasks, %",
-        title_justify="left",
-        caption="\n".join(_notes(record)),
-        caption_justify="left",
-    )
-    table.add_column("task", overflow="fold")
-    table.add_column("metric", overflow="fold")
-    table.add_column("items", justify="right")
-    for index, name in enumerate(names):
-        table.add_column(Text(name), justify="right", overflow="fold")
-        if index:
-            table.add_column("change", justify="right", no_wrap=True)
+    heads = ["task", "metric", "items", names[0]]
+    heads += [head for name in names[1:] for head in (name, "change")]
+    table = figure_table("Accuracy on tasks, %", heads, _notes(record))
     for of_task in zip(*cells, strict=True):
         first = of_task[0]
         figures = _figures([[cell] for cell in of_task])
@@ -52,12 +44,6 @@ def _figures(models: Sequence[Cells]) -> list[str]:
         if index:
             texts.append(percent(*change(models[0], cells), sign="+"))
     return texts
-
-
-def percent(value: float, error: float | None, sign: str = "") -> str:
-    """A share in percent, with its standard error where that is known."""
-    text = f"{100 * value:{sign}.1f}"
-    return text if error is None else f"{text} ± {100 * error:.1f}"
 
 
 def _notes(record: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from grasp_deploy.checkpoint.deployment import Load, kv_bytes
+from grasp_deploy.checkpoint.footprint import Load, kv_bytes
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, installed_platform
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from grasp_deploy.checkpoint.card.model_card import CARD_FILE, QUALITY_FILE, intact_plan, renew_card
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
-from grasp_deploy.checkpoint.card.update import CARD_FILE, QUALITY_FILE, intact_plan, renew_card
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.errors import InputError

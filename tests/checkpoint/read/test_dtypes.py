@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.read import dtypes
-from grasp_deploy.checkpoint.read.dtypes import is_bfloat16_fast, wanted_dtype
+from grasp_deploy.checkpoint.read import loading
+from grasp_deploy.checkpoint.read.loading import is_bfloat16_fast, wanted_dtype
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -15,7 +15,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 def test_a_cpu_takes_bfloat16_where_it_is_fast(
     is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dtypes, "is_bfloat16_fast", lambda: is_fast)
+    monkeypatch.setattr(loading, "is_bfloat16_fast", lambda: is_fast)
     expected = torch.bfloat16 if is_fast else torch.float32
     assert wanted_dtype("bfloat16", CPU, "auto") == expected
     assert wanted_dtype("bfloat16", GPU, "auto") == torch.bfloat16
@@ -26,7 +26,7 @@ def test_a_cpu_takes_bfloat16_where_it_is_fast(
 def test_the_rate_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     for ratio in (2.0, 0.5):
         seconds = {torch.float32: ratio, torch.bfloat16: 1.0}
-        monkeypatch.setattr(dtypes, "seconds_of_product", lambda m, s=seconds: s[m.dtype])
+        monkeypatch.setattr(loading, "repeat", lambda f, s=seconds, **_: [s[f.args[0].dtype]])
         is_bfloat16_fast.cache_clear()
         assert is_bfloat16_fast() == (ratio > 1)
     is_bfloat16_fast.cache_clear()

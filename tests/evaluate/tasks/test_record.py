@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.tasks.record import read_tasks_record
+from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record
 from tests.evaluate.tasks.task_records import task_record
 
 Record = dict[str, Any]
