@@ -28,10 +28,10 @@ FULL = Path("/dev/full")
 SIGNALLED = """
 import os, signal, sys
 import torch
-import grasp_deploy.compression.frozen_model as frozen_model
+import grasp_deploy.compression.stages as stages
 from grasp_deploy.cli import main
 
-frozen_model.SAVE_EVERY_SECONDS = -1.0
+stages.SAVE_EVERY_SECONDS = -1.0
 steps, number, take_a_step = 0, signal.Signals[sys.argv.pop(1)], torch.optim.AdamW.step
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may have it ignored
 

@@ -37,7 +37,7 @@ def tasks(*arguments: str | Path) -> Ended:
         (("--sequences", "1000"), ("too short", "give 140 sequences")),
         (("--data", "text.txt"), ("two corpora text.txt", "other=text.txt")),
         (("--data", "none.txt"), ("none.txt does not exist",)),
-        (("--sequence-length", "513"), ("513 tokens", "512 positions")),
+        (("--sequence-length", "513"), ("--sequence-length 513", "512 positions")),
         (("-o", "text.txt"), ("text.txt exists and is not a record",)),
     ],
 )

@@ -117,7 +117,7 @@ def test_calibration_text_under_another_name_does_not_count(
         (("--record", "other.txt"), ("other.txt cannot be read",)),
         (("--record", "strange.json"), ("a record of strange", "`grasp-deploy evaluate tasks`")),
         (("--model", "stranger"), ("the plan was made for", "SHA-256")),
-        (("--sequence-length", "513"), ("513 tokens", "512 positions")),
+        (("--sequence-length", "513"), ("--sequence-length 513", "512 positions")),
         (("--device", "tpu"), ("--device tpu",)),
     ],
 )
