@@ -51,7 +51,8 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     A refit takes three of each layer, a criterion one beside its gradients.
     """
     n, refits = sequences_of(config), config.compensation
-    rounds = config.rounds if config.cuts_in_rounds else 1
+    # Of a budget that is no share of the cost all: only its model tells what it removes.
+    rounds = config.rounds_for(1 - (config.keep or 0)) if config.cuts_in_rounds else 1
     gates = min(n.train, config.sequences_of("gate")) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -97,11 +96,9 @@ class PreparedRun:
 
     @property
     def rounds(self) -> int:
-        """Rounds to the budget; from a larger one as many as fall on the rest of its way."""
-        if self.start.mask is None:
-            return self.config.rounds
-        limit, total = self.budget.limit, self.budget.total_cost
-        return max(1, math.ceil(self.config.rounds * (self.start_cost - limit) / (total - limit)))
+        """Rounds to the budget, from a larger one if the run starts there."""
+        removed = (self.start_cost - self.budget.limit) / self.budget.total_cost
+        return self.config.rounds_for(removed)
 
     @property
     def predicted_bytes(self) -> int:

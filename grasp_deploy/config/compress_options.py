@@ -33,6 +33,7 @@ BOUNDS = ("max_loss", "max_perplexity_increase")
 METHODS = ("grasp", "progressive")
 STAGE_PARTS = {"criterion": 8, "gate": 8, "compensation": 2}  # of all sequences one part
 FEWEST_SEQUENCES = 16  # of a stage, where there are so many
+ALL_ROUNDS_SHARE = 0.4  # of the cost; where all rounds together remove less, fewer do as well
 WIDEST, NARROWEST = 128, 8  # multiples of widths that matrix kernels like
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Nats = Annotated[float, Meta(gt=0, le=100)]
@@ -191,7 +192,9 @@ class CompressOptions:
         "grasp",
         "Method",
     )
-    rounds: Count = study("Rounds of pruning.", 5)
+    rounds: Count = study(
+        "Rounds of pruning to 0.6 of the cost or less; in proportion fewer to a larger budget.", 5
+    )
     compensation: bool = study(
         "Refit kept output columns to the dense model's hidden states by least squares.", True
     )
@@ -256,6 +259,10 @@ class CompressOptions:
     def learns(self) -> bool:
         """True if gates are learnt, behind rounds."""
         return self.method == "grasp"
+
+    def rounds_for(self, removed: float) -> int:
+        """Rounds that remove a share of the prunable cost: fewer than all if it is small."""
+        return min(self.rounds, max(1, math.ceil(self.rounds * removed / ALL_ROUNDS_SHARE - 1e-9)))
 
     @property
     def cuts_in_rounds(self) -> bool:
