@@ -74,7 +74,8 @@ def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions
         workspace.drop()
         cost = _cost_of(beyond)
         raise InputError(
-            f"even the first step, to keep {cost['keep']:g}, costs {cost['excess']:+.4f} ± "
+            f"even the largest budget below the dense model, to keep {cost['keep']:g}, costs "
+            f"{cost['excess']:+.4f} ± "
             f"{cost['excess_error']:.4f} nats per token on held-out text, over the bound of "
             f"{bound:.4g}: allow more, measure better with more --calibration-sequences, or take "
             "smaller steps with --set bound-step=0.01"

@@ -18,7 +18,13 @@ from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.result import Compressed
-from grasp_deploy.compression.resume import CONFIG_FILE, START_OVER, STEP, partial_of
+from grasp_deploy.compression.resume import (
+    CONFIG_FILE,
+    START_OVER,
+    STEP,
+    partial_of,
+    refuse_foreign,
+)
 from grasp_deploy.compression.run_options import FROM_DENSE, RunOptions, Start
 from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
@@ -39,13 +45,13 @@ def compress_family(config: CompressConfig, options: RunOptions) -> list[Compres
     by_lead(lambda: _check_places(members, options))
     shape = config_and_shape(resolve_config(config.model, config.revision))[1]
     budget_for(replace(config, keep=min(config.family)), shape, torch.device("cpu"))  # possible?
-    made, start = [], FROM_DENSE
+    made, start, was_there = [], FROM_DENSE, options.output.exists()
     try:
         for folder, member in members.items():
             made.append(compress(member, options.into(folder), start))
             start = Start(made[-1].plan.mask, made[-1].text or start.text)
     finally:
-        if is_lead():
+        if is_lead() and not was_there:
             with suppress(OSError):
                 options.output.rmdir()  # if nothing is in it
     leave()
@@ -54,10 +60,16 @@ def compress_family(config: CompressConfig, options: RunOptions) -> list[Compres
 
 def _check_places(members: Mapping[Path, CompressConfig], options: RunOptions) -> None:
     """InputError, before any work, for what may not be replaced, or is of other options."""
+    output = options.output
+    if (
+        output.name in ("", "..")
+        or output.is_symlink()
+        or (output.exists() and not output.is_dir())
+    ):
+        raise InputError(f"the output {output} is no folder of its own: name one to make")
     for folder, config in members.items():
-        for place in (folder, partial_of(folder)):
-            if options.overwrite or not place.exists():
-                continue
+        begun = [p for p in (folder, partial_of(folder)) if (p / CONFIG_FILE).exists()]
+        for place in () if options.overwrite else begun:
             if not options.resume:
                 raise InputError(
                     f"{place} exists: go on with --resume, replace it with --overwrite, or name "
@@ -69,4 +81,5 @@ def _check_places(members: Mapping[Path, CompressConfig], options: RunOptions) -
                     f"{place} was made with other options ({', '.join(changed)}): name another "
                     "--output, or replace it with --overwrite"
                 )
+        refuse_foreign(partial_of(folder))
         refuse_existing(folder, overwrite=options.overwrite or options.resume)

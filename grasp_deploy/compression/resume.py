@@ -154,13 +154,8 @@ def partial_of(output: Path) -> Path:
 def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, Any]) -> bool:
     """True if the run in the folder is to go on, False to start; InputError if neither may be."""
     directory = partial_of(options.output)
-    begun = (directory / CONFIG_FILE).exists()
-    if directory.is_symlink() or (directory.is_dir() and _holds_others(directory, begun)):
-        raise InputError(
-            f"{directory} already exists and was not created by grasp-deploy: move it or choose "
-            "another --output"
-        )
-    if not begun or (options.overwrite and not options.resume):
+    refuse_foreign(directory)
+    if not (directory / CONFIG_FILE).exists() or (options.overwrite and not options.resume):
         return False
     if not options.resume:
         with locked(directory / LOCK_FILE, options.output):
@@ -191,6 +186,17 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
     return True
 
 
+def refuse_foreign(directory: Path) -> None:
+    """Raise InputError if there is something else than an unfinished run in its place."""
+    if not directory.is_symlink() and not directory.exists():
+        return
+    if directory.is_symlink() or not directory.is_dir() or _holds_others(directory):
+        raise InputError(
+            f"{directory} already exists and was not created by grasp-deploy: move it or choose "
+            "another --output"
+        )
+
+
 def _clear(directory: Path) -> None:
     """Remove all but the lock, the config last: while it is there, the rest is known as ours."""
     old = [path for path in directory.iterdir() if path.name != LOCK_FILE]
@@ -203,7 +209,8 @@ def _remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _holds_others(directory: Path, begun: bool) -> bool:
+def _holds_others(directory: Path) -> bool:
+    begun = (directory / CONFIG_FILE).exists()
     ours = [LOCK_FILE, INPUTS_FILE, f"{TEXT}.safetensors", "*.incomplete"]
     if begun:
         ours += [CONFIG_FILE, "*.safetensors"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from grasp_deploy.checkpoint.plan import Plan, load_plan
 from grasp_deploy.checkpoint.verify import verify
@@ -169,3 +171,34 @@ def test_a_family_that_cannot_be_leaves_nothing(make_config: MakeConfig, tmp_pat
         config = make_config(keep=0.0001, family=(0.5, 0.0001))
         compress_family(config, RunOptions(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_killed_before_a_member_began_goes_on(
+    config: CompressConfig, family: Path, tmp_path: Path
+) -> None:
+    """At first a member's folder of work holds a lock alone, and at last again."""
+    shutil.copytree(family / NAMES[0], tmp_path / "out" / NAMES[0])
+    for name in NAMES[:2]:
+        (tmp_path / "out" / f"{name}.partial").mkdir()
+        (tmp_path / "out" / f"{name}.partial" / "lock").touch()
+    compress_family(config, RunOptions(tmp_path / "out", resume=True))
+    for one, other in zip(plans(tmp_path / "out"), plans(family), strict=True):
+        assert torch.equal(one.mask, other.mask) and torch.equal(one.scales, other.scales)
+
+
+def test_what_is_in_the_way_is_told_before_any_work(config: CompressConfig, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    (tmp_path / "out").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("out")
+    (tmp_path / "other" / "keep-0.5.partial").mkdir(parents=True)
+    (tmp_path / "other" / "keep-0.5.partial" / "mine").touch()
+    for name in ("file", "link", "other"):
+        options = RunOptions(tmp_path / name, overwrite=True, on_progress=rows.append)
+        with pytest.raises(InputError, match=f"{name}.* (is no folder of its own|was not created)"):
+            compress_family(config, options)
+    impossible = replace(config, keep=0.001, family=(0.8, 0.001))
+    with pytest.raises(InputError):
+        compress_family(impossible, RunOptions(tmp_path / "out"))
+    assert (tmp_path / "out").is_dir(), "an empty folder of the user's stays"
+    assert not rows
