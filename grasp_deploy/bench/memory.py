@@ -80,7 +80,8 @@ def bench_memory(
     settings = replace(settings, device=device, random_weights=models[0].random_weights)
     check_positions(models, max(lengths), "--prompt-tokens")
     cells = []
-    advance = step_counter(on_progress, "measuring prefills", len(models))
+    stage = "predicting prefills" if device == "cpu" else "measuring prefills"
+    advance = step_counter(on_progress, stage, len(models))
     for model in models:
         measured = {} if device == "cpu" else measure_prefills(model, settings)
         for tokens in lengths:

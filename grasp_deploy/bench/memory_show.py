@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
 
 PARTS = ("weight_bytes", "kv_bytes", "other_bytes", "peak_bytes")
-HEADS = ("model", "weights", "KV cache", "other", "peak", "predicted", "change")
+HEADS = ("model", "weights", "KV cache", "other", "peak")
 PEAK_TOLERANCE = 0.1  # activations depend on kernels, of which config.json says nothing
 GROUP_WIDTH = 0.84
 
 
 def memory_table(record: MemoryRecord) -> Table:
-    """Weights, KV cache, the rest and the peak of each prefill, beside the predicted peak."""
-    title = f"Memory of a prefill of {record.settings.batch:,} prompts, MiB"
+    """Weights, KV cache, the rest and the peak of each prefill; if measured, the predicted peak."""
+    is_measured = all(cell.measured for cell in record.cells)
+    what, beside = ("Memory", ["predicted"]) if is_measured else ("Predicted memory", [])
+    title = f"{what} of a prefill of {record.settings.batch:,} prompts, MiB"
     notes = ["other: peak - weights - KV cache; change: of the peak against the first model"]
-    if not all(cell.measured for cell in record.cells):
+    if not is_measured:
         notes.append("predicted only: there was no GPU")
-    table = figure_table(title, HEADS, notes, fold=False)
+    table = figure_table(title, [*HEADS, *beside, "change"], notes, fold=False)
     for cells in grouped(record.cells, lambda cell: cell.prompt_tokens):
         table.add_row(Text(f"{cells[0].prompt_tokens:,} tokens", style="bold"))
         for cell in cells:
             sizes = [getattr(cell.sizes, name) for name in PARTS]
-            figures = [f"{size / 2**20:,.1f}" for size in (*sizes, cell.predicted.peak_bytes)]
+            sizes += [cell.predicted.peak_bytes] * is_measured
+            figures = [f"{size / 2**20:,.1f}" for size in sizes]
             change = _change(record, cell)
             table.add_row(Text(cell.model), *figures, "" if change is None else f"{change:+.1%}")
         table.add_section()

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
 from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.record import new_record
+from grasp_deploy.files.record import check_models, new_record
 
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
@@ -61,11 +61,8 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
     def __post_init__(self) -> None:
         """ValueError for two models of one name, and cells that fit no model or do not pair up."""
         names = [model.name for model in self.models]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two of its models have one name: {', '.join(names)}")
+        check_models(names, [cell.model for cell in self.cells])
         for index, cell in enumerate(self.cells):
-            if cell.model not in names:
-                raise ValueError(f"cells[{index}].model is {cell.model!r}, which is not in models")
             dense = self.dense_cell(cell)
             if dense and dense.repetitions and cell.repetitions not in (0, dense.repetitions):
                 raise ValueError(

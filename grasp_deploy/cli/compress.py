@@ -84,7 +84,8 @@ def compress_command(
     Several shares, as in --keep 0.8,0.6,0.4, make a family: OUTPUT then holds a checkpoint of each.
     """
     if dry_run:  # without a load --gpu-memory is no budget
-        gpu_memory = None if "concurrency" in given else given.pop("gpu_memory", None)
+        has_load = "concurrency" in given or "context" in given
+        gpu_memory = None if has_load else given.pop("gpu_memory", None)
         show_dry_run(measured(config_of(given)), gpu_memory, as_json)
         return
     config = config_of(given)

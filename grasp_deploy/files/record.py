@@ -104,6 +104,15 @@ def versions() -> dict[str, str]:
     return releases
 
 
+def check_models(names: Sequence[str], of_cells: Sequence[str]) -> None:
+    """Raise ValueError for two models of one name, and for a cell of none of them."""
+    if len(set(names)) < len(names):
+        raise ValueError(f"two of its models have one name: {', '.join(names)}")
+    for index, name in enumerate(of_cells):
+        if name not in names:
+            raise ValueError(f"cells[{index}].model is {name!r}, which is not in models")
+
+
 def is_number(value: Any) -> bool:
     """Tell a finite number from anything else in parsed JSON."""
     is_numeric = isinstance(value, int | float) and not isinstance(value, bool)

@@ -78,8 +78,8 @@ def headlines(record: LossRecord) -> list[dict[str, Any]]:
     line = {"benchmark": record.benchmark, "baseline": points[0].name}
     knee = knee_of(_by_size(points))
     if knee is None:
-        sentence = "the curve of loss against size has no knee among these models."
-        return [{**line, "model": "all", "outcome": "no knee", "sentence": sentence}]
+        sentence = "the curve of loss against size has no knee."
+        return [{**line, "model": "these models", "outcome": "no knee", "sentence": sentence}]
     size, lost = points[knee].footprint.weight_bytes, points[knee].loss - points[0].loss
     sentence = (
         f"knee of the curve at {format_bytes(size)} of weights, {lost:+.3f} nats per token against "

@@ -197,8 +197,9 @@ def test_what_is_in_the_way_is_told_before_any_work(config: CompressConfig, tmp_
         options = RunOptions(tmp_path / name, overwrite=True, on_progress=rows.append)
         with pytest.raises(InputError, match=f"{name}.* (is no folder of its own|was not created)"):
             compress_family(config, options)
-    impossible = replace(config, keep=0.001, family=(0.8, 0.001))
-    with pytest.raises(InputError):
-        compress_family(impossible, RunOptions(tmp_path / "out"))
+    (tmp_path / "nothing.txt").touch()
+    without_text = replace(config, calibration=(str(tmp_path / "nothing.txt"), "self=0"))
+    with pytest.raises(InputError, match="is empty"):
+        compress_family(without_text, RunOptions(tmp_path / "out"))
     assert (tmp_path / "out").is_dir(), "an empty folder of the user's stays"
     assert not rows

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from grasp_deploy.checkpoint.footprint import Footprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
-from grasp_deploy.files.record import is_number, read_record
+from grasp_deploy.files.record import check_models, is_number, read_record
 from grasp_deploy.stats.clustered import paired_error
 
 PRESETS = {
@@ -75,11 +75,7 @@ class TasksRecord(Struct):
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two of its models have one name: {', '.join(names)}")
-        for index, cell in enumerate(self.cells):
-            if cell.model not in names:
-                raise ValueError(f"cells[{index}].model is {cell.model!r}, not one of its models")
+        check_models(names, [cell.model for cell in self.cells])
         tasks = [[cell.task for cell in self.cells if cell.model == name] for name in names]
         if any(of_model != tasks[0] for of_model in tasks):
             raise ValueError("its models have not run the same tasks")

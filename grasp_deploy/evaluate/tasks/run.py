@@ -42,7 +42,7 @@ def bench_tasks(
     command: Sequence[str],
     on_progress: OnProgress = ignore_progress,
 ) -> dict[str, Any]:
-    """Run every task on every model, and return a record as in `record.TasksRecord`.
+    """Run every task on every model, and return a record as in `accuracy.TasksRecord`.
 
     The first model is the baseline. Beside cells the record has `averages`, one row a model. Raises
     InputError for tasks, models or settings that cannot be used, and ChildError if vLLM fails.
