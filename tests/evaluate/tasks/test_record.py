@@ -23,7 +23,7 @@ Record = dict[str, Any]
         (lambda r: r["cells"][0].update(accuracy=1.5), r"cells\[0\].accuracy: "),
         (lambda r: r["cells"][2].update(items=[]), r"cells\[2\].items: .*length >= 1"),
         (lambda r: r["cells"][3]["items"][1].pop("acc"), r"cells\[3\]: an item of .* has no acc"),
-        (lambda r: r["cells"][3].update(model="x"), r"cells\[3\].model is 'x', not one of its"),
+        (lambda r: r["cells"][3].update(model="x"), r"cells\[3\].model is 'x', which is not in"),
         (lambda r: r["models"][1].update(name="dense"), "two of its models have one name"),
         (lambda r: r["cells"].pop(), "have not run the same tasks"),
     ],
