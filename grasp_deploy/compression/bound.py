@@ -23,7 +23,7 @@ from grasp_deploy.pruning.ranks import by_lead, leave
 
 
 def compress_within(config: CompressConfig, options: RunOptions) -> Compressed:
-    """Compress a model as far as `config.bound_nats` allows.
+    """Compress a model as far as `config.max_loss` allows.
 
     The checkpoint of each budget lies in `OUTPUT.partial` until the end. A killed run goes on with
     `resume`. Raises InputError if the largest budget breaks the bound, and for any input that
@@ -52,7 +52,7 @@ def compress_within(config: CompressConfig, options: RunOptions) -> Compressed:
 
 def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions) -> Plan:
     """The plan of the smallest budget within the bound, which names the cost of the next one."""
-    bound, share = run.config.bound_nats, run.config.bound_step
+    bound, share = run.config.max_loss, run.config.bound_step
     assert bound is not None, "the config asks for it"
     keeps = [1.0, *(round(1 - step * share, 6) for step in range(1, round(1 / share)))]
     possible = [keep for keep in keeps if keep * run.budget.total_cost >= run.budget.smallest_limit]

@@ -40,7 +40,7 @@ def is_beyond(plan: Plan, bound_nats: float) -> bool:
 
 def refuse_beyond(plan: Plan, config: CompressConfig, workspace: Workspace) -> None:
     """InputError for a plan beyond the bound beside its budget; its stages are dropped."""
-    bound = config.bound_nats
+    bound = config.max_loss
     if bound is None or not is_beyond(plan, bound):
         return
     workspace.drop()

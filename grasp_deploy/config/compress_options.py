@@ -17,9 +17,7 @@ from grasp_deploy.config.option import (
     HubId,
     Length,
     Seed,
-    flag,
     option,
-    parse_percent,
     study,
 )
 
@@ -29,7 +27,6 @@ COST_OF_BUDGET = {
     **{"weights": "parameters", "kv_per_token": "kv-bytes", "gpu_memory": "memory"},
     **dict.fromkeys(TIMES, "latency"),
 }
-BOUNDS = ("max_loss", "max_perplexity_increase")
 METHODS = ("grasp", "progressive")
 STAGE_PARTS = {"criterion": 8, "gate": 8, "compensation": 2}  # of all sequences one part
 FEWEST_SEQUENCES = 16  # of a stage, where there are so many
@@ -119,9 +116,6 @@ class CompressOptions:
         "Instead of --keep: the smallest model that loses at most so many nats per token against "
         "the dense one, such as 0.05, on held-out calibration text. Beside a budget: nothing is "
         "written if that loses more."
-    )
-    max_perplexity_increase: str | None = budget(
-        "As --max-loss, but a share of the dense model's perplexity, such as 5%.", shown="help-all"
     )
     bound_step: Step = study("Share of the prunable cost between budgets under --max-loss.", 0.05)
     cost: str | None = budget(
@@ -226,15 +220,7 @@ class CompressOptions:
     @property
     def is_bound(self) -> bool:
         """True if the loss is bounded: by the budget, or beside one."""
-        return self.max_loss is not None or self.max_perplexity_increase is not None
-
-    @property
-    def bound_nats(self) -> float | None:
-        """The bound on the loss in nats per token; None without one."""
-        if self.max_perplexity_increase is not None:
-            increase = flag(self, "max_perplexity_increase")
-            return math.log1p(parse_percent(self.max_perplexity_increase, increase))
-        return self.max_loss
+        return self.max_loss is not None
 
     @property
     def walks(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import types
 import typing
 from collections.abc import Callable
@@ -139,14 +138,3 @@ def number_list(text: str, flag: str, kind: Any = Count) -> tuple[Any, ...]:
     if len(set(numbers)) < len(numbers):
         raise InputError(f"{flag} {text!r} names a number twice: name each once")
     return tuple(numbers)
-
-
-def parse_percent(text: str, flag: str) -> float:
-    """The share in `5%`; InputError for any other text, and for 0 % or less."""
-    try:
-        share = float(text.strip().removesuffix("%")) / 100
-    except ValueError:
-        share = math.nan
-    if not text.strip().endswith("%") or not 0 < share <= 1000:
-        raise InputError(f"{flag} {text!r:.40} is no share: write it like 5%")
-    return share

@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grasp_deploy.config.compress_options import (
-    BOUNDS,
     COST_OF_BUDGET,
     METHODS,
     SIZES,
     TIMES,
     CompressOptions,
 )
-from grasp_deploy.config.option import assigned, flag, parse_percent
+from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
-BUDGETS = (*SIZES, *BOUNDS)
+BUDGETS = (*SIZES, "max_loss")
 DEPLOYMENT = ("concurrency", "context", "kv_dtype", "gpu_memory_utilization", "overhead")
 COST_MODELS = ("parameters", "kv-bytes", "memory", "latency")
-READERS = {
-    **dict.fromkeys(("weights", "kv_per_token", "gpu_memory", "overhead"), parse_bytes),
-    "max_perplexity_increase": parse_percent,
-}
+IN_BYTES = ("weights", "kv_per_token", "gpu_memory", "overhead")
 
 
 def rule_problems(config: CompressOptions) -> list[str]:
@@ -38,21 +34,19 @@ def rule_problems(config: CompressOptions) -> list[str]:
 
 
 def _unreadable(config: CompressOptions) -> Iterator[str]:
-    for name, read in READERS.items():
+    for name in IN_BYTES:
         text = getattr(config, name)
         try:
             if text is not None:
-                read(text, flag(config, name))
+                parse_bytes(text, flag(config, name))
         except InputError as error:
             yield str(error)
 
 
 def _budget_problems(config: CompressOptions) -> Iterator[str]:
-    budgets, bounds = (
-        [name for name in names if getattr(config, name) is not None] for names in (SIZES, BOUNDS)
-    )
-    if len(bounds) > 1 or not budgets:  # else a bound may stand beside a budget
-        budgets += bounds
+    budgets = [name for name in SIZES if getattr(config, name) is not None]
+    if not budgets and config.is_bound:  # else a bound stands beside a budget
+        budgets = ["max_loss"]
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
         yield (
