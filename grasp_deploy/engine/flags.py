@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
-
-import yaml
 
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import read_text
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 # What vLLM would otherwise guess from the files of a folder: Mistral's format where there is a
@@ -34,6 +29,8 @@ COMPILATION_FLAGS = ("--optimization-level", "-O", "--compilation-config", "-cc"
 class ServerFlags(argparse.Namespace):
     """Values of the flags; None for an absent flag."""
 
+    config: str | None
+    model: str | None
     host: str | None
     port: int | None
     uds: str | None
@@ -74,10 +71,10 @@ class ServerFlags(argparse.Namespace):
 
 
 def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
-    """Read flags in every spelling that vLLM accepts, its `--config` file included.
+    """Read flags in every spelling that vLLM accepts.
 
-    Raises InputError for a value that cannot be read, and a word before the first flag. Unknown
-    flags are left to vLLM.
+    Raises InputError for a value that cannot be read, a word before the first flag, a second model
+    and a file of flags. Unknown flags are left to vLLM.
     """
     if vllm_arguments and not vllm_arguments[0].startswith("-"):
         raise InputError(
@@ -86,9 +83,6 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
         )
     arguments = [_dashed(argument) for argument in vllm_arguments]
     try:
-        config = _parser().parse_known_args(arguments)[0].config
-        # argparse's last value wins, so the command line stands behind the file.
-        arguments = [*_flags_of_file(config), *arguments]
         flags = _parser().parse_known_args(arguments, ServerFlags())[0]
     except argparse.ArgumentError as error:
         raise InputError(f"a flag for vLLM cannot be read: {error}") from None
@@ -98,6 +92,11 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
         raise InputError(
             f"--model {flags.model} for vLLM names a second model: leave it out, the folder is "
             "what is checked and served"
+        )
+    if flags.config is not None:
+        raise InputError(
+            f"--config {flags.config} for vLLM hides flags from the checks: write its flags out "
+            "behind the --"
         )
     return flags
 
@@ -130,26 +129,3 @@ def _dashed(argument: str) -> str:
     if not name.startswith(("--", "-O.", "-cc.")):
         return argument
     return name.partition(".")[0].replace("_", "-") + equals + value
-
-
-def _flags_of_file(path: str | None) -> list[str]:
-    """Flags of a vLLM config file (YAML, flag names without leading dashes)."""
-    if path is None:
-        return []
-    try:
-        rows = yaml.safe_load(read_text(Path(path)))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"vLLM's --config {path} cannot be read ({reason}): mend it") from None
-    if not isinstance(rows, dict):
-        raise InputError(f"vLLM's --config {path} is not a list of flags and values: mend it")
-    flags = []
-    for name, value in rows.items():  # as vLLM's parser reads them
-        if value is True:
-            flags.append(f"--{name}")
-        elif isinstance(value, list):
-            flags += [f"--{name}", *map(str, value)] if value else []
-        elif value is not False and value is not None:
-            text = json.dumps(value) if isinstance(value, dict) else value
-            flags.append(f"--{name}={text}")
-    return [_dashed(flag) for flag in flags]

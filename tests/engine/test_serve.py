@@ -79,15 +79,13 @@ def test_the_command_adds_nothing_that_the_user_says(model: Path) -> None:
     assert serve_command(model, [], "cuda") == [*VLLM, str(model), *own]
 
 
-def test_another_format_is_the_users_choice(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "vllm.yaml").write_text("load_format: dummy\ndtype: bfloat16\n")
+def test_another_format_is_the_users_choice(model: Path) -> None:
     chosen = [
         *("--config-format=mistral", "--load_format", "mistral", "--tokenizer-mode", "mistral"),
         *("--runner", "pooling", "--dtype", "half"),
     ]
     for arguments, left in (
         (chosen, []),
-        (["--config", str(tmp_path / "vllm.yaml")], [*READS[:2], *READS[4:], *FORMAT[6:8]]),
         (["--tokenizer", "T", "--convert", "embed", "-q", "fp8"], READS[:4]),
     ):
         ours = ["--host", "127.0.0.1", *left]
