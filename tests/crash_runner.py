@@ -2,7 +2,7 @@
 
 A fork counts its events: rows of progress, and what it does to files below one folder (opens,
 renames, removals). It kills itself before the event with a given number, the same place on any
-machine, or a moment later, wherever it is then.
+machine.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ OPERATIONS = frozenset({"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"
 def forker() -> Iterator[Run]:
     """A function that runs a command in a fork of a warm process, for the length of a block.
 
-    It takes the command, a folder, and the number of the event to be killed at, if any, and how
-    many seconds later. It returns None if the fork was killed, else each event: the stage of a row
-    of progress, or "" for an operation below the folder.
+    It takes the command, a folder, and the number of the event to be killed at, if any. It returns
+    None if the fork was killed, else each event: the stage of a row of progress, or "" for an
+    operation below the folder.
     """
     with child("tests.crash_runner", environment(), name="the warm process") as ask:
 
-        def run(
-            command: str, folder: object, kill_at: int | None = None, after_seconds: float = 0.0
-        ) -> list[str] | None:
+        def run(command: str, folder: object, kill_at: int | None = None) -> list[str] | None:
             request = {"words": command.split(), "folder": str(folder), "kill_at": kill_at}
-            events: list[str] | None = ask({**request, "after_seconds": after_seconds})["events"]
+            events: list[str] | None = ask(request)["events"]
             return events
 
         yield run
@@ -53,24 +51,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     with os.fdopen(reading) as rows:
         events = rows.read().split("\n")[:-1]
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    if status not in (0, -signal.SIGKILL, -signal.SIGALRM):
+    if status not in (0, -signal.SIGKILL):
         raise RuntimeError(f"{request['words']} ended with exit status {status}")
     return {"events": None if status else events}
 
 
-def _work(
-    writing: int, words: list[str], folder: str, kill_at: int | None, after_seconds: float
-) -> NoReturn:
+def _work(writing: int, words: list[str], folder: str, kill_at: int | None) -> NoReturn:
     """In the fork: run the command, tell its events, and leave without the parent's clean-up."""
     numbers, code = count(1), 1
 
     def tell(stage: str) -> None:
         os.write(writing, f"{stage}\n".encode())
-        if next(numbers) != kill_at:
-            return
-        if after_seconds:  # the kernel ends it, as by SIGKILL: nothing here catches this signal
-            signal.setitimer(signal.ITIMER_REAL, after_seconds)
-        else:
+        if next(numbers) == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def look(event: str, arguments: tuple[object, ...]) -> None:

@@ -155,7 +155,8 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
     """True if the run in the folder is to go on, False to start; InputError if neither may be."""
     directory = partial_of(options.output)
     refuse_foreign(directory)
-    if not (directory / CONFIG_FILE).exists() or (options.overwrite and not options.resume):
+    stated = (directory / CONFIG_FILE, directory / INPUTS_FILE)  # one alone: it was on its way out
+    if not all(map(Path.exists, stated)) or (options.overwrite and not options.resume):
         return False
     if not options.resume:
         with locked(directory / LOCK_FILE, options.output):
@@ -200,7 +201,8 @@ def refuse_foreign(directory: Path) -> None:
 def _clear(directory: Path) -> None:
     """Remove all but the lock, the config last: while it is there, the rest is known as ours."""
     old = [path for path in directory.iterdir() if path.name != LOCK_FILE]
-    for path in sorted(old, key=lambda path: path.name == CONFIG_FILE):
+    last = (INPUTS_FILE, CONFIG_FILE)
+    for path in sorted(old, key=lambda path: path.name in last and 1 + last.index(path.name)):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
