@@ -51,13 +51,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="number of the first run")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds of a run")
-    parser.add_argument("--only", choices=CASES, help="one class of damage")
-    parser.add_argument("--show", action="store_true", help="print each run and its output")
+    parser.add_argument("--only", choices=CASES, help="one class of damage, each run printed")
     options = parser.parse_args()
     names = [options.only] if options.only else list(CASES)
     warm_up()
-    began, faults = time.monotonic(), dict[str, list[str]]()
-    figures: dict[str, Counter[str]] = {name: Counter() for name in names}
+    began, faults, ends = time.monotonic(), Counter[str](), Counter[str]()
     try:
         with tempfile.TemporaryDirectory(prefix="fuzz-world-") as folder:
             world = make_world_once(Path(folder))
@@ -66,31 +64,20 @@ def main() -> int:
                     break
                 name, number = names[index % len(names)], options.seed + index // len(names)
                 ended = fuzz_once(name, number, world, options.limit)
-                figures[name][ended.fault.split(":")[0] or f"exit {ended.code}"] += 1
-                again = f"--only {shlex.quote(name)} --seed {number} --runs 1 --show"
-                if ended.fault:
-                    faults.setdefault(ended.fault, []).append(again)
-                if options.show or faults.get(ended.fault) == [again]:  # seen for the first time
+                ends[f"exit {ended.code}"] += 1
+                faults[ended.fault] += bool(ended.fault)
+                if options.only or (ended.fault and faults[ended.fault] == 1):
                     print(f"{ended.fault!a}\n    {shlex.join(ended.arguments)!a}")
-                    print(f"    again: {again}", flush=True)
-                if options.show:
+                    print(f"    again: --only {shlex.quote(name)} --seed {number} --runs 1")
+                if options.only:
                     print(f"exit {ended.code}, {ended.seconds:.1f} s\n{ended.stdout!a}")
                     print(ended.stderr)
+                sys.stdout.flush()
     finally:  # of an interrupted run too
-        _print_figures(figures, time.monotonic() - began, faults)
-    return 1 if faults else 0
-
-
-def _print_figures(
-    figures: dict[str, Counter[str]], seconds: float, faults: dict[str, list[str]]
-) -> None:
-    runs = sum(map(Counter.total, figures.values()))
-    print(f"\n{runs} runs in {seconds / 60:.1f} minutes")
-    for name, counts in figures.items():
-        print(f"{name:14} {counts.total():5}  ", end="")
-        print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
-    for fault, again in sorted(faults.items(), key=lambda item: -len(item[1])):
-        print(f"{len(again):5} x {fault!a}  ({again[0]})")
+        print(f"{ends.total()} runs in {(time.monotonic() - began) / 60:.1f} minutes: {dict(ends)}")
+        for fault, count in (+faults).most_common():
+            print(f"{count:5} x {fault!a}")
+    return 1 if +faults else 0
 
 
 if __name__ == "__main__":

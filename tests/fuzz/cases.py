@@ -20,13 +20,6 @@ Damage = Callable[[Path, Random], None]
 DENSE, PRUNED = WORDS["dense"], WORDS["pruned"]
 READS_PLAN = ("verify", "verify-alone", "card", "heal", "export")
 READS_TEXT = ("compress", "compare", "card", "heal")
-LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-TEMPLATES = (
-    *("{{ 9**(9**9) }}", "{{ 'x' * 10**10 }}", "{{ messages[9].x.y }}", "{% macro f() %}{{ f() }}"),
-    *("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ raise_exception('\x1b[31mred') }}"),
-    *("{% include 'x' %}", LOOPS, "{{ ''.__class__.__mro__ }}", "{% for", "", RED, "{{ 1/0 }}"),
-    *("{{ messages | tojson * 99999 }}", "{{ '%9999999999d' % 1 }}", "{{ messages|batch(0) }}"),
-)
 ODD_WORDS = (*WORDS["values"], RED, "9" * 400, "")
 
 
@@ -37,11 +30,6 @@ class Case:
     files: Sequence[str]
     damage: Damage
     commands: Sequence[str]
-
-
-def _template(path: Path, draw: Random) -> None:
-    content = draw.choice(TEMPLATES).encode()
-    path.write_bytes(content if draw.random() < 0.6 else change_bytes(path.read_bytes(), draw))
 
 
 def _text(path: Path, draw: Random) -> None:
@@ -74,8 +62,9 @@ CASES = {
     "state": Case(("half.partial/*",), change_file, ("resume",)),
     "text": Case(("text.txt", "rows.*", "chats.jsonl"), _text, READS_TEXT),
     "columns": Case(("rows.jsonl", "chats.jsonl"), _columns, READS_TEXT),
-    "tokenizer": Case(("*/tokenizer*",), change_file, (*READS_TEXT, "verify")),
-    "template": Case(("*/chat_template.jinja",), _template, ("compress", "compare", "card")),
+    "tokenizer": Case(
+        ("*/tokenizer*", "*/chat_template.jinja"), change_file, (*READS_TEXT, "verify")
+    ),
     "beside": Case(("pruned/[!mpc]*", "pruned/*.py"), change_file, PRUNED),
     "dense beside": Case(("model/[!m]*",), change_file, DENSE),
     "stray": Case(("model/*",), copy_beside, DENSE),
@@ -99,8 +88,6 @@ def damaged_world(name: str, world: Path, draw: Random) -> list[str]:
     path = world
     if files:
         path = draw.choice(files)
-        if name == "template" and command != "card":
-            path = world / "model/chat_template.jinja"
         case.damage(path, draw)
         if path.parent.name == "pruned" and name != "manifest" and draw.random() < 0.7:
             _vouch_again(path)

@@ -32,7 +32,7 @@ PROGRESS = re.compile(
 )
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MORE_CODES = {"verify": (1, 3), "inspect": (1,)}  # wrong, not proven; does not divide
-KEPT = ("half.partial",)  # what a run that failed may leave: it can be resumed
+KEPT = ("half.partial", "out.partial")  # what a run that failed may leave: its stages, paid for
 BAD_OUTPUT = 99
 
 
