@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before it is imported: no test waits for the hub
+
 import pytest
 import torch
 from hypothesis import settings

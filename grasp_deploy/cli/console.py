@@ -167,7 +167,8 @@ def print_line(text: str) -> None:
 
 def silence_libraries() -> None:
     """Keep warnings of libraries off the error stream; show ours on the texts that are read."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when it is imported
+    for library in ("TRANSFORMERS", "HF_HUB"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")  # read when it is imported
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     show = cache(partial(stderr.print, soft_wrap=True))  # each text once
