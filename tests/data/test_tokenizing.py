@@ -26,7 +26,6 @@ from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerFast
 from grasp_deploy.data import tokenizing
 from grasp_deploy.data.tokenizing import first_tokens, tokens
 from grasp_deploy.errors import InputError
-from tests.data.test_trial import cut, loading
 from tests.tiny import tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -142,10 +141,13 @@ def test_a_tokenizer_that_knows_no_places_reads_all_at_once() -> None:
 
 
 def test_a_panic_on_one_text_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    load = loading(pre_tokenizer=cut(r"(z+z?)+\d$"))
+    backend = tiny_tokenizer().backend_tokenizer
+    split = pre_tokenizers.Split(Regex(r"(z+z?)+\d$"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, backend.pre_tokenizer])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     with pytest.raises(InputError, match=r"cannot read this text \(PanicException: Onig.*: put"):
-        tokens(load(), "z" * 60)
-    assert tokens(load(), "zz") == tokens(tiny_tokenizer(), "zz")
+        tokens(tokenizer, "z" * 60)
+    assert tokens(tokenizer, "zz") == tokens(tiny_tokenizer(), "zz")
     assert capfd.readouterr().err == ""
     os.write(2, b"back")
     assert capfd.readouterr().err == "back"

@@ -35,7 +35,7 @@ from grasp_deploy.checkpoint.format.shapes import (
 from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
-from grasp_deploy.data.tokenizing import traits
+from grasp_deploy.data.tokenizing import readable_failures, traits
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 
 logger = logging.getLogger(__name__)
@@ -184,26 +184,18 @@ def is_bfloat16_fast() -> bool:
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a folder once `read_folder` has passed it; InputError if none works."""
     read_folder(directory)  # transformers reads config.json for a tokenizer as well
-    tokenizer_traits(directory)  # one that takes all time or memory takes it at loading already
-    return _tokenizer_of(directory)
+    return tried_tokenizer(directory)[0]
 
 
-def tokenizer_traits(directory: Path) -> dict[str, Any]:
-    """What the users of a folder's tokenizer see, as `traits` says; InputError if none works."""
-    found = traits(partial(_tokenizer_of, directory))
-    if reason := found.get("refusal"):
-        raise InputError(
-            f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be "
-            f"read ({reason}): add the tokenizer files that belong to it, or fetch it again"
-        )
-    return found
-
-
-def _tokenizer_of(directory: Path) -> Tokenizer:
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(directory, **TOKENIZERS)
-    if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
-        tokenizer.backend_tokenizer.model.dropout = None  # no two calls would give the same tokens
-    return tokenizer
+def tried_tokenizer(directory: Path) -> tuple[Tokenizer, dict[str, Any]]:
+    """The tokenizer of a folder, and its `traits`; InputError if it cannot be loaded or used."""
+    with readable_failures(
+        f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be read"
+    ):
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(directory, **TOKENIZERS)
+        if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
+            tokenizer.backend_tokenizer.model.dropout = None  # each call gives the same tokens
+        return tokenizer, traits(tokenizer)
 
 
 def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
