@@ -29,12 +29,10 @@ from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
 from grasp_deploy.pruning.units import UnitTable
 
-PLAN_VERSION = 2  # 1 has no scales of norms
+PLAN_VERSION = 2
 TENSORS = ("scores", "mask", "scales", "calibrated", "norm_scales", "witness")
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
 Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
-TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
-Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class TextPart(Struct):
@@ -51,11 +49,7 @@ class Text(Struct, kw_only=True):
     sequences: Count
     sequence_length: Count
     parts: list[TextPart] = []
-    frequent_tokens: dict[TokenId, Share] = {}  # absent in older plans
-
-
-class Calibration(Text, kw_only=True):
-    heldout_sequences: Count
+    heldout_sequences: Count = 0
 
 
 class Healing(Struct):
@@ -76,10 +70,6 @@ class Budget(Struct):
     kept_cost: Cost
     total_cost: Annotated[float, Meta(gt=0)]
 
-    def __post_init__(self) -> None:
-        if self.kept_cost > self.limit:
-            raise ValueError("kept_cost is over the limit")
-
 
 class Losses(Struct):
     """Held-out loss in nats per token; null where nothing was held out."""
@@ -91,11 +81,6 @@ class Losses(Struct):
     def __post_init__(self) -> None:
         if (self.heldout_dense is None) != (self.heldout_pruned is None):
             raise ValueError("one loss is null and the other is not")
-
-
-class Seconds(Struct):
-    gates: float
-    scales: float
 
 
 class Options(Struct):
@@ -124,9 +109,8 @@ class Provenance(Struct, kw_only=True):
     cost_model: str
     budget: Budget
     config: Options
-    calibration: Calibration
+    calibration: Text
     losses: Losses
-    seconds: Seconds
     versions: Versions
     fitted: dict[str, str] = {}  # SHA-256 by name
     healing: list[Healing] = []
@@ -188,10 +172,10 @@ def load_plan(path: str | Path) -> Plan:
     if "version" not in record or {"scores", "mask", "scales"} - tensors.keys():
         raise InputError(f"{path} is not a plan: name the {PLAN_FILE} that compress wrote")
     version = record.pop("version")
-    if version not in (1, PLAN_VERSION):
+    if version != PLAN_VERSION:
         raise InputError(
-            f"{path} is a plan of version {version}, and this release reads versions 1 "
-            f"and {PLAN_VERSION}: use the release that wrote it, or compress again"
+            f"{path} is a plan of version {version}, and this release reads {PLAN_VERSION}: use "
+            "the release that wrote it, or compress again"
         )
     typed(record, Provenance, path, "fetch it again, or compress again")
     known: dict[str, Any] = {name: tensors.get(name) for name in TENSORS}
@@ -248,20 +232,16 @@ def _is_whole(plan: Plan) -> bool:
 
 
 def check_layers(plan: Plan, base: StoredModel) -> None:
-    """Raise InputError, before weights are read, if a model is not the one of a plan by its sizes
-    or by the names of its weight files."""
+    """InputError, before weights are read, for a model of other sizes or names of files."""
     layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in base.shape.layers]
     names = {path.name for path in base.files.values()}
     same_width = plan.norm_scales is None or plan.norm_scales.shape[1] == base.shape.hidden_size
-    for what, same in (
-        ("layers have other sizes", layers == plan.dense_layers and same_width),
-        ("weight files have other names", names <= plan.provenance["weight_hashes"].keys()),
-    ):
-        if not same:
-            raise InputError(
-                f"the plan was made for {plan.provenance['model']}, whose {what} than this "
-                "model's: name the model that it was made for"
-            )
+    same_files = names <= plan.provenance["weight_hashes"].keys()
+    if layers != plan.dense_layers or not same_width or not same_files:
+        raise InputError(
+            f"the plan was made for {plan.provenance['model']}, whose layers have other sizes, or "
+            "weight files other names, than this model's: name the model that it was made for"
+        )
 
 
 def with_base_model_id(plan: Plan, name: str) -> Plan:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from transformers import BatchEncoding, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 JOIN = "\n\n"
-PIECE = 2**18  # characters tokenised at once; a token takes some 600 bytes meanwhile
-CONTEXT = 2**6  # characters of its neighbours that a piece is read with
 LINE = re.compile(r"\n(?=\S)")
-WORD = re.compile(r"\w (?=\w)")  # where no line ends in time
+CHARACTERS = 8  # read for a token that is needed; the words of most texts have fewer
+UNSURE = 64  # tokens at a cut, which the text behind it might change
 SAMPLE = 2 * (
     'The quick brown fox jumps over the lazy dog, and 1234567890 others do; it\'s "done" (once)\n'
     "    def f(x):  return x ** 2 / 3.14 \\ y\t# one\r\n\n_-=+[]{}<>@$%^&~`|!?  \n"
@@ -30,47 +28,33 @@ SAMPLE = 2 * (
 
 def first_tokens(
     tokenizer: PreTrainedTokenizerBase, documents: Sequence[str], needed: int | None
-) -> array[int]:
-    """Token ids (int64) of the joined text: all of them, or at least its first `needed`.
+) -> list[int]:
+    """Token ids of the joined text: all of them, or at least its first `needed`.
 
-    Tokenisers take hundreds of bytes for a token, so the text is read in pieces of whole lines.
-    Tokenizers of these families split where a line ends: the tokens are those of one call.
+    A tokenizer takes some 600 bytes for a token, so no more is read than is needed: the text up to
+    the end of a line, and twice as much while that gives too few.
     """
-    text, ids, start = JOIN.join(documents), array("q"), 0
-    while start < len(text) and (needed is None or len(ids) < needed):
-        line = LINE.search(text, start + PIECE, start + 2 * PIECE)
-        cut = line or WORD.search(text, start + PIECE)
-        end, left = cut.end() if cut else len(text), max(0, start - CONTEXT)
-        piece = encoded(tokenizer, text[left : end + CONTEXT])
-        found = array("q", piece["input_ids"])
-        first = _token_at(piece, start - left) if start else 0
-        last = _token_at(piece, end - left) if cut else len(found)
-        if first is None or last is None:  # it does not say, or drops what begins the line
-            return array("q", tokens(tokenizer, text))
-        ids += found[first:last]
-        start = end
-    return ids
-
-
-def _token_at(piece: BatchEncoding, character: int) -> int | None:
-    """Index of a character's first token; tokenizers in Python know none."""
-    return piece.char_to_token(character) if piece.is_fast else None
+    text = JOIN.join(documents)
+    if needed is None:
+        return tokens(tokenizer, text)
+    length = CHARACTERS * needed
+    while (line := LINE.search(text, length)) is not None:
+        ids = tokens(tokenizer, text[: line.end()])
+        if len(ids) >= needed + UNSURE:
+            return ids[:-UNSURE]
+        length *= 2
+    return tokens(tokenizer, text)
 
 
 def tokens(
     tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = False
 ) -> list[int]:
     """Token ids of a text; InputError where the tokenizer fails on it."""
-    ids: list[int] = encoded(tokenizer, text, add_special_tokens=add_special_tokens)["input_ids"]
-    return ids
-
-
-def encoded(
-    tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = False
-) -> BatchEncoding:
-    """Token ids of a text and their places in it; raises as `tokens` does."""
     with readable_failures():
-        return tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
+        ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)[
+            "input_ids"
+        ]
+    return ids
 
 
 @contextmanager

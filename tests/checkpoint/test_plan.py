@@ -58,7 +58,6 @@ HEALING = {
     ("place", "value"),
     [
         (("fitted",), ABSENT),
-        (("calibration", "parts"), ABSENT),
         (("losses",), {"heldout_dense": 2.0, "heldout_pruned": 2.5}),
         (("revision",), "main"),
     ],
@@ -120,13 +119,6 @@ def test_tensors_fit_the_layers(tmp_path: Path, name: str, tensor: Tensor, fits:
         return
     with pytest.raises(InputError, match="its tensors do not fit its layers"):
         load_plan(path)
-
-
-def test_a_plan_of_before_scales_of_norms_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grasp_deploy.checkpoint.plan.PLAN_VERSION", 1)
-    assert loaded(tmp_path, provenance()).norm_scales is None
 
 
 def test_a_plan_of_half_a_character(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_rows_are_documents(tmp_path: Path, suffix: str) -> None:
     assert read(write(tmp_path / f"corpus[1]*{suffix}", DOCUMENTS)) == DOCUMENTS
     path = write(tmp_path / f"corpus{suffix}", DOCUMENTS, column="body")
     assert read(path, column="body") == DOCUMENTS
-    assert "body ('first\\nof two lines')" in message(path)
+    assert "no column that is named as a text; its columns are: id, body" in message(path)
     assert "no column 'text'" in message(path, column="text")
 
 
@@ -99,11 +99,11 @@ def test_other_layouts(tmp_path: Path, name: str, text: str, documents: list[str
         ("a.jsonl", b'{"text": "a"}\n\n{"text": \n', "line 3"),
         ("a.jsonl", b"[" * 10_000 + b"]" * 10_000, "valid jsonl"),
         ("a.json", b'[{"text": "a"},\n\n{"text": ]', "line 3"),
-        ("a.json", b'["a", {"text": "b"}]', "no list of documents"),
-        ("a.csv", b'text,source\n"one","a","x"\n', "more fields"),
+        ("a.json", b'["a", {"text": "b"}]', "not all texts"),
+        ("a.csv", b'text,source\n"one","a","x"\n', "values by name"),
         ("a.parquet", b"PAR1 no, not really", "valid parquet"),
         ("a.jsonl", b'{"text": "a"}\n{"text": 7}', "row 1"),
-        ("a.jsonl", b'{"text": null, "other": null}', "text (None), other (None)"),
+        ("a.jsonl", b'{"text": null, "other": null}', "text, other"),
     ],
 )
 def test_not_of_its_format(tmp_path: Path, name: str, content: bytes, words: str) -> None:

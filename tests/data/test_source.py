@@ -47,7 +47,7 @@ def test_a_text_to_calibrate_on(text: str, expected: TextSource) -> None:
         ),
         (["a.txt", "self=-1"], "lacks a part or a positive weight"),
         (["self", "a.txt", "self:asks.txt"], "own text twice"),
-        (["self@train[:3]"], "has no rows to choose from"),
+        (["self@train[:3]"], "lacks a part or a positive weight"),
         *(
             (texts, "twice: name it once")
             for texts in (["c4", "c4@train=2"], ["a.txt", "./a.txt"], ["wikitext2", WIKITEXT])

@@ -13,10 +13,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
+from grasp_deploy.checkpoint.card.quality_verdict import excess_loss
 from grasp_deploy.checkpoint.card.words import (
     card_metadata,
-    how_it_is_made_again,
     how_units_were_chosen,
     metadata_block,
     what_it_learnt_from,
@@ -31,6 +30,7 @@ from grasp_deploy.stats.wording import percent, plus_minus
 
 QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 MARK = "†"
+MARK_MEANS = f"{MARK} The model learnt from this corpus, or a part of it: it does not count."
 ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
 MODELS = ("dense", "pruned")
@@ -66,11 +66,11 @@ def model_card(
         figures=_figures(plan, dense, pruned),
         chosen=how_units_were_chosen(plan),
         learnt_from=what_it_learnt_from(provenance),
-        made_again=how_it_is_made_again(plan),
+        fitted=plan.fitted,
         quality=quality,
         corpus_head=CORPUS_HEAD,
         corpus_cells=corpus_cells,
-        mark_means=mark_means,
+        mark_means=MARK_MEANS,
         task_head=TASK_HEAD,
         task_cells=task_cells,
         errors_are=ERRORS_ARE,
@@ -108,12 +108,6 @@ def _base_option(provenance: dict[str, Any]) -> str:
     return shlex.quote(name)
 
 
-def mark_means(quality: Mapping[str, Any]) -> str:
-    """Note under a table in which a corpus is marked."""
-    how = seen(bool(quality.get("healed_on")))
-    return f"{MARK} The model was {how} this corpus, or a part of it, so it does not count."
-
-
 def corpus_cells(row: Mapping[str, Any]) -> list[str]:
     """One row of the table under `CORPUS_HEAD`."""
     before, after = row["dense"]["perplexity"], row["pruned"]["perplexity"]
@@ -146,16 +140,11 @@ def intact_plan(directory: Path) -> Plan:
     pruned checkpoint, or a file is missing or changed.
     """
     check_pruned(directory)
-    stated = manifest_of(directory)
-    if PLAN_FILE not in stated:
-        raise InputError(
-            f"{directory} holds no whole checkpoint, since {MANIFEST_FILE} names no {PLAN_FILE}: "
-            "export it again"
-        )
-    for name in (QUALITY_FILE, CARD_FILE):
+    stated, renewed = manifest_of(directory), (QUALITY_FILE, CARD_FILE)
+    for name in renewed:
         if (directory / name).is_dir():
             raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
-    kept = {n: digest for n, digest in stated.items() if n not in (QUALITY_FILE, CARD_FILE)}
+    kept = {PLAN_FILE: "", **{n: digest for n, digest in stated.items() if n not in renewed}}
     if changed := changed_files(directory, kept):
         raise InputError(
             f"{directory / changed[0]} is not the file that {MANIFEST_FILE} states, so this is "
@@ -167,9 +156,9 @@ def intact_plan(directory: Path) -> Plan:
 def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     """Write `quality.json`, a model card with it, and the manifest of both into a checkpoint.
 
-    Every other file keeps the hash that the manifest stated. The manifest takes its name first:
-    after a kill `verify` finds what it states waiting beside, and the same command finishes this.
-    Raises InputError, with the folder as it was, if the disk refuses or another process writes it.
+    Every other file keeps the hash that the manifest stated. After a kill between two of the files
+    `verify` names the other one, and the same command finishes this. Raises InputError, with the
+    folder as it was, if the disk refuses or another process writes it.
     """
     directory = directory.resolve()
     config = read_config(directory)

@@ -9,25 +9,18 @@ from typing import Any
 
 import yaml
 
-from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
-from grasp_deploy.data.documents import find_corpus
+from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.data.source import TextSource
-from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text
 from grasp_deploy.stats.wording import counted, listed
 
 FROM_BASE = ("license", "license_name", "license_link", "language", "tags")
 OWN_TAGS = ("pruned", "grasp-deploy", "vllm")
 HEAD = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
 COMPENSATION = (
     " Compensation: the kept columns of the output layers were solved by least squares for the "
     "dense model's hidden states."
-)
-FAMILY = (
-    " It is one of a family of budgets ({} of the prunable cost), in which each keeps units of the "
-    "one before."
 )
 NORM_SCALES = " Scales learnt for hidden channels are folded into the norms."
 ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate compare`."
@@ -59,28 +52,12 @@ def metadata_block(plan: Plan, from_base: Mapping[str, Any]) -> str:
         "base_model": provenance["config"].get("base_model_id")
         or (provenance["model"] if provenance["revision"] else None),
         **{key: from_base[key] for key in FROM_BASE if key in from_base and key != "tags"},
-        "datasets": _datasets(provenance),
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": list(dict.fromkeys([*OWN_TAGS, *tags])),
     }
     given = {key: value for key, value in stated.items() if value}
     return yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
-
-
-def _datasets(provenance: Mapping[str, Any]) -> list[str]:
-    """Hub names of the texts that the model was calibrated or healed on."""
-    names = map(_hub_name, sources_of(texts_learnt_from(provenance)))
-    return list(dict.fromkeys(name for name in names if name))
-
-
-def _hub_name(source: str) -> str | None:
-    try:
-        corpus = find_corpus(source)
-    except InputError:
-        return None
-    on_hub = corpus is not None and corpus.path != "text" and HUB_NAME.fullmatch(corpus.path)
-    return corpus.path if corpus and on_hub else None
 
 
 def _is_text(value: Any) -> bool:
@@ -92,7 +69,7 @@ def _is_text(value: Any) -> bool:
 def how_units_were_chosen(plan: Plan) -> str:
     """The method that chose the units, and whether kept columns were solved."""
     config = plan.provenance["config"]
-    method, family = config["method"], config.get("family")
+    method = config["method"]
     units = UNITS.get(config["targets"], " and ".join(UNITS.values()))
     if method == "grasp":
         chosen = "learnt gates on the frozen model, from a cut in rounds"
@@ -104,8 +81,7 @@ def how_units_were_chosen(plan: Plan) -> str:
     provenance = plan.provenance
     solved = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
     scaled = NORM_SCALES if plan.norm_scales is not None else ""
-    within = FAMILY.format(listed(f"{keep:g}" for keep in family)) if family else ""
-    more = f"{within}{COMPENSATION if solved else ''}{scaled}"
+    more = f"{COMPENSATION if solved else ''}{scaled}"
     return f"{units} were chosen by {chosen}, under one global budget.{more}"
 
 
@@ -117,7 +93,7 @@ def what_it_learnt_from(provenance: Texts) -> str:
         text += "; none was held out, so no loss was measured."
     else:
         text += (
-            f". On {calibration['heldout_sequences']} of them, held out, the loss went from "
+            f". On {calibration.get('heldout_sequences', 0)} of them, held out, the loss went from "
             f"{losses['heldout_dense']:.4f} to {losses['heldout_pruned']:.4f} nats per token."
         )
     healed = [
@@ -128,18 +104,6 @@ def what_it_learnt_from(provenance: Texts) -> str:
         for healing in provenance.get("healing", [])
     ]
     return " ".join([text, *healed, ADVICE])
-
-
-def how_it_is_made_again(plan: Plan) -> str:
-    """The sentence that leads to the command of an export of the plan."""
-    again = "these weights can be made again, byte for byte"
-    if not plan.fitted:
-        return f"From the plan and the base model {again}, and checked:"
-    kept = "healed linear layers are" if plan.provenance.get("healing") else "fitted columns are"
-    return (
-        f"From the plan in this folder and the base model {again}, and checked. The {kept} taken "
-        "from this folder: no plan holds them."
-    )
 
 
 def _sequences(text: Texts) -> str:

@@ -103,13 +103,6 @@ def own_head(folder: Path, difference: float = 1.0) -> None:
     tensors(**{HEAD: head})(folder)
 
 
-def keep_the_backbone(folder: Path) -> None:
-    """As `LlamaModel.save_pretrained` names the tensors."""
-    held = load_file(folder / WEIGHTS)
-    held.pop(HEAD)
-    save_file({n.removeprefix("model."): t for n, t in held.items()}, folder / WEIGHTS)
-
-
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 SLIDING = {"layer_types": ["sliding_attention"] * 3}
@@ -123,7 +116,7 @@ REFUSED: list[tuple[str, Change, str]] = [
         for name in ("adapter_model.safetensors", "zz.safetensors", "consolidated.safetensors")
     ),
     ("sharded", stray("model-9.safetensors"), "model-9.safetensors"),
-    ("sharded", stray(WEIGHTS), "an index"),
+    ("sharded", stray(WEIGHTS), WEIGHTS),
     ("sharded", index_of(shuffle), "puts it elsewhere"),
     ("sharded", index_of(lambda m: m.pop(NORM)), "leaves it out"),
     ("sharded", index_of(lambda m: m.update({GATE: "../dense/model.safetensors"})), "../dense"),
@@ -182,7 +175,6 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", renamed(WEIGHTS, "gone"), "no weights"),
     ("dense", renamed("config.json", "gone"), "config.json"),
     ("dense", tensors(**{GATE: None}), GATE),
-    ("dense", keep_the_backbone, "a backbone without its head"),
     ("dense", tensors(**{Q_BIAS: torch.zeros(128)}), Q_BIAS),
     ("dense", tensors(**{GATE: torch.zeros(96, 64, dtype=torch.int8)}), "I8"),
     ("dense", tensors(**{NORM: torch.ones(64).bfloat16()}), NORM),

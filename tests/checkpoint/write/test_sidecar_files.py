@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.checkpoint.verify import verify
-from grasp_deploy.checkpoint.verify_files import Difference, check_sidecar_files
+from grasp_deploy.checkpoint.verify_files import Difference, check_companions
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.data.tokenizing import SAMPLE
 from tests.checkpoint.test_equivalence import random_plan
@@ -181,7 +181,7 @@ def test_verify_finds_another_tokenizer_whatever_the_manifest_says(folders: Path
         with pytest.raises(
             Difference, match=r"tokenizer_config.json is not .*: its tokenizer_class"
         ):
-            check_sidecar_files(read_stored_model(pruned), plan, stored)
+            check_companions(read_stored_model(pruned), plan, stored)
     finally:
         (pruned / "tokenizer_config.json").write_text(right)
 
