@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
@@ -139,7 +140,14 @@ def _divided(shape: ModelShape, size: int) -> str:
 
 
 def _staged(shape: ModelShape, size: int) -> str:
-    return f"stages of {listed(pipeline_stages(shape, size))} layers"
+    """The stages that vLLM makes, and how uneven layers of a pruned model make them."""
+    counts = pipeline_stages(shape, size)
+    layers = map(shape.layer_parameters, range(len(shape.layers)))
+    stages = [sum(islice(layers, count)) for count in counts]
+    return (
+        f"stages of {listed(counts)} layers; the largest holds {max(stages) / sum(stages):.0%} of "
+        "the layers' weights"
+    )
 
 
 @dataclass(frozen=True)

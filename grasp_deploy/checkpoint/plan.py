@@ -42,23 +42,18 @@ class TextPart(Struct):
     sequences: Count
 
 
-class Text(Struct, kw_only=True):
-    """Text that was learnt from; of calibration, some sequences were held out."""
+class Text(TextPart):
+    """Text that was learnt from."""
 
-    source: Name
-    sequences: Count
     sequence_length: Count
     parts: list[TextPart] = []
-    heldout_sequences: Count = 0
 
 
 class Healing(Struct):
-    """One healing: its text, how long it learnt, and the held-out loss in nats per token."""
+    """One healing: its text, and the held-out loss in nats per token."""
 
     text: Text
-    steps: Count
     rank: Count
-    loss_dense: float
     loss_before: float
     loss_after: float
 
@@ -88,10 +83,7 @@ class Options(Struct):
 
     model: Name
     method: str
-    rounds: Count
     targets: str
-    compensation: bool
-    scale_epochs: Count
     base_model_id: HubId | None = None
 
 

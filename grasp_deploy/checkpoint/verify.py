@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -225,6 +224,7 @@ def _check_served(pruned: StoredModel, device: torch.device, served: Served) -> 
     prompts = _prompts(pruned)
     tokens = served(pruned.directory, prompts.tolist(), NEW_TOKENS)
     model = load_checked(pruned.directory, device, "float32", "sdpa")
+    _logits(model, prompts)  # in one line, where config.json makes that impossible
     _same_tokens("reloaded", greedy_tokens(model, prompts, NEW_TOKENS), "served", tokens)
     return f"{PROMPTS} x {NEW_TOKENS} greedy tokens are equal to the reloaded model's"
 
@@ -238,8 +238,16 @@ def _prompts(model: StoredModel) -> Tensor:
 
 @torch.no_grad()
 def _logits(model: nn.Module, prompts: Tensor) -> Tensor:
-    """`(prompts, T, V)` float32."""
-    return _outputs(model, prompts.to(next(model.parameters()).device)).logits.float().cpu()
+    """`(prompts, T, V)` float32; a Difference if the values of some config.json forbid it."""
+    try:
+        ids = prompts.to(next(model.parameters()).device)
+        logits: Tensor = model(input_ids=ids).logits
+    except Exception as error:  # whatever transformers makes of an odd value
+        if is_out_of_memory(error):
+            raise
+        reason = f"{type(model).__name__} cannot run ({type(error).__name__}: {first_line(error)})"
+        raise Difference(f"{reason}: check config.json") from error
+    return logits.float().cpu()
 
 
 @torch.no_grad()
@@ -248,22 +256,10 @@ def greedy_tokens(model: nn.Module, prompts: Tensor, new_tokens: int) -> Tokens:
     ids = prompts.to(next(model.parameters()).device)
     cache, chosen = None, []
     for _ in range(new_tokens):
-        output = _outputs(model, ids, use_cache=True, **{CACHE: cache})
+        output = model(input_ids=ids, use_cache=True, **{CACHE: cache})
         cache, ids = output[CACHE], output.logits[:, -1:].argmax(-1)
         chosen.append(ids)
     return torch.cat(chosen, dim=1).tolist()
-
-
-def _outputs(model: nn.Module, ids: Tensor, **options: Any) -> Any:
-    """One forward pass; a Difference if the values of some config.json make it impossible."""
-    try:
-        return model(input_ids=ids, **options)
-    except Exception as error:  # whatever transformers makes of an odd value
-        if is_out_of_memory(error):
-            raise
-        kind = type(model).__name__
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise Difference(f"{kind} loads and cannot run ({reason}): check config.json") from error
 
 
 def _compare(names: str, expected: Tensor, actual: Tensor) -> str:

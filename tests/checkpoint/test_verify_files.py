@@ -14,7 +14,6 @@ import torch
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.read.validate import read_stored_model
-from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
     NotProven,
@@ -68,13 +67,6 @@ def sidecar_files(folder: Path, base: Path | None, plan: Plan | None = None) -> 
     return check_companions(read_stored_model(folder), plan, dense)
 
 
-def test_what_an_export_writes_verifies(made: Path, base: Path) -> None:
-    checks = list(verify(made, str(base)))
-    assert [check.name for check in checks][-1] == "companions"
-    assert all(check.ok for check in checks), checks
-    assert "vouches for README.md" in checks[-1].detail
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -82,7 +74,6 @@ def test_what_an_export_writes_verifies(made: Path, base: Path) -> None:
         ("LICENSE.txt", None, "LICENSE.txt is missing, and would be the base model's"),
         ("added_tokens.json", "{}", "no export writes added_tokens.json"),
         ("modeling_grasp.py", "import os", "modeling_grasp.py is not what an export"),
-        ("compress_config.json", "{}", "compress_config.json is not what an export"),
         (INDEX_FILE, "{}", f".*{INDEX_FILE} does not fit"),
         (INDEX_FILE, None, f"there is no file .*{INDEX_FILE}"),
     ],
@@ -105,9 +96,7 @@ def test_a_file_that_was_changed(
         ("auto_map", {"AutoModel": "their/code--x.Y"}, False),
         ("intermediate_size", 4096, False),
         ("num_key_value_heads", 1, False),
-        ("torch_dtype", "float16", False),
         ("eos_token_id", 3, True),
-        ("max_position_embeddings", None, True),
     ],
 )
 def test_a_config_that_was_changed(

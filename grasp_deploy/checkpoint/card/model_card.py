@@ -77,20 +77,15 @@ def model_card(
     )
 
 
-def _figures(
-    plan: Plan, dense: ModelShape, pruned: ModelShape
-) -> list[tuple[str, str, str, float]]:
+def _figures(plan: Plan, dense: ModelShape, pruned: ModelShape) -> list[tuple[str, float, float]]:
+    """Name, dense and pruned figure of each row of sizes."""
     budget, mib = plan.provenance["budget"], 2**20
     costs = f"prunable cost ({plan.provenance['cost_model']})"
-    rows = [
-        ("parameters", dense.parameters, pruned.parameters, ","),
-        ("weights, MiB", dense.weight_bytes / mib, pruned.weight_bytes / mib, ",.1f"),
-        ("KV cache, bytes per token", dense.kv_bytes_per_token(), pruned.kv_bytes_per_token(), ","),
-        (costs, budget["total_cost"], budget["kept_cost"], ",.0f"),
-    ]
     return [
-        (name, f"{before:{form}}", f"{after:{form}}", after / before)
-        for name, before, after, form in rows
+        ("parameters", dense.parameters, pruned.parameters),
+        ("weights, MiB", dense.weight_bytes / mib, pruned.weight_bytes / mib),
+        ("KV cache, bytes per token", dense.kv_bytes_per_token(), pruned.kv_bytes_per_token()),
+        (costs, budget["total_cost"], budget["kept_cost"]),
     ]
 
 

@@ -12,17 +12,20 @@ import yaml
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.files.disk import read_text
-from grasp_deploy.stats.wording import counted, listed
+from grasp_deploy.stats.wording import listed
 
 FROM_BASE = ("license", "license_name", "license_link", "language", "tags")
 OWN_TAGS = ("pruned", "grasp-deploy", "vllm")
 HEAD = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
+METHODS = {
+    "grasp": "learnt gates on the frozen model, from a cut in rounds",
+    "progressive": "a cut in rounds by the optimal brain surgeon's loss",
+}
 UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
 COMPENSATION = (
     " Compensation: the kept columns of the output layers were solved by least squares for the "
     "dense model's hidden states."
 )
-NORM_SCALES = " Scales learnt for hidden channels are folded into the norms."
 ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate compare`."
 
 Texts = Mapping[str, Any]
@@ -68,39 +71,27 @@ def _is_text(value: Any) -> bool:
 
 def how_units_were_chosen(plan: Plan) -> str:
     """The method that chose the units, and whether kept columns were solved."""
-    config = plan.provenance["config"]
-    method = config["method"]
-    units = UNITS.get(config["targets"], " and ".join(UNITS.values()))
-    if method == "grasp":
-        chosen = "learnt gates on the frozen model, from a cut in rounds"
-    elif method == "progressive":
-        rounds = counted(config["rounds"], "round")
-        chosen = f"a cut in {rounds} by the optimal brain surgeon's loss"
-    else:
-        chosen = f"the scores of `{method}`, at once"
     provenance = plan.provenance
-    solved = provenance.get("compensation") or (plan.fitted and not provenance.get("healing"))
-    scaled = NORM_SCALES if plan.norm_scales is not None else ""
-    more = f"{COMPENSATION if solved else ''}{scaled}"
+    config, healed = provenance["config"], provenance.get("healing")
+    units = UNITS.get(config["targets"], " and ".join(UNITS.values()))
+    chosen = METHODS.get(config["method"], f"the scores of `{config['method']}`, at once")
+    solved = provenance.get("compensation") or (plan.fitted and not healed)
+    more = COMPENSATION if solved else ""
     return f"{units} were chosen by {chosen}, under one global budget.{more}"
 
 
 def what_it_learnt_from(provenance: Texts) -> str:
     """Text of calibration and healing, and the held-out loss on it."""
-    calibration, losses = provenance["calibration"], provenance["losses"]
-    text = f"Calibrated on {_sequences(calibration)}"
-    if losses["heldout_pruned"] is None:
-        text += "; none was held out, so no loss was measured."
-    else:
+    text = f"Calibrated on {_sequences(provenance['calibration'])}."
+    losses = provenance["losses"]
+    if losses["heldout_pruned"] is not None:
         text += (
-            f". On {calibration.get('heldout_sequences', 0)} of them, held out, the loss went from "
-            f"{losses['heldout_dense']:.4f} to {losses['heldout_pruned']:.4f} nats per token."
+            f" On some of them, held out, the loss went from {losses['heldout_dense']:.4f} to "
+            f"{losses['heldout_pruned']:.4f} nats per token."
         )
     healed = [
-        f"Healed on {_sequences(healing['text'])}: {healing['steps']:,} steps of LoRA of rank "
-        f"{healing['rank']}, merged into the linear layers. On some of them, held out to choose "
-        f"the step, the loss went from {healing['loss_before']:.4f} to {healing['loss_after']:.4f} "
-        f"nats per token, where the dense model's is {healing['loss_dense']:.4f}."
+        f"Healed on {_sequences(healing['text'])}, by LoRA of rank {healing['rank']}: the loss on "
+        f"some of them went from {healing['loss_before']:.4f} to {healing['loss_after']:.4f}."
         for healing in provenance.get("healing", [])
     ]
     return " ".join([text, *healed, ADVICE])

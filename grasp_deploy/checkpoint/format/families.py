@@ -95,15 +95,12 @@ def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None
             f"the activation {kind.hidden_act} (hidden_act) is not supported, since vLLM serves "
             "these models with silu alone: take a model with silu"
         )
-    if family.model_type == "llama" and "sliding_attention" in (kind.layer_types or []):
+    is_llama, is_mistral = (family.model_type == name for name in ("llama", "mistral"))
+    slides = is_llama and "sliding_attention" in (kind.layer_types or [])
+    if slides or (is_mistral and not pruned and kind.layer_types):  # Ministral is another model
         raise InputError(
-            "a Llama whose config.json has sliding layer_types is not supported: take a Llama "
-            "without them, a Mistral or a Qwen2"
-        )
-    if family.model_type == "mistral" and not pruned and kind.layer_types:
-        raise InputError(  # transformers builds another model of it
-            "the architecture Ministral (a Mistral whose config.json has layer_types) is not "
-            "supported: take a Llama, a Mistral without it, a Qwen2 or a Qwen3"
+            f"a {family.stem} whose config.json has layer_types is not supported, since programs "
+            "do not read it alike: take a model without them, or a Qwen2 or Qwen3"
         )
 
 

@@ -168,8 +168,7 @@ def _quantised(model: StoredModel, tensors: dict[str, StoredTensor]) -> StoredMo
     if len(plain) == len(tensors):
         raise InputError(
             f"config.json says that {model.directory} is quantised ({model.shape.quantization}), "
-            "and all of its tensors are plain: take quantization_config out of config.json, or "
-            "fetch the model again"
+            "and all of its tensors are plain: take quantization_config out of config.json"
         )
     for name, tensor in plain.items():
         _check_size(tensor, name, expected[name])
@@ -196,19 +195,15 @@ def check_tokenizer(directory: Path) -> None:
 
 
 def _common_dtype(tensors: dict[str, StoredTensor]) -> str:
+    """The dtype that all tensors have; InputError for several, and for one that cannot be cut."""
     first, *_ = tensors
     dtype = tensors[first].dtype
     for name, tensor in tensors.items():
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in DTYPES or tensor.dtype != dtype:
             raise InputError(
-                f"{name} in {tensor.path} is {tensor.dtype}: take a model in {', '.join(DTYPES)} "
-                "that is not quantised"
-            )
-        if tensor.dtype != dtype:
-            raise InputError(
-                f"{first} is {dtype} and {name} is {tensor.dtype}: save the model in one dtype "
-                f'first, with from_pretrained("{tensor.path.parent}", dtype=...)'
-                ".save_pretrained(...)"
+                f"{name} in {tensor.path} is {tensor.dtype}, and {first} is {dtype}: take a model "
+                f"that is not quantised, all in {' or '.join(DTYPES)}, or save it so, with "
+                "from_pretrained(..., dtype=...).save_pretrained(...)"
             )
     return dtype
 
