@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from grasp_deploy.data import overlap
 from grasp_deploy.data.overlap import (
     WINDOW_TOKENS,
     calibrated_share,
@@ -49,16 +48,6 @@ def test_the_share_is_that_of_comparing_every_window(length: int) -> None:
         assert calibrated_share(text, known) == naive_share(text, blocks), name
     assert calibrated_share(running, known) == 1
     assert 0 < calibrated_share(texts["a part"], known) < 140 / 267
-
-
-def test_of_a_long_text_evenly_spread_windows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "MOST_WINDOWS", 50)
-    blocks = tokens(100, 64)
-    known = known_of(blocks)
-    assert len(known) == 50
-    assert calibrated_share(blocks, known) == 0.25
-    for half in blocks.chunk(2):
-        assert calibrated_share(half, known) == pytest.approx(0.25, abs=0.011)
 
 
 def test_the_hash_never_changes() -> None:
