@@ -94,9 +94,11 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
             f"without the base model nobody vouches for {listed(copies)}, nor for config.json "
             "beyond classes, sizes and dtype"
         )
-    told = [name for name in WITNESSES if (directory / name).is_file()]
+    witnesses = [name for name in WITNESSES if (directory / name).is_file()]
     detail = f"{len(written) + 1} files beside the weights are what an export of the plan writes"
-    return f"{detail}; only {MANIFEST_FILE} vouches for {listed(told)}" if told else detail
+    return (
+        f"{detail}; only {MANIFEST_FILE} vouches for {listed(witnesses)}" if witnesses else detail
+    )
 
 
 def _derived_config(pruned: StoredModel, plan: Plan) -> dict[str, Any]:

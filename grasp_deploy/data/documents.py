@@ -141,15 +141,10 @@ def local_documents(
     if has_columns(path):
         column, texts = texts_of(_columns(path), column, path, tokenizer)
         return column, texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
-    if column:
+    if column or start or stop:
         raise InputError(
-            f"{path} is plain text and has no columns: leave {COLUMN_OPTION} out, or store the "
-            "documents as .jsonl"
-        )
-    if start or stop:
-        raise InputError(
-            f"split {split!r} of {path} is impossible: plain text is one document, read whole; "
-            "leave the slice out, or store the documents as .jsonl"
+            f"{path} is plain text: it is one document, has no columns and is read whole; leave "
+            f"the slice and {COLUMN_OPTION} out, or store the documents as .jsonl"
         )
     return None, [read_plain_text(path)]
 

@@ -60,7 +60,7 @@ def texts_of(
         names = TEXT_COLUMNS if tokenizer is not None else ("prompt", *TEXT_COLUMNS)
         named = [name for name in names if any(columns.get(name, ()))]
         column = named[0] if named else next(iter(columns)) if len(columns) == 1 else None
-    if column not in columns:
+    if column is None or column not in columns:
         missing = f"no column {column!r}" if column else "no column that is named as a text"
         raise InputError(
             f"{source} has {missing}; its columns are: {', '.join(columns)}; name one of them with "

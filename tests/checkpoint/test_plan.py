@@ -75,11 +75,11 @@ def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        (("calibration", "parts", 1, "sequences"), 1.5, r"parts\[0\].sequences.*it is 1.5"),
+        (("calibration", "parts", 1, "sequences"), 1.5, r"parts\[0\].sequences"),
         (("model",), "a\0b", "model: Expected `str` matching"),
         (("losses", "heldout_dense"), 2.0, "losses: one loss is null"),
-        (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0.*it is 0"),
-        (("healing",), [HEALING, {**HEALING, "rank": "3"}], r"healing\[1\].rank: .*it is '3'"),
+        (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0"),
+        (("healing",), [HEALING, {**HEALING, "rank": "3"}], r"healing\[1\].rank: "),
         (("fitted",), dict.fromkeys(BEHIND_GATES[:3], "0"), "fitted names other tensors"),
     ],
 )

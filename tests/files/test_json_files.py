@@ -48,9 +48,9 @@ def test_what_cannot_be_read(content: bytes | None, reason: str, tmp_path: Path)
 
 def test_types_are_checked_and_key_and_value_are_named() -> None:
     assert typed({"sizes": [{"width": 3}]}, Record, "a.json", "mend it").sizes[0].width == 3
-    wrong = {"width": "3" * 99}
+    wrong = {"width": "3"}
     for record, words in (
-        ({"sizes": [wrong]}, r"sizes\[0\].width: Expected `int`, got `str`; it is '3{39}"),
+        ({"sizes": [wrong]}, r"sizes\[0\].width: Expected `int`, got `str`"),
         ({"sizes": [{}]}, r"sizes\[0\]: Object missing required field `width`"),
         ({"sizes": [], "named": {"a": wrong}}, r"named\[...\].width: Expected `int`, got `str`"),
     ):

@@ -155,41 +155,31 @@ def _hash_of_state(path: Path, size_bytes: int, changed_nanoseconds: int) -> str
 
 
 def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
-    """The snapshot's folder, which is named after the commit."""
-    from huggingface_hub import errors
-
-    try:
-        return Path(_snapshot(name, revision, wanted))
-    except (OSError, errors.HFValidationError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        said = [text for kind, text in REFUSALS.items() if isinstance(error, getattr(errors, kind))]
-        text = [*said, "the download failed ({error}): try again"][0]
-        reason = text.format(name=name, error=first_line(error.__cause__ or error))
-        version = f" at revision {revision}" if revision else ""
-        raise InputError(f"cannot get {name}{version}: {reason}") from None
-
-
-def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:
-    """Download from the hub if it answers in time, else take what the cache holds."""
+    """The snapshot's folder, named after the commit; of the cache where the hub is silent."""
     from huggingface_hub import HfApi, errors, snapshot_download
 
     silence: Exception | None = None
     try:
-        # Asked only because `snapshot_download` would wait for a silent hub without end.
-        HfApi().model_info(name, revision=revision or "main", timeout=PATIENCE_SECONDS)
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-        raise
-    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        silence = error
-    try:
-        return snapshot_download(
+        try:  # asked only because `snapshot_download` would wait for a silent hub without end
+            HfApi().model_info(name, revision=revision or "main", timeout=PATIENCE_SECONDS)
+        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+            raise
+        except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+            silence = error
+        folder = snapshot_download(
             name,
             revision=revision,
             allow_patterns=list(wanted),
             ignore_patterns=list(UNWANTED),
             local_files_only=silence is not None,
         )
-    except errors.LocalEntryNotFoundError as error:
-        raise error from silence or error.__cause__
+        return Path(folder)
+    except (OSError, errors.HFValidationError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+        said = [text for kind, text in REFUSALS.items() if isinstance(error, getattr(errors, kind))]
+        text = [*said, "the download failed ({error}): try again"][0]
+        reason = text.format(name=name, error=first_line(silence or error.__cause__ or error))
+        version = f" at revision {revision}" if revision else ""
+        raise InputError(f"cannot get {name}{version}: {reason}") from None
 
 
 class ShardIndex(msgspec.Struct):

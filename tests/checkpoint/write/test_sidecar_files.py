@@ -83,6 +83,16 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(record))
 
 
+def naming(name: str | None) -> Callable[[dict[str, Any]], object]:
+    """Put a class into tokenizer_config.json, or take it out."""
+
+    def change(record: dict[str, Any]) -> None:
+        record.pop("tokenizer_class", None)
+        record.update({} if name is None else {"tokenizer_class": name})
+
+    return change
+
+
 def prune(base: Path, output: Path) -> Path:
     export(random_plan(base), base, output)
     return output
@@ -98,9 +108,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             base = root / "dense" / f"{family}-{name}"
             model.save_pretrained(base)
             tokenizer.save_pretrained(base)
-            edit(base, lambda record: record.pop("tokenizer_class", None))
-            if name is not None:
-                edit(base, lambda record, name=name: record.update(tokenizer_class=name))
+            edit(base, naming(name))
             prune(base, root / "pruned" / base.name)
     return root
 
