@@ -132,7 +132,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(architectures=["A", "LlamaForCausalLM"]), "architecture A "),
     ("dense", config(is_causal=False), "is_causal"),
     ("dense", config(sliding_window=24), "sliding_window"),
-    ("dense", config(**SLIDING), "sliding"),
+    ("dense", config(**SLIDING), "layer_types"),
     ("dense", config(**MISTRAL, **SLIDING), "layer_types"),
     ("dense", config(**MISTRAL, mlp_bias=True), "mlp_bias"),
     ("dense", config(partial_rotary_factor=0.5), "partial_rotary_factor"),
