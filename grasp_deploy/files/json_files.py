@@ -34,7 +34,7 @@ def typed(value: Any, kind: type[T], source: str | Path, remedy: str) -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `")
-        key = place.removesuffix("`").removeprefix("$").removeprefix(".")
+        key = place.removesuffix("`").removeprefix("key` in `").removeprefix("$").removeprefix(".")
         where = f"{key}: " if key else ""
         raise InputError(f"{source} does not fit ({where}{reason}): {remedy}") from None
 
