@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.model_card import model_card
-from grasp_deploy.checkpoint.card.words import card_metadata
+from grasp_deploy.checkpoint.card.model_card import card_metadata, model_card
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import (
     PLAN_FILE,

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.checkpoint.card.model_card import model_card
+from grasp_deploy.checkpoint.card.model_card import card_metadata, model_card
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
-from grasp_deploy.checkpoint.card.words import card_metadata
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from tests.evaluate.quality.rows import corpus, task

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from grasp_deploy.checkpoint.card.words import card_metadata, metadata_block
+from grasp_deploy.checkpoint.card.model_card import card_metadata, metadata_block
 from grasp_deploy.checkpoint.plan import Plan
 
 HEAD = "---\nlicense: llama2\nlanguage: [en, no]\ntags: chat\nmodel-index: [1]\n---\n# Model\n"
