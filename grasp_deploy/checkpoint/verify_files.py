@@ -65,8 +65,9 @@ def check_shapes(directory: Path) -> str:
 def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) -> str:
     """Compare what stands beside the weights with what an export of this plan writes there.
 
-    Raises Difference for what differs in a checkpoint of this release. Raises NotProven for what
-    differs in one of another release, and for what the base model alone can vouch for.
+    Raises Difference for what differs in a checkpoint of this release, and for other files than the
+    base model's. Raises NotProven for what else differs in one of another release, and for what the
+    base model alone can vouch for.
     """
     directory = pruned.directory
     files = {name: path.name for name, path in pruned.files.items()}
@@ -80,15 +81,18 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
             config = pruned_config(base.config, pruned_shape(plan, base.shape))
             write_sidecar_files(made, base.directory, plan, config)
         written = sorted(path.name for path in made.iterdir())
-        odd = [told for name in written if (told := _unlike(directory / name, made / name))]
-    copies = carried_over(directory).keys() if base is None else set()
-    known = {*written, *copies, *files.values(), INDEX_FILE, PLAN_FILE, *WITNESSES}
-    odd += [f"no export writes {name}" for name in sorted(manifest_of(directory).keys() - known)]
+        odd = {n: told for n in written if (told := _unlike(directory / n, made / n))}
+    copies = carried_over(directory).keys()
+    known = {*written, *files.values(), INDEX_FILE, PLAN_FILE, *WITNESSES}
+    known |= copies if base is None else set()
+    foreign = sorted(manifest_of(directory).keys() - known)
+    odd |= {name: f"no export writes {name}" for name in foreign}
     release = plan.provenance["versions"]["grasp_deploy"]
-    if odd and release == __version__:
-        raise Difference(odd[0])
+    for name, told in odd.items():
+        if release == __version__ or name in copies:  # what the base model has, no release changes
+            raise Difference(told)
     if odd:
-        raise NotProven(f"release {release} wrote it, and " + "; ".join(odd))
+        raise NotProven(f"release {release} wrote it, and " + "; ".join(odd.values()))
     if base is None:
         raise NotProven(
             f"without the base model nobody vouches for {listed(copies)}, nor for config.json "

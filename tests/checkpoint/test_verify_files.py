@@ -129,6 +129,9 @@ def test_what_another_release_wrote_is_not_proven(folder: Path, base: Path) -> N
     words = r"0.0.9 .*LICENSE.txt is missing.*transformers_version.*modeling_grasp.py "
     with pytest.raises(NotProven, match=words):
         sidecar_files(folder, base, plan)
+    (folder / "chat_template.jinja").write_text("another")
+    with pytest.raises(Difference, match=r"chat_template.jinja is not what an export"):
+        sidecar_files(folder, base, plan)
 
 
 @pytest.mark.parametrize(
