@@ -7,10 +7,9 @@ of its largest step and what CUDA and its graphs need. The rest is the KV cache,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate
+from itertools import islice
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
@@ -122,22 +121,17 @@ def inspect_model(
         dense = dense_shape(config)
         record["dense"] = footprint(dense, memory_bytes).as_dict()
         record["ratios"] = compare(dense, shape)
-    for name, size, check in (
+    for name, size, told in (
         ("tensor_parallel", tensor_parallel, _divided),
         ("pipeline_parallel", pipeline_parallel, _staged),
     ):
         if size is not None:
-            record[name] = {"size": size, **_judged(check, shape, size)}
+            try:
+                found = {"fits": True, "detail": told(shape, size)}
+            except InputError as error:
+                found = {"fits": False, "detail": str(error)}
+            record[name] = {"size": size, **found}
     return record
-
-
-def _judged(
-    check: Callable[[ModelShape, int], str], shape: ModelShape, size: int
-) -> dict[str, Any]:
-    try:
-        return {"fits": True, "detail": check(shape, size)}
-    except InputError as error:
-        return {"fits": False, "detail": str(error)}
 
 
 def _divided(shape: ModelShape, size: int) -> str:
@@ -148,9 +142,8 @@ def _divided(shape: ModelShape, size: int) -> str:
 def _staged(shape: ModelShape, size: int) -> str:
     """The stages that vLLM makes, and how uneven layers of a pruned model make them."""
     counts = pipeline_stages(shape, size)
-    layers = [shape.layer_parameters(index) for index in range(len(shape.layers))]
-    ends = list(accumulate(counts))
-    stages = [sum(layers[end - n : end]) for n, end in zip(counts, ends, strict=True)]
+    layers = map(shape.layer_parameters, range(len(shape.layers)))
+    stages = [sum(islice(layers, count)) for count in counts]
     return (
         f"stages of {listed(counts)} layers; the largest holds {max(stages) / sum(stages):.0%} of "
         "the layers' weights"

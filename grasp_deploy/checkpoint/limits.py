@@ -61,17 +61,15 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
     """
     if size < 1:
         raise InputError(f"the tensor-parallel size is {size}: it must be at least 1")
-    undivided = _undivided(shape, size)
-    if not undivided:
-        return
-    what = "; ".join(
-        f"the {unit} of {_layers_named(layers, shape)}" for unit, layers in undivided.items()
-    )
-    fitting = ", ".join(map(str, tensor_parallel_sizes(shape)))
-    remedy = f"take a size that does ({fitting})"
-    if size <= max(layer.num_key_value_heads for layer in shape.layers):
-        remedy += f", or compress the dense model with --tensor-parallel {size}"
-    raise InputError(f"the tensor-parallel size {size} does not divide {what}: {remedy}")
+    if undivided := _undivided(shape, size):
+        named = {unit: f"layers {listed(at)}" for unit, at in undivided.items()}
+        named |= {n: "all layers" for n, at in undivided.items() if len(at) == len(shape.layers)}
+        what = "; ".join(f"the {unit} of {layers}" for unit, layers in named.items())
+        fitting = ", ".join(map(str, tensor_parallel_sizes(shape)))
+        raise InputError(
+            f"the tensor-parallel size {size} does not divide {what}: take a size that does "
+            f"({fitting}), or compress the dense model with --tensor-parallel {size}"
+        )
 
 
 def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
@@ -120,10 +118,6 @@ def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
             f"the model's heads are {shape.head_dim} wide, and vLLM's CPU build takes only "
             f"{sizes}: serve the model on a GPU, or run it with transformers"
         )
-
-
-def _layers_named(layers: list[int], shape: ModelShape) -> str:
-    return "all layers" if len(layers) == len(shape.layers) else f"layers {listed(layers)}"
 
 
 def _undivided(shape: ModelShape, size: int) -> dict[str, list[int]]:

@@ -29,12 +29,10 @@ from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
 from grasp_deploy.pruning.units import UnitTable
 
-PLAN_VERSION = 2  # 1 has no scales of norms
+PLAN_VERSION = 2
 TENSORS = ("scores", "mask", "scales", "calibrated", "norm_scales", "witness")
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
 Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
-TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
-Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class TextPart(Struct):
@@ -44,27 +42,18 @@ class TextPart(Struct):
     sequences: Count
 
 
-class Text(Struct, kw_only=True):
-    """Text that was learnt from; of calibration, some sequences were held out."""
+class Text(TextPart):
+    """Text that was learnt from."""
 
-    source: Name
-    sequences: Count
     sequence_length: Count
     parts: list[TextPart] = []
-    frequent_tokens: dict[TokenId, Share] = {}  # absent in older plans
-
-
-class Calibration(Text, kw_only=True):
-    heldout_sequences: Count
 
 
 class Healing(Struct):
-    """One healing: its text, how long it learnt, and the held-out loss in nats per token."""
+    """One healing: its text, and the held-out loss in nats per token."""
 
     text: Text
-    steps: Count
     rank: Count
-    loss_dense: float
     loss_before: float
     loss_after: float
 
@@ -75,10 +64,6 @@ class Budget(Struct):
     limit: Cost
     kept_cost: Cost
     total_cost: Annotated[float, Meta(gt=0)]
-
-    def __post_init__(self) -> None:
-        if self.kept_cost > self.limit:
-            raise ValueError("kept_cost is over the limit")
 
 
 class Losses(Struct):
@@ -93,20 +78,12 @@ class Losses(Struct):
             raise ValueError("one loss is null and the other is not")
 
 
-class Seconds(Struct):
-    gates: float
-    scales: float
-
-
 class Options(Struct):
     """The options of a compression that an export and a model card read."""
 
     model: Name
     method: str
-    rounds: Count
     targets: str
-    compensation: bool
-    scale_epochs: Count
     base_model_id: HubId | None = None
 
 
@@ -124,9 +101,8 @@ class Provenance(Struct, kw_only=True):
     cost_model: str
     budget: Budget
     config: Options
-    calibration: Calibration
+    calibration: Text
     losses: Losses
-    seconds: Seconds
     versions: Versions
     fitted: dict[str, str] = {}  # SHA-256 by name
     healing: list[Healing] = []
@@ -188,10 +164,10 @@ def load_plan(path: str | Path) -> Plan:
     if "version" not in record or {"scores", "mask", "scales"} - tensors.keys():
         raise InputError(f"{path} is not a plan: name the {PLAN_FILE} that compress wrote")
     version = record.pop("version")
-    if version not in (1, PLAN_VERSION):
+    if version != PLAN_VERSION:
         raise InputError(
-            f"{path} is a plan of version {version}, and this release reads versions 1 "
-            f"and {PLAN_VERSION}: use the release that wrote it, or compress again"
+            f"{path} is a plan of version {version}, and this release reads {PLAN_VERSION}: use "
+            "the release that wrote it, or compress again"
         )
     typed(record, Provenance, path, "fetch it again, or compress again")
     known: dict[str, Any] = {name: tensors.get(name) for name in TENSORS}
@@ -248,20 +224,16 @@ def _is_whole(plan: Plan) -> bool:
 
 
 def check_layers(plan: Plan, base: StoredModel) -> None:
-    """Raise InputError, before weights are read, if a model is not the one of a plan by its sizes
-    or by the names of its weight files."""
+    """InputError, before weights are read, for a model of other sizes or names of files."""
     layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in base.shape.layers]
     names = {path.name for path in base.files.values()}
     same_width = plan.norm_scales is None or plan.norm_scales.shape[1] == base.shape.hidden_size
-    for what, same in (
-        ("layers have other sizes", layers == plan.dense_layers and same_width),
-        ("weight files have other names", names <= plan.provenance["weight_hashes"].keys()),
-    ):
-        if not same:
-            raise InputError(
-                f"the plan was made for {plan.provenance['model']}, whose {what} than this "
-                "model's: name the model that it was made for"
-            )
+    same_files = names <= plan.provenance["weight_hashes"].keys()
+    if layers != plan.dense_layers or not same_width or not same_files:
+        raise InputError(
+            f"the plan was made for {plan.provenance['model']}, whose layers have other sizes, or "
+            "weight files other names, than this model's: name the model that it was made for"
+        )
 
 
 def with_base_model_id(plan: Plan, name: str) -> Plan:

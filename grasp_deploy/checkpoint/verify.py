@@ -10,8 +10,8 @@ companions tokenizer, configs, remote code and index are what the export writes 
 served     vLLM gives the reloaded model's greedy tokens
 
 A link is proven, wrong, or not proven: nobody here can vouch for it, without the base model or for
-what another release wrote. A checkpoint that is proven is what its own plan says, given the base
-model, and no proof of who made it.
+files beside the weights that another release wrote. A checkpoint that is proven is what its own
+plan says, given the base model, and no proof of who made it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +31,9 @@ from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
     NotProven,
+    check_companions,
     check_files,
     check_shapes,
-    check_sidecar_files,
 )
 from grasp_deploy.checkpoint.write.export import base_of, cut_tensors, layer_and_tail
 from grasp_deploy.checkpoint.write.shards import read_tensor
@@ -104,14 +103,14 @@ def verify(
     links: list[Link] = []
     base: StoredModel | None = None
     if without_base:
-        links.append(("weights", lambda: _unproven_weights(pruned)))
+        links.append(("weights", _unproven_weights))
     else:
         remedy = ", or look at the files alone with --without-base"
         base = base_of(plan, model, "little is proven", remedy)
         proof = _Proof(plan, base, pruned, device)
         links += [("weights", proof.weights), ("gated", proof.gated), ("reloaded", proof.reloaded)]
         links += [("loss", proof.loss)] if plan.fitted else []
-    links.append(("companions", lambda: check_sidecar_files(pruned, plan, base)))
+    links.append(("companions", lambda: check_companions(pruned, plan, base)))
     if served is not None:
         links.append(("served", lambda: _check_served(pruned, device, served)))
     yield from _run(*links)
@@ -131,8 +130,8 @@ def _run(*links: Link) -> Generator[Check, None, bool]:
     return True
 
 
-def _unproven_weights(pruned: StoredModel) -> str:
-    raise NotProven(f"without the base model nobody vouches for the {len(pruned.files)} tensors")
+def _unproven_weights() -> str:
+    raise NotProven("without the base model nobody vouches for the tensors")
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ class _Proof:
 
     def gated(self) -> str:
         """Compare the gated dense model with the cut one, scales unrounded in both."""
-        model = load_checked(self.base.directory, self.device, "float32", "sdpa")
+        model = self._loaded(self.base)
         units = UnitTable.of_layers(self.plan.dense_layers)
         with gated(model, units) as gates, scaled_norms(model) as norms:
             gates.assign(self._spread_fitted(model, units).to(self.device))
@@ -194,7 +193,7 @@ class _Proof:
         cut = self._cut_model(rounded=True)
         expected, tokens = _logits(cut, prompts), greedy_tokens(cut, prompts, NEW_TOKENS)
         del cut
-        model = load_checked(self.pruned.directory, self.device, "float32", "sdpa")
+        model = self._loaded(self.pruned)
         detail = _compare("cut and reloaded model", expected, _logits(model, prompts))
         _same_tokens("cut", tokens, "reloaded", greedy_tokens(model, prompts, NEW_TOKENS))
         return f"{detail}; {PROMPTS} x {NEW_TOKENS} greedy tokens are equal"
@@ -205,14 +204,14 @@ class _Proof:
         if witness is None or stated is None:
             raise NotProven("the plan states none, by which noise in fitted tensors would show")
         check_tokens(witness, self.pruned.config)
-        dense, found = (
-            mean_loss(load_checked(model.directory, self.device, "float32", "sdpa"), witness, 1)
-            for model in (self.base, self.pruned)
-        )
+        dense, found = (mean_loss(self._loaded(m), witness, 1) for m in (self.base, self.pruned))
         detail = f"{found:.3f} nats per token on {witness.numel()} tokens in the plan, which states"
         if not abs(found - stated) <= LOSS_TOLERANCE * max(1.0, stated):
             raise Difference(f"{detail} {stated:.3f}")
         return f"{detail} {stated:.3f}; the dense model has {dense:.3f}"
+
+    def _loaded(self, model: StoredModel) -> nn.Module:
+        return load_checked(model.directory, self.device, "float32", "sdpa")
 
     def _cut_model(self, rounded: bool) -> nn.Module:
         """The pruned model in float32, built in memory from plan and base weights."""
@@ -225,6 +224,7 @@ def _check_served(pruned: StoredModel, device: torch.device, served: Served) -> 
     prompts = _prompts(pruned)
     tokens = served(pruned.directory, prompts.tolist(), NEW_TOKENS)
     model = load_checked(pruned.directory, device, "float32", "sdpa")
+    _logits(model, prompts)  # in one line, where config.json makes that impossible
     _same_tokens("reloaded", greedy_tokens(model, prompts, NEW_TOKENS), "served", tokens)
     return f"{PROMPTS} x {NEW_TOKENS} greedy tokens are equal to the reloaded model's"
 
@@ -238,8 +238,16 @@ def _prompts(model: StoredModel) -> Tensor:
 
 @torch.no_grad()
 def _logits(model: nn.Module, prompts: Tensor) -> Tensor:
-    """`(prompts, T, V)` float32."""
-    return _outputs(model, prompts.to(next(model.parameters()).device)).logits.float().cpu()
+    """`(prompts, T, V)` float32; a Difference if the values of some config.json forbid it."""
+    try:
+        ids = prompts.to(next(model.parameters()).device)
+        logits: Tensor = model(input_ids=ids).logits
+    except Exception as error:  # whatever transformers makes of an odd value
+        if is_out_of_memory(error):
+            raise
+        reason = f"{type(model).__name__} cannot run ({type(error).__name__}: {first_line(error)})"
+        raise Difference(f"{reason}: check config.json") from error
+    return logits.float().cpu()
 
 
 @torch.no_grad()
@@ -248,22 +256,10 @@ def greedy_tokens(model: nn.Module, prompts: Tensor, new_tokens: int) -> Tokens:
     ids = prompts.to(next(model.parameters()).device)
     cache, chosen = None, []
     for _ in range(new_tokens):
-        output = _outputs(model, ids, use_cache=True, **{CACHE: cache})
+        output = model(input_ids=ids, use_cache=True, **{CACHE: cache})
         cache, ids = output[CACHE], output.logits[:, -1:].argmax(-1)
         chosen.append(ids)
     return torch.cat(chosen, dim=1).tolist()
-
-
-def _outputs(model: nn.Module, ids: Tensor, **options: Any) -> Any:
-    """One forward pass; a Difference if the values of some config.json make it impossible."""
-    try:
-        return model(input_ids=ids, **options)
-    except Exception as error:  # whatever transformers makes of an odd value
-        if is_out_of_memory(error):
-            raise
-        kind = type(model).__name__
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise Difference(f"{kind} loads and cannot run ({reason}): check config.json") from error
 
 
 def _compare(names: str, expected: Tensor, actual: Tensor) -> str:

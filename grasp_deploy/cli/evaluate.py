@@ -108,5 +108,3 @@ def card_command(
     for table in card_tables(quality):
         stdout.print(table)
     print_line(quality["verdict"]["sentence"])
-    if quality["warning"]:
-        print_line(quality["warning"])

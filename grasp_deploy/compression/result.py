@@ -19,7 +19,6 @@ from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.data import Blocks
-from grasp_deploy.data.overlap import frequent_tokens
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of
@@ -107,7 +106,6 @@ def provenance_of(
         "calibration": {
             **run.text.as_dict(),
             "heldout_sequences": len(run.blocks.heldout),
-            "frequent_tokens": frequent_tokens(run.text.token_ids),
         },
         "inputs": run.inputs,
         "versions": versions(),

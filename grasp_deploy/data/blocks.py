@@ -148,5 +148,4 @@ def token_blocks(
             "sequences or a shorter --sequence-length"
         )
     count = min(sequences or available, available)
-    del ids[count * sequence_length :]
-    return torch.frombuffer(ids, dtype=torch.int64).view(count, sequence_length)
+    return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)

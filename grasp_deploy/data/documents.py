@@ -22,12 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMATS = "plain text in UTF-8, .jsonl, .json, .csv or .parquet"
-REMEDIES = {
-    ".jsonl": "write one object per line",
-    ".json": "write a list of objects or of strings",
-    ".csv": "separate by commas, begin with a line of column names, and quote texts",
-    ".parquet": "write it again",
-}
+TABLES = (".jsonl", ".json", ".csv", ".parquet")
 OFFLINE_WAY = "pass a local file instead (--calibration FILE, or --data FILE to evaluate)"
 
 
@@ -86,13 +81,23 @@ def remote_documents(
     column: str | None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Rows:
-    """Column and documents of a corpus; InputError if it, its split or its column is missing."""
+    """Column and documents of a corpus; InputError if it, its split or its column is missing.
+
+    A large corpus is streamed, and its slices count from its start.
+    """
+    from datasets import Dataset, load_dataset
     from datasets.exceptions import DatasetsError
 
+    load = partial(load_dataset, corpus.path, corpus.config, data_files=corpus.data_files)
     try:
-        rows = _load(corpus, split)
-    except InputError:
-        raise
+        if corpus.streamed_documents:
+            name, start, stop = parse_split(split)
+            first = int(start or 0)
+            last = int(stop) if stop else first + corpus.streamed_documents
+            stream = islice(load(split=name, streaming=True), first, max(first, last))
+            rows = Dataset.from_list(list(stream))
+        else:
+            rows = load(split=split)
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         raise InputError(
             f"{source} with split {split!r} cannot be loaded: {first_line(error)}; "
@@ -104,23 +109,9 @@ def remote_documents(
     return column, [text and text.strip() for text in texts] if source == "ptb" else texts
 
 
-def _load(corpus: Corpus, split: str) -> Any:
-    """The rows as a dataset; a large corpus is streamed, and its slices count from its start."""
-    from datasets import Dataset, load_dataset
-
-    load = partial(load_dataset, corpus.path, corpus.config, data_files=corpus.data_files)
-    if not corpus.streamed_documents:
-        return load(split=split)
-    name, start, stop = parse_split(split)
-    first = int(start or 0)
-    last = int(stop) if stop else first + corpus.streamed_documents
-    rows = load(split=name, streaming=True)
-    return Dataset.from_list(list(islice(rows, first, max(first, last))))
-
-
 def has_columns(what: str | Path) -> bool:
     """True for a file of rows and for a hub's dataset, of which a user may choose the column."""
-    return Path(what).suffix.lower() in REMEDIES or str(what).startswith("hf:")
+    return Path(what).suffix.lower() in TABLES or str(what).startswith("hf:")
 
 
 def local_documents(
@@ -150,15 +141,10 @@ def local_documents(
     if has_columns(path):
         column, texts = texts_of(_columns(path), column, path, tokenizer)
         return column, texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
-    if column:
+    if column or start or stop:
         raise InputError(
-            f"{path} is plain text and has no columns: leave {COLUMN_OPTION} out, or store the "
-            "documents as .jsonl"
-        )
-    if start or stop:
-        raise InputError(
-            f"split {split!r} of {path} is impossible: plain text is one document, read whole; "
-            "leave the slice out, or store the documents as .jsonl"
+            f"{path} is plain text: it is one document, has no columns and is read whole; leave "
+            f"the slice and {COLUMN_OPTION} out, or store the documents as .jsonl"
         )
     return None, [read_plain_text(path)]
 
@@ -183,15 +169,15 @@ def _columns(path: Path) -> Columns:
 
             return ParquetFile(path).read().to_pydict()
         rows = _rows(read_plain_text(path), suffix)
-        if isinstance(rows, list) and all(isinstance(row, str) for row in rows):
+        if not isinstance(rows, list):
+            raise ValueError("it is no list of rows")
+        if all(isinstance(row, str) for row in rows):
             return {"text": rows}
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError("it holds no list of documents")
-    except InputError:
-        raise
+        if not all(isinstance(row, dict) and None not in row for row in rows):
+            raise ValueError("its rows are not all texts, nor all values by name")
     except (OSError, ValueError, RuntimeError, csv.Error) as error:
         raise InputError(
-            f"{path} is not valid {suffix[1:]}: {first_line(error)}; {REMEDIES[suffix]}"
+            f"{path} is not valid {suffix[1:]}: {first_line(error)}; write it again"
         ) from error
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
@@ -201,12 +187,9 @@ def _rows(text: str, suffix: str) -> Any:
     """The value of a .json file, or all rows of a .csv or .jsonl file."""
     if suffix == ".json":
         return json.loads(text)
-    if suffix == ".csv":
+    if suffix == ".csv":  # a line of too many fields has them under None
         csv.field_size_limit(len(text))
-        rows: list[Any] = list(csv.DictReader(StringIO(text), strict=True))
-        if any(None in row for row in rows):
-            raise ValueError("a line has more fields than there are names")
-        return rows
+        return list(csv.DictReader(StringIO(text), strict=True))
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         try:

@@ -1,9 +1,8 @@
-"""What a text has in common with the one that was calibrated on: windows of tokens, or its kind.
+"""What a text has in common with the one that was calibrated on: windows of tokens.
 
-The calibration text itself may be gone or on another machine, so two things travel with the plan:
-the shares of its frequent tokens, which tell texts of its kind, and a fingerprint. That is hashes
-of windows that lie side by side. The other text is looked at from every place, since the same words
-stand elsewhere in it.
+The calibration text itself may be gone or on another machine, so a fingerprint travels with the
+plan: hashes of windows that lie side by side. The other text is looked at from every place, since
+the same words stand elsewhere in it.
 
     calibration    |---w---|---w---|---w---|      kept: hash(w), 8 bytes for 32 tokens
     evaluation       |---w---|
@@ -12,7 +11,6 @@ stand elsewhere in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -22,10 +20,6 @@ from torch import Tensor
 WINDOW_TOKENS = 32  # long enough that no two texts share it by chance, short enough for a paragraph
 MOST_WINDOWS = 2**16  # 2 million tokens, 512 KiB
 NOTEWORTHY_SHARE = 0.01  # phrases and boilerplate that many texts share stay under it
-FREQUENT_TOKENS = 1_000
-# Nats. With 4,096 byte-level tokens, other documents of a corpus lie 0.03 apart and few of them
-# 0.1; C4, WikiText-2, stories and documentation lie 0.11 to 0.27 apart.
-OTHER_KIND = 0.1
 FACTOR = numpy.uint64(0x9E3779B97F4A7C15)  # odd, its bits well mixed: 2^64 over the golden ratio
 
 Array = numpy.ndarray[Any, Any]
@@ -88,40 +82,3 @@ def _scrambled(token_ids: Tensor) -> Array:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> numpy.uint64(shift))) * numpy.uint64(factor)
     return bits ^ (bits >> numpy.uint64(31))
-
-
-def frequent_tokens(token_ids: Tensor) -> dict[str, float]:
-    """Shares of the most frequent tokens among token ids of any shape, by the token's id."""
-    ids, counts = token_ids.unique(return_counts=True)
-    chosen = counts.sort(descending=True, stable=True).indices[:FREQUENT_TOKENS]
-    shares = counts[chosen] / token_ids.numel()
-    return dict(zip(map(str, ids[chosen].tolist()), shares.tolist(), strict=True))
-
-
-def kind_distance(token_ids: Tensor, frequent: Mapping[str, float]) -> float:
-    """Jensen-Shannon divergence, in nats, of a text from the one that `frequent` is of.
-
-    Over the frequent tokens, all others being one more. At most ln 2.
-    """
-    names, shares = torch.tensor([int(name) for name in frequent]), list(frequent.values())
-    ids, counts = token_ids.unique(return_counts=True)
-    place = torch.searchsorted(ids, names).clamp(max=len(ids) - 1)
-    found = torch.where(ids[place] == names, counts[place], 0) / token_ids.numel()
-    first, second = (
-        torch.cat([part, (1 - part.sum(0, keepdim=True)).clamp(min=0)]).double()
-        for part in (torch.tensor(shares), found)
-    )
-    middle = (first + second) / 2
-    # xlogy: a token that a text lacks adds nothing.
-    halves = (torch.xlogy(p, p) - torch.xlogy(p, middle) for p in (first, second))
-    return float(sum(half.sum() for half in halves) / 2)
-
-
-def is_other_kind(token_ids: Tensor, frequent: Mapping[str, float]) -> bool:
-    """True for text of another kind than the one that `frequent` is of.
-
-    A short text differs by chance alone, on average by 1 / 8n for each share:
-    a chi-squared statistic over 8n, n being the tokens of the text.
-    """
-    by_chance = len(frequent) / (8 * token_ids.numel())
-    return kind_distance(token_ids, frequent) - by_chance >= OTHER_KIND

@@ -76,28 +76,23 @@ def calibration_sources(
     """
     sources: list[TextSource] = []
     unweighted: list[TextSource] = []  # of the model's own
-    own_splits = 0
+    takes_split = False
     for text in texts:
         head, _, number = text.rpartition("=")
         is_weighted = NUMBER.fullmatch(number) and not _is_path(text)
         head, weight = (head, float(number)) if is_weighted else (text, 1.0)
         what, chosen = _what_and_split(head, split, evaluates=False)
-        if what == OWN:
-            if head != OWN:
-                raise InputError(
-                    f"--calibration {text!r:.60}: the model's own text has no rows to choose from; "
-                    "write self, or self:PROMPTS@SPLIT for rows of prompts"
-                )
-            chosen = None
-        own_splits += what != head or what == OWN
-        source = TextSource(what, chosen, column, weight)
+        source = TextSource(what, None if what == OWN else chosen, column, weight)
         is_weight = 0 < weight <= LARGEST_NUMBER or (source.is_own and weight == 0)
-        if what in ("", f"{OWN}:") or chosen == "" or not is_weight:
+        takes_split |= what == head != OWN
+        rows_of_none = what == OWN and head != OWN  # as in self@[:5]
+        if what in ("", f"{OWN}:") or chosen == "" or not is_weight or rows_of_none:
             raise InputError(
                 f"--calibration {text!r} lacks a part or a positive weight: write "
-                "TEXT@SPLIT=WEIGHT, such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]"
+                "TEXT@SPLIT=WEIGHT, such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]; self and "
+                "self:PROMPTS@SPLIT are the model's own text"
             )
-        if any(other.split == chosen and other.is_same_text(what) for other in sources):
+        if any(other.split == source.split and other.is_same_text(what) for other in sources):
             raise InputError(f"--calibration names {what} twice: name it once")
         sources.append(source)
         if source.is_own and not is_weighted:
@@ -112,7 +107,7 @@ def calibration_sources(
             "--calibration names no text beside self=0: give wikitext2, ptb, c4 or a file, or "
             "leave self=0 out"
         )
-    if split and own_splits == len(sources):
+    if split and not takes_split:
         raise InputError(
             f"the split {split!r:.60} has no effect on these texts, which name their own: drop it"
         )

@@ -16,7 +16,6 @@ Columns = Mapping[str, Sequence[object]]
 Rows = tuple[str | None, list[str | None]]  # the column read; the texts, None for nothing
 
 SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
-SURROGATE = re.compile("[\ud800-\udfff]")
 CHAT_COLUMNS = ("messages", "conversations", "conversation")  # whose strings are turns
 TEXT_COLUMNS = ("text", "content", *CHAT_COLUMNS, "turns")  # the first of them is read
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
@@ -59,11 +58,13 @@ def texts_of(
     """
     if column is None:
         names = TEXT_COLUMNS if tokenizer is not None else ("prompt", *TEXT_COLUMNS)
-        column = _default_column(columns, names, source)
-    if column not in columns:
+        named = [name for name in names if any(columns.get(name, ()))]
+        column = named[0] if named else next(iter(columns)) if len(columns) == 1 else None
+    if column is None or column not in columns:
+        missing = f"no column {column!r}" if column else "no column that is named as a text"
         raise InputError(
-            f"{source} has no column {column!r}; its columns are: {', '.join(columns)}; "
-            f"name one of them with {COLUMN_OPTION}"
+            f"{source} has {missing}; its columns are: {', '.join(columns)}; name one of them with "
+            f"{COLUMN_OPTION}"
         )
     texts: list[str | None] = []
     is_chat = column in CHAT_COLUMNS and tokenizer is not None and tokenizer.chat_template
@@ -82,23 +83,8 @@ def texts_of(
                 f"with {COLUMN_OPTION}"
             )
         # JSON can spell halves of surrogate pairs, and no tokenizer takes them.
-        if value and SURROGATE.search(value):
-            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        texts.append(value)
+        texts.append(value and value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return column, texts
-
-
-def _default_column(columns: Columns, names: Sequence[str], source: object) -> str:
-    """The column that is named as texts are and holds something, or the only one."""
-    named = [name for name in names if any(columns.get(name, ()))]
-    if named or len(columns) == 1:
-        return [*named, *columns][0]
-    firsts = (next((v for v in each if v not in (None, "")), None) for each in columns.values())
-    samples = [f"{name} ({first!r:.40})" for name, first in zip(columns, firsts, strict=True)]
-    raise InputError(
-        f"{source} has no column that is named as a text ({', '.join(names)}); its columns "
-        f"are: {', '.join(samples)}; name the one to read with {COLUMN_OPTION}"
-    )
 
 
 def write_chat(

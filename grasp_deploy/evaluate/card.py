@@ -13,7 +13,7 @@ from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share, is_other_kind
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import Measured, perplexity
@@ -49,8 +49,7 @@ def evaluate_card(
     healed = [display_name(name) for name in healing_sources(plan.provenance)]
     record = {
         "schema_version": SCHEMA_VERSION,
-        "verdict": quality_verdict(rows, tasks, bool(healed)),
-        "warning": one_kind_warning(rows),
+        "verdict": quality_verdict(rows, tasks),
         "base_model": model_name(plan.provenance),
         "calibrated_on": [display_name(name) for name in all_sources(plan.provenance)],
         "healed_on": healed,
@@ -96,16 +95,6 @@ def all_sources(provenance: Mapping[str, Any]) -> list[str]:
     return sources_of(texts_learnt_from(provenance))
 
 
-def one_kind_warning(corpora: Sequence[Mapping[str, Any]]) -> str | None:
-    """The sentence for a card whose every text is like what was learnt from; None otherwise."""
-    if any(row["other_kind"] is not False for row in corpora):  # None: an older plan does not tell
-        return None
-    return (
-        "All text measured is of the kind that the model was calibrated or healed on: it may lose "
-        "more on text of other kinds (name some with --data)."
-    )
-
-
 def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
     """The texts that a checkpoint was healed on; none if it was not healed."""
     return sources_of(texts_learnt_from(provenance)[1:])
@@ -135,8 +124,6 @@ def _row(
     if plan.calibrated is not None:
         share = calibrated_share(blocks.token_ids, plan.calibrated)
     named = was_seen(corpus, all_sources(plan.provenance))
-    learnt_from = texts_learnt_from(plan.provenance)
-    kinds = [text["frequent_tokens"] for text in learnt_from if text.get("frequent_tokens")]
     of_text = blocks.as_dict()
     return {
         "name": corpus.label,
@@ -144,7 +131,6 @@ def _row(
         "split": corpus.split,
         "calibrated_on": named or (share is not None and share >= NOTEWORTHY_SHARE),
         "calibrated_on_share": share,
-        "other_kind": all(is_other_kind(blocks.token_ids, k) for k in kinds) if kinds else None,
         **{key: of_text[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
         **{key: getattr(dense, key) for key in ("tokens", "dtype")},
         "dense": dense.as_dict(),

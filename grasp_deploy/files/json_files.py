@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,24 +29,14 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def typed(value: Any, kind: type[T], source: str | Path, remedy: str) -> T:
-    """Convert parsed JSON to a type; InputError with source, key, reason, value and `remedy`."""
+    """Convert parsed JSON to a type; InputError with source, key, reason and `remedy`."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `")
-        key = place.removesuffix("`").removeprefix("$").removeprefix(".")
+        key = place.removesuffix("`").removeprefix("key` in `").removeprefix("$").removeprefix(".")
         where = f"{key}: " if key else ""
-        found = _value_at(value, key)
-        raise InputError(f"{source} does not fit ({where}{reason}{found}): {remedy}") from None
-
-
-def _value_at(value: Any, key: str) -> str:
-    """The value at `sizes[0].width`, shortened; empty for a container or where any key may be."""
-    if "..." in key or "`" in key:
-        return ""
-    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", key):
-        value = value.get(name) if isinstance(value, dict) else value[int(index or 0)]
-    return "" if isinstance(value, dict | list) else f"; it is {value!r:.40}"
+        raise InputError(f"{source} does not fit ({where}{reason}): {remedy}") from None
 
 
 def as_json(value: Any) -> str:

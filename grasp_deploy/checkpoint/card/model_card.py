@@ -6,35 +6,46 @@ A record of quality goes into a checkpoint that is already there with a new card
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, seen
-from grasp_deploy.checkpoint.card.words import (
-    card_metadata,
-    how_it_is_made_again,
-    how_units_were_chosen,
-    metadata_block,
-    what_it_learnt_from,
-)
+from grasp_deploy.checkpoint.card.quality_verdict import excess_loss
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
+from grasp_deploy.data.source import TextSource
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import readable_disk_errors, sync, write_files
+from grasp_deploy.files.disk import read_text, readable_disk_errors, sync, write_files
 from grasp_deploy.files.json_files import as_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, locked, manifest_of
-from grasp_deploy.stats.wording import percent, plus_minus
+from grasp_deploy.stats.wording import listed, percent, plus_minus
 
 QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 MARK = "†"
+MARK_MEANS = f"{MARK} The model learnt from this corpus, or a part of it: it does not count."
 ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
 MODELS = ("dense", "pruned")
 TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
+
+FROM_BASE = ("license", "license_name", "license_link", "language", "tags")
+OWN_TAGS = ("pruned", "grasp-deploy", "vllm")
+HEAD = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
+METHODS = {
+    "grasp": "learnt gates on the frozen model, from a cut in rounds",
+    "progressive": "a cut in rounds by the optimal brain surgeon's loss",
+}
+UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
+COMPENSATION = (
+    " Compensation: the kept columns of the output layers were solved by least squares for the "
+    "dense model's hidden states."
+)
+ADVICE = "Other text may lose more: measure yours with `grasp-deploy evaluate compare`."
 
 _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table cells
     loader=PackageLoader(__package__, "."),
@@ -66,31 +77,26 @@ def model_card(
         figures=_figures(plan, dense, pruned),
         chosen=how_units_were_chosen(plan),
         learnt_from=what_it_learnt_from(provenance),
-        made_again=how_it_is_made_again(plan),
+        fitted=plan.fitted,
         quality=quality,
         corpus_head=CORPUS_HEAD,
         corpus_cells=corpus_cells,
-        mark_means=mark_means,
+        mark_means=MARK_MEANS,
         task_head=TASK_HEAD,
         task_cells=task_cells,
         errors_are=ERRORS_ARE,
     )
 
 
-def _figures(
-    plan: Plan, dense: ModelShape, pruned: ModelShape
-) -> list[tuple[str, str, str, float]]:
+def _figures(plan: Plan, dense: ModelShape, pruned: ModelShape) -> list[tuple[str, float, float]]:
+    """Name, dense and pruned figure of each row of sizes."""
     budget, mib = plan.provenance["budget"], 2**20
     costs = f"prunable cost ({plan.provenance['cost_model']})"
-    rows = [
-        ("parameters", dense.parameters, pruned.parameters, ","),
-        ("weights, MiB", dense.weight_bytes / mib, pruned.weight_bytes / mib, ",.1f"),
-        ("KV cache, bytes per token", dense.kv_bytes_per_token(), pruned.kv_bytes_per_token(), ","),
-        (costs, budget["total_cost"], budget["kept_cost"], ",.0f"),
-    ]
     return [
-        (name, f"{before:{form}}", f"{after:{form}}", after / before)
-        for name, before, after, form in rows
+        ("parameters", dense.parameters, pruned.parameters),
+        ("weights, MiB", dense.weight_bytes / mib, pruned.weight_bytes / mib),
+        ("KV cache, bytes per token", dense.kv_bytes_per_token(), pruned.kv_bytes_per_token()),
+        (costs, budget["total_cost"], budget["kept_cost"]),
     ]
 
 
@@ -108,10 +114,87 @@ def _base_option(provenance: dict[str, Any]) -> str:
     return shlex.quote(name)
 
 
-def mark_means(quality: Mapping[str, Any]) -> str:
-    """Note under a table in which a corpus is marked."""
-    how = seen(bool(quality.get("healed_on")))
-    return f"{MARK} The model was {how} this corpus, or a part of it, so it does not count."
+def card_metadata(directory: Path) -> dict[str, Any]:
+    """Licence, language and tags in a folder's README.md; empty where it states none.
+
+    Every scalar is read as text: Norwegian (no) is no denial. Anything but texts is left out.
+    """
+    try:
+        head = HEAD.match(read_text(directory / "README.md"))
+        stated = yaml.load(head[1], Loader=yaml.BaseLoader) if head else None  # builds texts alone
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return {}
+    if not isinstance(stated, dict):
+        return {}
+    return {key: stated[key] for key in FROM_BASE if _is_text(stated.get(key))}
+
+
+def metadata_block(plan: Plan, from_base: Mapping[str, Any]) -> str:
+    """The YAML between the dashes: the base model's own statements, and what the plan knows."""
+    provenance = plan.provenance
+    tags = from_base.get("tags", [])
+    tags = [tags] if isinstance(tags, str) else tags
+    stated = {
+        "base_model": provenance["config"].get("base_model_id")
+        or (provenance["model"] if provenance["revision"] else None),
+        **{key: from_base[key] for key in FROM_BASE if key in from_base and key != "tags"},
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": list(dict.fromkeys([*OWN_TAGS, *tags])),
+    }
+    given = {key: value for key, value in stated.items() if value}
+    return yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and all(isinstance(item, str) for item in value)
+    )
+
+
+def how_units_were_chosen(plan: Plan) -> str:
+    """The method that chose the units, and whether kept columns were solved."""
+    provenance = plan.provenance
+    config, healed = provenance["config"], provenance.get("healing")
+    units = UNITS.get(config["targets"], " and ".join(UNITS.values()))
+    chosen = METHODS.get(config["method"], f"the scores of `{config['method']}`, at once")
+    solved = provenance.get("compensation") or (plan.fitted and not healed)
+    more = COMPENSATION if solved else ""
+    return f"{units} were chosen by {chosen}, under one global budget.{more}"
+
+
+def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
+    """Text of calibration and healing, and the held-out loss on it."""
+    text = f"Calibrated on {_sequences(provenance['calibration'])}."
+    losses = provenance["losses"]
+    if losses["heldout_pruned"] is not None:
+        text += (
+            f" On some of them, held out, the loss went from {losses['heldout_dense']:.4f} to "
+            f"{losses['heldout_pruned']:.4f} nats per token."
+        )
+    healed = [
+        f"Healed on {_sequences(healing['text'])}, by LoRA of rank {healing['rank']}: the loss on "
+        f"some of them went from {healing['loss_before']:.4f} to {healing['loss_after']:.4f}."
+        for healing in provenance.get("healing", [])
+    ]
+    return " ".join([text, *healed, ADVICE])
+
+
+def _sequences(text: Mapping[str, Any]) -> str:
+    """Number, length and corpora of a text; files without their folders."""
+    parts = text.get("parts") or [text]
+    corpora = [f"{_corpus(part['source'])} ({part['sequences']:,})" for part in parts]
+    sources = listed(corpora if len(parts) > 1 else [_corpus(parts[0]["source"])])
+    return f"{text['sequences']:,} sequences of {text['sequence_length']:,} tokens of {sources}"
+
+
+def _corpus(source: str) -> str:
+    text = TextSource(source)
+    if text.prompts:
+        return f"the model's own text, which answers {_corpus(text.prompts.what)}"
+    if text.is_own:
+        return "the model's own text"
+    return f"`{source if source.startswith('hf:') else Path(source).name}`"
 
 
 def corpus_cells(row: Mapping[str, Any]) -> list[str]:
@@ -146,16 +229,11 @@ def intact_plan(directory: Path) -> Plan:
     pruned checkpoint, or a file is missing or changed.
     """
     check_pruned(directory)
-    stated = manifest_of(directory)
-    if PLAN_FILE not in stated:
-        raise InputError(
-            f"{directory} holds no whole checkpoint, since {MANIFEST_FILE} names no {PLAN_FILE}: "
-            "export it again"
-        )
-    for name in (QUALITY_FILE, CARD_FILE):
+    stated, renewed = manifest_of(directory), (QUALITY_FILE, CARD_FILE)
+    for name in renewed:
         if (directory / name).is_dir():
             raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
-    kept = {n: digest for n, digest in stated.items() if n not in (QUALITY_FILE, CARD_FILE)}
+    kept = {PLAN_FILE: "", **{n: digest for n, digest in stated.items() if n not in renewed}}
     if changed := changed_files(directory, kept):
         raise InputError(
             f"{directory / changed[0]} is not the file that {MANIFEST_FILE} states, so this is "
@@ -167,9 +245,9 @@ def intact_plan(directory: Path) -> Plan:
 def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     """Write `quality.json`, a model card with it, and the manifest of both into a checkpoint.
 
-    Every other file keeps the hash that the manifest stated. The manifest takes its name first:
-    after a kill `verify` finds what it states waiting beside, and the same command finishes this.
-    Raises InputError, with the folder as it was, if the disk refuses or another process writes it.
+    Every other file keeps the hash that the manifest stated. After a kill between two of the files
+    `verify` names the other one, and the same command finishes this. Raises InputError, with the
+    folder as it was, if the disk refuses or another process writes it.
     """
     directory = directory.resolve()
     config = read_config(directory)

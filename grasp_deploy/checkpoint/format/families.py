@@ -1,8 +1,7 @@
-"""The supported model families, one row each, and their registration with transformers and PEFT."""
+"""The supported model families, one row each, and their registration with transformers."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from grasp_deploy.files.json_files import typed
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-PEFT_MODULE = "peft.utils.constants"
 REMEDY = "fetch the model again"
 
 
@@ -97,23 +95,19 @@ def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None
             f"the activation {kind.hidden_act} (hidden_act) is not supported, since vLLM serves "
             "these models with silu alone: take a model with silu"
         )
-    if family.model_type == "llama" and "sliding_attention" in (kind.layer_types or []):
+    is_llama, is_mistral = (family.model_type == name for name in ("llama", "mistral"))
+    slides = is_llama and "sliding_attention" in (kind.layer_types or [])
+    if slides or (is_mistral and not pruned and kind.layer_types):  # Ministral is another model
         raise InputError(
-            "a Llama whose config.json has sliding layer_types is not supported: take a Llama "
-            "without them, a Mistral or a Qwen2"
-        )
-    if family.model_type == "mistral" and not pruned and kind.layer_types:
-        raise InputError(  # transformers builds another model of it
-            "the architecture Ministral (a Mistral whose config.json has layer_types) is not "
-            "supported: take a Llama, a Mistral without it, a Qwen2 or a Qwen3"
+            f"a {family.stem} whose config.json has layer_types is not supported, since programs "
+            "do not read it alike: take a model without them, or a Qwen2 or Qwen3"
         )
 
 
 def register() -> None:
     """Let transformers' Auto classes load pruned checkpoints without remote code.
 
-    Imports transformers and torch. PEFT's tables of default modules are filled too if PEFT was
-    imported before. May be called any number of times.
+    Imports transformers and torch. May be called any number of times.
     """
     from transformers import AutoModel, AutoModelForCausalLM
 
@@ -124,8 +118,6 @@ def register() -> None:
         with_head = getattr(modeling_grasp, family.pruned_architecture)
         AutoModel.register(config, backbone, exist_ok=True)
         AutoModelForCausalLM.register(config, with_head, exist_ok=True)
-    if PEFT_MODULE in sys.modules:
-        _register_in_peft()
 
 
 def register_configs() -> list[type[PreTrainedConfig]]:
@@ -138,12 +130,3 @@ def register_configs() -> list[type[PreTrainedConfig]]:
     for config in configs:
         AutoConfig.register(config.model_type, config, exist_ok=True)
     return configs
-
-
-def _register_in_peft() -> None:
-    """Give the pruned families the default modules of their dense ones, for every adapter."""
-    for name, modules_of in vars(sys.modules[PEFT_MODULE]).items():
-        if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(modules_of, dict):
-            for family in FAMILIES:
-                if family.model_type in modules_of:
-                    modules_of[family.pruned_model_type] = modules_of[family.model_type]

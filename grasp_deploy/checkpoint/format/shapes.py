@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec import Meta, Struct
 
 from grasp_deploy.checkpoint.format.families import REMEDY, Family, family_of
 from grasp_deploy.errors import InputError
@@ -59,12 +59,8 @@ class Rope(Struct, forbid_unknown_fields=True):
     finetuned: bool | None = None
 
 
-class LayerSizes(Struct, forbid_unknown_fields=True):
-    """What may differ from layer to layer: other keys would change the model unseen."""
-
-    num_attention_heads: Size | UnsetType = UNSET
-    num_key_value_heads: Size | UnsetType = UNSET
-    intermediate_size: Size | UnsetType = UNSET
+# What may differ from layer to layer: other keys would change the model unseen.
+LayerSizes = dict[Literal["num_attention_heads", "num_key_value_heads", "intermediate_size"], Size]
 
 
 class Quantization(Struct):
@@ -227,10 +223,8 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
     if sizes.per_layer_config and not pruned:
         raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")
-    rows = [
-        to_builtins((sizes.per_layer_config or {}).get(str(layer), LayerSizes()))
-        for layer in range(sizes.num_hidden_layers)
-    ]
+    per_layer = sizes.per_layer_config or {}
+    rows = [per_layer.get(str(layer), {}) for layer in range(sizes.num_hidden_layers)]
     shape = ModelShape(
         family=family,
         pruned=pruned,

@@ -6,14 +6,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import cache, partial
 from pathlib import Path
-from timeit import repeat
 from typing import Any
 
 import torch
 from tokenizers.models import BPE
-from torch import Tensor, matmul, nn
+from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -35,7 +33,7 @@ from grasp_deploy.checkpoint.format.shapes import (
 from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised
-from grasp_deploy.data.tokenizing import traits
+from grasp_deploy.data.tokenizing import readable_failures, traits
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 
 logger = logging.getLogger(__name__)
@@ -46,8 +44,6 @@ ALSO_DECLARED = {
 }
 # Never code nor Mistral's own format: `engine.flags.FORMAT` tells vLLM the same.
 TOKENIZERS = {"local_files_only": True, "trust_remote_code": False, "mistral_format": False}
-FASTER = 1.25  # times float32's rate, for a CPU to compute in bfloat16
-BLOCK = 768  # rows and columns of a product that takes some milliseconds on one core
 STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
 register()
 
@@ -164,46 +160,28 @@ def building(path: Path, attention: str = "sdpa") -> Iterator[None]:
 
 
 def wanted_dtype(stated: str, device: torch.device, dtype: str) -> torch.dtype:
-    """The dtype that `dtype` asks for; "auto" is that of the weights, as `stated`.
-
-    On a CPU it is float32 instead, unless that is bfloat16 and this machine multiplies it faster.
-    """
-    own: torch.dtype = getattr(torch, stated if dtype == "auto" else dtype)
-    is_fast = device.type != "cpu" or (own == torch.bfloat16 and is_bfloat16_fast())
-    return own if dtype != "auto" or is_fast else torch.float32
-
-
-@cache
-def is_bfloat16_fast() -> bool:
-    """True if the CPU multiplies bfloat16 clearly faster than float32; the best of some turns."""
-    both = (torch.ones(BLOCK, BLOCK, dtype=each) for each in (torch.float32, torch.bfloat16))
-    plain, half = (min(repeat(partial(matmul, each, each), number=1, repeat=6)) for each in both)
-    return plain > FASTER * half
+    """The dtype that `dtype` asks for; "auto" is that of the weights, and float32 on a CPU."""
+    if dtype == "auto":
+        dtype = "float32" if device.type == "cpu" else stated
+    wanted: torch.dtype = getattr(torch, dtype)
+    return wanted
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a folder once `read_folder` has passed it; InputError if none works."""
     read_folder(directory)  # transformers reads config.json for a tokenizer as well
-    tokenizer_traits(directory)  # one that takes all time or memory takes it at loading already
-    return _tokenizer_of(directory)
+    return tried_tokenizer(directory)[0]
 
 
-def tokenizer_traits(directory: Path) -> dict[str, Any]:
-    """What the users of a folder's tokenizer see, as `traits` says; InputError if none works."""
-    found = traits(partial(_tokenizer_of, directory))
-    if reason := found.get("refusal"):
-        raise InputError(
-            f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be "
-            f"read ({reason}): add the tokenizer files that belong to it, or fetch it again"
-        )
-    return found
-
-
-def _tokenizer_of(directory: Path) -> Tokenizer:
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(directory, **TOKENIZERS)
-    if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
-        tokenizer.backend_tokenizer.model.dropout = None  # no two calls would give the same tokens
-    return tokenizer
+def tried_tokenizer(directory: Path) -> tuple[Tokenizer, dict[str, Any]]:
+    """The tokenizer of a folder, and its `traits`; InputError if it cannot be loaded or used."""
+    with readable_failures(
+        f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be read"
+    ):
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(directory, **TOKENIZERS)
+        if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
+            tokenizer.backend_tokenizer.model.dropout = None  # each call gives the same tokens
+        return tokenizer, traits(tokenizer)
 
 
 def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:

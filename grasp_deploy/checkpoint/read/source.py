@@ -32,7 +32,6 @@ ADAPTER_FILE = "adapter_config.json"
 QUANTIZATION_FILE = "hf_quant_config.json"
 # Skipped by every reader where an index names the weights: Mistral's copy.
 BESIDE_AN_INDEX = "consolidated*.safetensors"
-PICKLES = ("pytorch_model*.bin", "consolidated*.pth", "*.pt")
 CARRIED_OVER = (  # what a checkpoint has as it is in its base model
     "tokenizer*",
     "tekken.json",
@@ -62,19 +61,13 @@ WANTED = (
 UNWANTED = ("*/*[!a]", "*.py", "*.bin", "consolidated*")
 REFUSALS = {  # by the name of huggingface_hub's error; the first that fits counts
     "HFValidationError": "that is neither a folder here nor a hub id: name one of them",
-    "GatedRepoError": (
-        "the hub keeps it behind a form: accept its terms on https://huggingface.co/{name}, then "
-        "log in with `hf auth login`"
-    ),
+    "GatedRepoError": "accept its terms on https://huggingface.co/{name}, and log in with `hf auth "
+    "login`",
     "RevisionNotFoundError": "the hub has no such revision of it: look at its branches and tags",
-    "RepositoryNotFoundError": (
-        "there is no such folder here and no such model on the hub: check the name, or log in with "
-        "`hf auth login` if it is private"
-    ),
-    "LocalEntryNotFoundError": (
-        "there is no such folder here, the hub cannot be reached ({error}), and its cache does not "
-        "hold the model: check the name and the network, or name a folder that holds the model"
-    ),
+    "RepositoryNotFoundError": "there is no such folder here and no such model on the hub: check "
+    "the name, or log in with `hf auth login` if it is private",
+    "LocalEntryNotFoundError": "there is no such folder here, the hub cannot be reached ({error}), "
+    "and its cache does not hold the model: check the name and the network",
 }
 logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 8.0
@@ -162,41 +155,31 @@ def _hash_of_state(path: Path, size_bytes: int, changed_nanoseconds: int) -> str
 
 
 def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
-    """The snapshot's folder, which is named after the commit."""
-    from huggingface_hub import errors
-
-    try:
-        return Path(_snapshot(name, revision, wanted))
-    except (OSError, errors.HFValidationError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        said = [text for kind, text in REFUSALS.items() if isinstance(error, getattr(errors, kind))]
-        text = [*said, "the download failed ({error}): try again"][0]
-        reason = text.format(name=name, error=first_line(error.__cause__ or error))
-        version = f" at revision {revision}" if revision else ""
-        raise InputError(f"cannot get {name}{version}: {reason}") from None
-
-
-def _snapshot(name: str, revision: str | None, wanted: tuple[str, ...]) -> str:
-    """Download from the hub if it answers in time, else take what the cache holds."""
+    """The snapshot's folder, named after the commit; of the cache where the hub is silent."""
     from huggingface_hub import HfApi, errors, snapshot_download
 
     silence: Exception | None = None
     try:
-        # Asked only because `snapshot_download` would wait for a silent hub without end.
-        HfApi().model_info(name, revision=revision or "main", timeout=PATIENCE_SECONDS)
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-        raise
-    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        silence = error
-    try:
-        return snapshot_download(
+        try:  # asked only because `snapshot_download` would wait for a silent hub without end
+            HfApi().model_info(name, revision=revision or "main", timeout=PATIENCE_SECONDS)
+        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+            raise
+        except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+            silence = error
+        folder = snapshot_download(
             name,
             revision=revision,
             allow_patterns=list(wanted),
             ignore_patterns=list(UNWANTED),
             local_files_only=silence is not None,
         )
-    except errors.LocalEntryNotFoundError as error:
-        raise error from silence or error.__cause__
+        return Path(folder)
+    except (OSError, errors.HFValidationError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+        said = [text for kind, text in REFUSALS.items() if isinstance(error, getattr(errors, kind))]
+        text = [*said, "the download failed ({error}): try again"][0]
+        reason = text.format(name=name, error=first_line(silence or error.__cause__ or error))
+        version = f" at revision {revision}" if revision else ""
+        raise InputError(f"cannot get {name}{version}: {reason}") from None
 
 
 class ShardIndex(msgspec.Struct):
@@ -219,14 +202,16 @@ def weight_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
             "save_pretrained), or move the adapter's files out of the folder"
         )
     if not names & {WEIGHTS_FILE, INDEX_FILE}:
-        raise _without_weights(directory)
-    weight_map = _read_index(directory / INDEX_FILE) if INDEX_FILE in names else {}
-    files = sorted(set(weight_map.values())) if INDEX_FILE in names else [WEIGHTS_FILE]
-    if WEIGHTS_FILE in names and WEIGHTS_FILE not in files:
         raise InputError(
-            f"{directory} holds {WEIGHTS_FILE}, which transformers loads, and an index of other "
-            "files, which vLLM loads: move one of the two out of the folder"
+            f"{directory} holds no weights ({WEIGHTS_FILE} or {INDEX_FILE}): fetch the model "
+            "again; pickled weights can run code, so convert them where you trust them, with "
+            "transformers' from_pretrained and save_pretrained"
         )
+    weight_map: dict[str, str] = {}
+    if INDEX_FILE in names:
+        index = directory / INDEX_FILE
+        weight_map = typed(read_json(index, REMEDY), ShardIndex, index, REMEDY).weight_map
+    files = sorted(set(weight_map.values())) if INDEX_FILE in names else [WEIGHTS_FILE]
     for name in files:
         is_weights = name.endswith(".safetensors") and not name.startswith(".")
         if not is_weights or Path(name).name != name or kind_of(directory / name) != "file":
@@ -234,23 +219,13 @@ def weight_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
                 f"{directory} should hold {name!r:.80}, which is no .safetensors file there: "
                 f"{REMEDY}"
             )
-    _refuse_strays(directory, names - set(files), indexed=INDEX_FILE in names)
-    return [directory / name for name in files], weight_map
-
-
-def _refuse_strays(directory: Path, names: set[str], indexed: bool) -> None:
-    """InputError for weights that no index names: without one vLLM loads every file."""
-    for name in sorted(name for name in names if name.endswith(".safetensors")):
-        if not (indexed and fnmatch(name, BESIDE_AN_INDEX)):
-            why = f"{INDEX_FILE} does not name it" if indexed else f"beside {WEIGHTS_FILE}"
+    for name in sorted(name for name in names - set(files) if name.endswith(".safetensors")):
+        if INDEX_FILE not in names or not fnmatch(name, BESIDE_AN_INDEX):
             raise InputError(
-                f"{directory / name} may belong to another model ({why}), and some programs load "
-                "every .safetensors file: move it out of the folder"
+                f"{directory / name} may belong to another model, since no index names it, and "
+                "some programs load every .safetensors file: move it out of the folder"
             )
-
-
-def _read_index(index: Path) -> dict[str, str]:
-    return typed(read_json(index, REMEDY), ShardIndex, index, REMEDY).weight_map
+    return [directory / name for name in files], weight_map
 
 
 def listed(names: Iterable[str]) -> str:
@@ -258,16 +233,3 @@ def listed(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
-
-
-def _without_weights(directory: Path) -> InputError:
-    pickles = sorted({path.name for pattern in PICKLES for path in directory.glob(pattern)})
-    if pickles:
-        return InputError(
-            f"{directory} has its weights only as pickle ({listed(pickles)}), which can run code: "
-            f'convert them where you trust them, with transformers: from_pretrained("{directory}")'
-            ".save_pretrained(...) writes safetensors"
-        )
-    return InputError(
-        f"{directory} holds no weights ({WEIGHTS_FILE} or {INDEX_FILE}): fetch the model again"
-    )

@@ -99,9 +99,7 @@ def read_folder(directory: Path) -> StoredModel:
     expected = shape.tensor_shapes()
     missing = [name for name in expected if name not in tensors]
     surplus = [name for name in tensors if name not in expected and not _ignored(name, shape)]
-    backbone = EMBEDDINGS.removeprefix("model.") in tensors
-    whole = "it holds a backbone without its head; save the whole AutoModelForCausalLM"
-    _compare_names(directory, missing, surplus, whole if backbone else APART)
+    _compare_names(directory, missing, surplus)
     for name, size in expected.items():
         _check_size(tensors[name], name, size)
     _check_tied_copy(shape, tensors)
@@ -115,13 +113,11 @@ def read_folder(directory: Path) -> StoredModel:
     return StoredModel(directory, config, replace(shape, dtype=dtype), files)
 
 
-def _compare_names(
-    directory: Path, missing: list[str], surplus: list[str], remedy: str = APART
-) -> None:
+def _compare_names(directory: Path, missing: list[str], surplus: list[str]) -> None:
     """InputError for tensors that a folder lacks, and for those that it holds beside its own."""
     if missing:
         raise InputError(
-            f"{directory} lacks {listed(missing)}, which its config.json asks for: {remedy}"
+            f"{directory} lacks {listed(missing)}, which its config.json asks for: {APART}"
         )
     if surplus:
         raise InputError(
@@ -168,21 +164,19 @@ def _quantised(model: StoredModel, tensors: dict[str, StoredTensor]) -> StoredMo
     known = tuple(f"{module}." for module in {*wanted, *attention, HEAD.removesuffix(".weight")})
     surplus = sorted(name for name in tensors if not name.startswith(known))
     _compare_names(model.directory, sorted(wanted - held), surplus)
-    plain_ones = {n: t for n, t in tensors.items() if n in expected and t.dtype in DTYPES}
-    if len(plain_ones) == len(tensors):
+    plain = {n: t for n, t in tensors.items() if n in expected and t.dtype in DTYPES}
+    if len(plain) == len(tensors):
         raise InputError(
             f"config.json says that {model.directory} is quantised ({model.shape.quantization}), "
-            "and all of its tensors are plain: one program would quantise them and another not; "
-            "take quantization_config out of config.json, or fetch the model again"
+            "and all of its tensors are plain: take quantization_config out of config.json"
         )
-    for name, tensor in plain_ones.items():
+    for name, tensor in plain.items():
         _check_size(tensor, name, expected[name])
-    if EMBEDDINGS in plain_ones:
+    if EMBEDDINGS in plain:
         _check_tied_copy(model.shape, tensors)
     files = {name: tensor.path for name, tensor in tensors.items()}
-    plain = tensors.get(EMBEDDINGS)
-    dtype = plain.dtype if plain is not None and plain.dtype in DTYPES else model.shape.dtype
     stored_bytes = sum(path.stat().st_size for path in set(files.values()))
+    dtype = plain[EMBEDDINGS].dtype if EMBEDDINGS in plain else model.shape.dtype
     shape = replace(model.shape, dtype=dtype, stored_bytes=stored_bytes)
     return replace(model, shape=shape, files=files)
 
@@ -201,19 +195,15 @@ def check_tokenizer(directory: Path) -> None:
 
 
 def _common_dtype(tensors: dict[str, StoredTensor]) -> str:
+    """The dtype that all tensors have; InputError for several, and for one that cannot be cut."""
     first, *_ = tensors
     dtype = tensors[first].dtype
     for name, tensor in tensors.items():
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in DTYPES or tensor.dtype != dtype:
             raise InputError(
-                f"{name} in {tensor.path} is {tensor.dtype}: take a model in {', '.join(DTYPES)} "
-                "that is not quantised"
-            )
-        if tensor.dtype != dtype:
-            raise InputError(
-                f"{first} is {dtype} and {name} is {tensor.dtype}: save the model in one dtype "
-                f'first, with from_pretrained("{tensor.path.parent}", dtype=...)'
-                ".save_pretrained(...)"
+                f"{name} in {tensor.path} is {tensor.dtype}, and {first} is {dtype}: take a model "
+                f"that is not quantised, all in {' or '.join(DTYPES)}, or save it so, with "
+                "from_pretrained(..., dtype=...).save_pretrained(...)"
             )
     return dtype
 
@@ -244,14 +234,9 @@ def _header(path: Path) -> dict[str, StoredTensor]:
                 for name, code, shape in coded
             }
     except (SafetensorError, OSError) as error:
-        with path.open("rb") as file:
-            start = file.read(32)
-        if start.startswith(b"version https://git-lfs"):
-            raise InputError(
-                f"{path} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder"
-            ) from None
         raise InputError(
-            f"{path} is cut short or damaged ({error}): fetch the file again"
+            f"{path} is cut short or damaged ({error}): fetch the file again (a pointer of Git LFS "
+            "with `git lfs pull`)"
         ) from None
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.model_card import model_card
-from grasp_deploy.checkpoint.card.words import card_metadata
+from grasp_deploy.checkpoint.card.model_card import card_metadata, model_card
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import (
     PLAN_FILE,
@@ -38,13 +37,7 @@ from grasp_deploy.checkpoint.write.sidecar_files import pruned_config, write_sid
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.json_files import write_json
-from grasp_deploy.files.outputs import (
-    MANIFEST_FILE,
-    changed_files,
-    manifest_of,
-    refuse_existing,
-    staged_directory,
-)
+from grasp_deploy.files.outputs import MANIFEST_FILE, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.layout import norm_names
@@ -128,25 +121,21 @@ def _fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
     """The file of each fitted tensor of a loaded plan, in the checkpoint that it belongs to.
 
     Raises InputError if there are any, and the plan's file lies in no whole checkpoint of the shape
-    that the plan makes.
+    that the plan makes. Their SHA-256 are compared where they are read.
     """
     if not plan.fitted:
         return {}
     folder = (plan.path or Path(PLAN_FILE)).parent
     try:
-        stored, stated = read_stored_model(folder), manifest_of(folder)
+        stored = read_stored_model(folder)
         if stored.shape.layers != pruned.layers:
             raise InputError("its layers have other sizes than the plan's")
-        fitted = {name: stored.files[name] for name in plan.fitted}
-        hashes = {path.name: stated.get(path.name, "") for path in fitted.values()}
-        if changed := changed_files(folder, hashes):
-            raise InputError(f"{changed[0]} has another SHA-256 than {MANIFEST_FILE} states")
+        return {name: stored.files[name] for name in plan.fitted}
     except (InputError, KeyError) as error:
         raise InputError(
             f"{len(plan.fitted)} tensors of this plan were fitted and lie in its checkpoint alone, "
             f"which {folder} is not ({error}): name the {PLAN_FILE} in the checkpoint's own folder"
         ) from None
-    return fitted
 
 
 def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
@@ -189,8 +178,7 @@ def write_checkpoint(
     plan.save(staging / PLAN_FILE)
     for name, text in (beside or {}).items():
         (staging / name).write_text(text, encoding="utf-8")
-    stated = card_metadata(base.directory)
-    card = model_card(plan, base.shape, pruned, from_base=stated)
+    card = model_card(plan, base.shape, pruned, from_base=card_metadata(base.directory))
     (staging / "README.md").write_text(card, encoding="utf-8")
     _write_manifest(staging, hashes)
     # Read before it is asserted: readers refuse what they cannot use under `python -O` too.

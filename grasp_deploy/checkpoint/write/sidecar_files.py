@@ -9,7 +9,7 @@ from typing import Any
 import grasp_deploy.checkpoint.format as package
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import Plan
-from grasp_deploy.checkpoint.read.loading import tokenizer_traits
+from grasp_deploy.checkpoint.read.loading import tried_tokenizer
 from grasp_deploy.checkpoint.read.source import CARRIED_OVER, NAMED_TEMPLATES
 from grasp_deploy.checkpoint.read.validate import holds_tokenizer
 from grasp_deploy.errors import InputError
@@ -25,11 +25,11 @@ def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[st
         shutil.copyfile(path, directory / name)
     write_own_files(directory, plan, config)
     if holds_tokenizer(base):
-        wanted = tokenizer_traits(base)
+        _, wanted = tried_tokenizer(base)
         record = tokenizer_config(base, wanted)
         record.pop("auto_map", None)  # the code that it names stays behind
         write_json(directory / TOKENIZER_CONFIG, record)
-        if tokenizer_traits(directory) != wanted:
+        if tried_tokenizer(directory)[1] != wanted:
             raise InputError(
                 f"the tokenizer of {base} would be another one in a pruned folder: save it again, "
                 f'with AutoTokenizer.from_pretrained("{base}").save_pretrained("{base}")'

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from grasp_deploy.checkpoint.card.model_card import model_card
+from grasp_deploy.checkpoint.card.model_card import card_metadata, model_card
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
-from grasp_deploy.checkpoint.card.words import card_metadata
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from tests.evaluate.quality.rows import corpus, task
@@ -26,10 +25,10 @@ def card(folder: Path, quality: dict[str, Any] | None = None, **changes: Any) ->
     return model_card(plan, *shapes, quality, from_base=card_metadata(folder))
 
 
-def section(folder: Path, corpora: Rows, tasks: Rows, healed_on: tuple[str, ...] = ()) -> list[str]:
+def section(folder: Path, corpora: Rows, tasks: Rows) -> list[str]:
     """Lines of a card that stand under its heading of quality."""
-    verdict = quality_verdict(corpora, tasks, bool(healed_on))
-    quality = {"verdict": verdict, "corpora": corpora, "tasks": tasks, "healed_on": healed_on}
+    verdict = quality_verdict(corpora, tasks)
+    quality = {"verdict": verdict, "corpora": corpora, "tasks": tasks}
     return card(folder, quality).partition("## Quality\n\n")[2].splitlines()
 
 
@@ -59,7 +58,7 @@ def test_the_command_names_a_base_that_the_reader_can_have(
 def test_dense_beside_pruned(demo_checkpoint: Path) -> None:
     fewshot = task("piqa", 0.8, 0.7, num_fewshot=5)
     lines = section(demo_checkpoint, [corpus("c4", 0.0953102, error=0.004)], [fewshot])
-    assert lines[0].startswith("**Needs healing**: on c4, the worst text that it was")
+    assert lines[0].startswith("**Needs healing**: on c4, the worst text that it did")
     # exp(0.0953102) is 1.1.
     assert "| c4 (test) | 20,470 in sequences of 2,048 | 8.00 | 8.80 | 0.095 ± 0.004 |" in lines
     row = "| piqa (acc_norm, 5 examples) | 2,500 | 25.0 | 80.0 ± 1.0 | 70.0 ± 1.0 | -10.0 ± 1.0 |"
@@ -69,11 +68,9 @@ def test_dense_beside_pruned(demo_checkpoint: Path) -> None:
 
 def test_what_was_learnt_from_is_marked_and_explained(demo_checkpoint: Path) -> None:
     corpora = [corpus("c4", 0.2, True), corpus("a|b", 0.2)]
-    for healed_on, use in (((), "calibrated on"), (("c4",), "calibrated or healed on")):
-        lines = section(demo_checkpoint, corpora, [], healed_on)
-        assert any(line.startswith("| c4 (test)† |") for line in lines)
-        assert any(line.startswith("| a\\|b (test) |") for line in lines)
-        assert any(line.startswith(f"† The model was {use} this corpus") for line in lines)
+    lines = section(demo_checkpoint, corpora, [])
+    for start in ("| c4 (test)† |", "| a\\|b (test) |", "† The model learnt from this corpus"):
+        assert any(line.startswith(start) for line in lines)
 
 
 HEALING = {
@@ -93,4 +90,4 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     only_healed = card(demo_checkpoint, healing=[HEALING], fitted=["a"], compensation=[])
     assert "Compensation: " in plain and "Compensation: " not in only_healed
     losses = {"heldout_dense": None, "heldout_pruned": None}
-    assert "no loss was" in " ".join(card(demo_checkpoint, losses=losses).split())
+    assert "held out" in plain and "held out" not in card(demo_checkpoint, losses=losses)

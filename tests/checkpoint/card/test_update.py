@@ -1,23 +1,19 @@
-"""Putting a record into a checkpoint: whatever the moment of a kill, the model is there."""
+"""Putting a record into a checkpoint: card, record and manifest change, and nothing else."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from grasp_deploy.checkpoint.card.model_card import CARD_FILE, QUALITY_FILE, intact_plan, renew_card
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
-from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, refuse_existing
+from grasp_deploy.files.outputs import manifest_of, refuse_existing
 from tests.cli.command import tree
 from tests.evaluate.quality.rows import corpus
 
@@ -61,47 +57,6 @@ def test_only_card_record_and_manifest_change(folder: Path) -> None:
     assert tree(folder) == after, "the same figures give the same bytes"
     assert [path.name for path in folder.parent.iterdir()] == ["pruned"], "no lock is left"
     refuse_existing(folder, overwrite=True)  # what a card adds may be replaced with the rest
-
-
-def killed_before_replacement(folder: Path, number: int) -> None:
-    """Renew the card in a fork that kills itself when it is about to replace so many-th a file."""
-    plan = intact_plan(folder)
-    child = os.fork()
-    if child == 0:
-        replace = Path.replace
-        seen: list[Path] = []
-
-        def counted(self: Path, target: Path) -> Path:
-            if len(seen) == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            seen.append(self)
-            return replace(self, target)
-
-        Path.replace = counted  # type: ignore[assignment,method-assign]
-        try:
-            renew_card(folder, plan, record())
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-
-
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_kill_between_two_files_leaves_the_model_and_is_mended(folder: Path, number: int) -> None:
-    before = tree(folder)
-    killed_before_replacement(folder, number)
-    left = tree(folder)
-    new = {name for name in left if not name.startswith(".") and left[name] != before.get(name)}
-    assert new == set((MANIFEST_FILE, QUALITY_FILE, CARD_FILE)[:number])
-    outcome, detail = check_files(folder)
-    assert outcome == ("not proven" if number else "proven"), "never wrong"
-    assert not number or CARD_FILE in detail
-    refuse_existing(folder, overwrite=True)  # what it left is in nobody's way
-    model = load_checked(folder, torch.device("cpu"), "float32", "sdpa")
-    assert type(model).__name__ == "GraspLlamaForCausalLM"
-    renew(folder, record())
-    assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
-    assert all(check.ok for check in verify(folder))
 
 
 def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from grasp_deploy.checkpoint.card.words import card_metadata, metadata_block
+from grasp_deploy.checkpoint.card.model_card import card_metadata, metadata_block
 from grasp_deploy.checkpoint.plan import Plan
 
 HEAD = "---\nlicense: llama2\nlanguage: [en, no]\ntags: chat\nmodel-index: [1]\n---\n# Model\n"
@@ -50,9 +50,3 @@ def test_a_card_that_states_nothing(text: str, tmp_path: Path) -> None:
 def test_the_base_models_name_on_the_hub() -> None:
     assert block({}, base_model_id="org/name")["base_model"] == "org/name"
     assert block({}, model="org/other", revision="abc")["base_model"] == "org/other"
-
-
-def test_data_sets_are_those_of_the_hub() -> None:
-    sources = ("wikitext2", "ptb", "notes.txt", "hf:org/texts:en", "hf:", "hf:a\x1b[2J", "c4")
-    parts = [{"source": source} for source in sources]
-    assert block({}, parts=parts)["datasets"] == ["Salesforce/wikitext", "org/texts", "allenai/c4"]

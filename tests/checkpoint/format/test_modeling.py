@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
@@ -115,22 +115,6 @@ def test_no_layer_is_built_wide_first(monkeypatch: pytest.MonkeyPatch) -> None:
     AutoModelForCausalLM.from_config(config)
     assert len(built) == 3 * 7 + 1
     assert max(max(pair) for pair in built[:-1]) == 64, "the hidden size, and nothing wider"
-
-
-@pytest.mark.parametrize("name", ["past_key_values", "cache"])
-def test_the_cache_reaches_the_stock_forward_under_the_name_that_it_has(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    received: list[dict[str, object]] = []
-    monkeypatch.setattr(LlamaModel, "forward", lambda self, **given: received.append(given))
-    backbone: Any = pruned_variant("llama").model
-    backbone(IDS, use_cache=True, **{name: "held"})
-    (given,) = received
-    assert given.pop("input_ids") is IDS
-    set_ones = {key: value for key, value in given.items() if value is not None}
-    assert set_ones == {"use_cache": True, name: "held"}
-    # transformers warns of the other name, wherever it is given at all.
-    assert not given.keys() & ({"past_key_values", "cache"} - {name})
 
 
 def test_heads_that_cannot_share_evenly_are_refused() -> None:

@@ -135,31 +135,12 @@ def test_a_checkpoint_that_was_quantised_is_read_and_not_cut(saved: Path, tmp_pa
             read_folder(tmp_path / "int8")
 
 
-def test_every_tensor_is_where_it_is_said_to_lie(saved: Path) -> None:
-    stored = read_stored_model(saved / "sharded")
-    weights = load_file(saved / "dense" / WEIGHTS)
-    assert stored.files.keys() == weights.keys()
-    for name, path in stored.files.items():
-        assert torch.equal(load_file(path)[name], weights[name])
-
-
 def test_buffers_and_a_second_copy_of_tied_embeddings_are_left_out(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path, tie_word_embeddings=True)
     own_head(tmp_path, difference=0.0)
     tensors(**{"model.layers.1.self_attn.rotary_emb.inv_freq": torch.ones(16)})(tmp_path)
     stored = read_stored_model(tmp_path)
     assert list(stored.files) == list(stored.shape.tensor_shapes())
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_where_kv_heads_are_null_there_are_as_many_as_query_heads(
-    family: str, tmp_path: Path
-) -> None:
-    model = save_tiny(family, tmp_path, num_key_value_heads=4)
-    config(num_key_value_heads=None)(tmp_path)
-    ids = torch.arange(9)[None]
-    with torch.no_grad():
-        assert torch.equal(load(tmp_path)(ids).logits, model(ids).logits)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(saved: Path) -> None:

@@ -1,14 +1,21 @@
-"""A tokenizer gives the same tokens in every call, whatever it was trained with."""
+"""The dtype to compute in; a tokenizer gives the same tokens in every call, or is refused."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
 from tokenizers import Tokenizer, models
 
-from grasp_deploy.checkpoint.read.loading import load_tokenizer
+from grasp_deploy.checkpoint.read.loading import load_tokenizer, wanted_dtype
+from grasp_deploy.errors import InputError
 from tests.tiny import save_tiny
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+SLOW_REGEX = {"type": "Split", "pattern": {"Regex": r"(\w+\s?)+\d\d\d\d$"}}
 
 
 def test_dropout_is_for_training(tmp_path: Path) -> None:
@@ -18,3 +25,33 @@ def test_dropout_is_for_training(tmp_path: Path) -> None:
     Tokenizer(models.BPE(vocabulary, merges, dropout=0.5)).save(str(tmp_path / "tokenizer.json"))
     assert json.loads((tmp_path / "tokenizer.json").read_text())["model"]["dropout"] == 0.5
     assert load_tokenizer(tmp_path)("a" * 400)["input_ids"] == [2] * 100
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}}, "index out"),
+        (
+            {"pre_tokenizer": {**SLOW_REGEX, "behavior": "Isolated", "invert": False}},
+            "retry-limit",
+        ),
+        ({"model": {}}, "did not match"),
+    ],
+)
+def test_one_that_fails_is_refused_in_one_line(
+    parts: dict[str, Any], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_tiny("llama", tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+    with pytest.raises(InputError, match=words) as refusal:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(refusal.value) and str(tmp_path) in str(refusal.value)
+    assert capfd.readouterr().err == ""  # where Rust would print of a panic
+
+
+def test_a_cpu_computes_in_float32_unless_it_is_told() -> None:
+    assert wanted_dtype("bfloat16", CPU, "auto") == torch.float32
+    assert wanted_dtype("bfloat16", GPU, "auto") == torch.bfloat16
+    assert wanted_dtype("float16", CPU, "auto") == torch.float32
+    assert wanted_dtype("bfloat16", CPU, "float16") == torch.float16

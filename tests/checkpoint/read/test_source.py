@@ -154,13 +154,8 @@ def test_weights_and_tokenizer_come_from_the_hub_and_neither_pickles_nor_code(hu
 
 def test_an_unreachable_hub_is_told(hub: Hub) -> None:
     hub.ask("team/model", weights=False)  # the weights are not in the cache
-    for variables, words in (
-        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "Connection refused"),
-        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE"),
-    ):
-        message = hub.refusal("team/model", **variables)
-        assert "there is no such folder here, the hub cannot be reached (" in message
-        assert words in message and message.endswith("or name a folder that holds the model")
+    message = hub.refusal("team/model", HF_ENDPOINT="http://127.0.0.1:9")
+    assert "the hub cannot be reached (" in message and "Connection refused" in message
 
 
 REVISION = "/api/models/team/model/revision"
@@ -170,13 +165,11 @@ REVISION = "/api/models/team/model/revision"
     ("name", "refused", "words"),
     [
         ("team/absent", {}, "no such model on the hub: check the name, or log in with `hf auth"),
-        ("team/model", {f"{REVISION}/main": (404, "RevisionNotFound")}, "no such revision of it"),
         (
             "team/model",
             {f"/team/model/resolve/{COMMIT}/{name}": (403, "GatedRepo") for name in FILES},
-            "behind a form: accept its terms on https://huggingface.co/team/model, then log in",
+            "accept its terms on https://huggingface.co/team/model, and log in",
         ),
-        ("team/model", {f"{REVISION}/main": (501, "")}, "the hub cannot be reached (Server error"),
         ("two words", {}, "that is neither a folder here nor a hub id"),
     ],
 )
