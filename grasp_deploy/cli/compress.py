@@ -218,12 +218,12 @@ def run_compress(
     from grasp_deploy.compression.bound import compress_within
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.families import compress_family
-    from grasp_deploy.compression.memory import passes_of
+    from grasp_deploy.compression.ranks import is_lead
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.compression.run_options import RunOptions
+    from grasp_deploy.compression.stages import passes_of
     from grasp_deploy.files.progress import ignore_progress
-    from grasp_deploy.pruning.ranks import is_lead
     from grasp_deploy.report.progress import stage_bars
 
     shard_bytes = parse_bytes(shard_size, "--shard-size")

@@ -13,13 +13,13 @@ from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress, compressed
 from grasp_deploy.compression.excess import check_measurable, is_beyond
 from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.ranks import by_lead, is_lead
 from grasp_deploy.compression.result import Compressed, finished_plan
 from grasp_deploy.compression.resume import METRICS_FILE, STEP, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, RunOptions, Start
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing
-from grasp_deploy.pruning.ranks import by_lead, leave
 
 
 def compress_within(config: CompressConfig, options: RunOptions) -> Compressed:
@@ -36,7 +36,7 @@ def compress_within(config: CompressConfig, options: RunOptions) -> Compressed:
         if plan is None:
             by_lead(lambda: refuse_existing(options.output, overwrite=options.overwrite))
             plan = _smallest_within(run, workspace, options)
-            if leave():
+            if is_lead():
                 assert plan.path is not None, "it lies in the workspace"
                 export(
                     plan,

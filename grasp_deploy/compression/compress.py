@@ -12,6 +12,7 @@ from grasp_deploy.compression.frozen_model import FrozenModel, refuse_infinite_w
 from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales, refit
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.ranks import by_lead, is_lead
 from grasp_deploy.compression.result import (
     Compressed,
     finished_plan,
@@ -29,7 +30,6 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.pruning.ranks import by_lead, is_lead, leave
 
 Learnt = tuple[Plan, dict[str, Path], Blocks]  # the file of each fitted tensor; the text
 
@@ -61,7 +61,7 @@ def compress(
                 plan, fitted, text = with_room(run, learn)
                 if start is None:
                     refuse_beyond(plan, config, workspace)
-                if leave() if start is None else is_lead():  # several runs stay together
+                if is_lead():
                     write_checkpoint(
                         plan,
                         run.base,

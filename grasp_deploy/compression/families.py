@@ -17,6 +17,7 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.ranks import by_lead, is_lead
 from grasp_deploy.compression.result import Compressed
 from grasp_deploy.compression.resume import (
     CONFIG_FILE,
@@ -30,7 +31,6 @@ from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import refuse_existing
-from grasp_deploy.pruning.ranks import by_lead, is_lead, leave
 
 
 def compress_family(config: CompressConfig, options: RunOptions) -> list[Compressed]:
@@ -54,7 +54,6 @@ def compress_family(config: CompressConfig, options: RunOptions) -> list[Compres
         if is_lead() and not was_there:
             with suppress(OSError):
                 options.output.rmdir()  # if nothing is in it
-    leave()
     return made
 
 

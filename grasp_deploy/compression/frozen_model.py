@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.ranks import team
 from grasp_deploy.compression.resume import COLUMNS
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
-from grasp_deploy.pruning.ranks import add_up, part_of
 from grasp_deploy.pruning.training import freeze
 
 
@@ -29,9 +29,9 @@ class FrozenModel:
     def __init__(self, run: PreparedRun, model: PreTrainedModel) -> None:
         """Freeze the weights that `load_for` loaded."""
         freeze(model, run.config.gradient_checkpointing)
-        self.run, self.model = run, model
+        self.run, self.model, self.team = run, model, team()
         self.outputs = OutputProjections(
-            model, run.budget.units, resettable=run.config.compensation
+            model, run.budget.units, resettable=run.config.compensation, team=self.team
         )
 
     @contextmanager
@@ -64,7 +64,7 @@ class FrozenModel:
         if not len(heldout):
             return None
         with self.gated(gates, norm_scales):
-            loss = mean_loss(self.model, heldout, self.run.config.batch_size)
+            loss = mean_loss(self.model, heldout, self.run.config.batch_size, self.team)
         if not math.isfinite(loss):
             which = "dense" if gates is None else "pruned"
             raise LossError(f"the {which} model's loss on held-out sequences is {loss}: {OVERFLOW}")
@@ -78,7 +78,8 @@ class FrozenModel:
         if not len(heldout):
             return []
         with self.gated(gates, norm_scales):
-            return sequence_losses(self.model, heldout, self.run.config.batch_size).tolist()
+            batch_size = self.run.config.batch_size
+            return sequence_losses(self.model, heldout, batch_size, self.team).tolist()
 
     def mask_loss(self, mask: Tensor) -> float:
         """Held-out loss of a `(N,)` mask; infinite where it is unknown or not finite."""
@@ -99,6 +100,7 @@ class FrozenModel:
             sequences,
             batch_size=run.config.batch_size,
             ridge=run.config.ridge,
+            team=self.team,
         )
 
     def put(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -116,9 +118,9 @@ class FrozenModel:
 def refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
     """Raise InputError for NaN or infinity: in the row of a rare token no loss would show it."""
     weights = dict(model.named_parameters())
-    parts = [part_of(weight) for weight in weights.values()]
+    parts = [team().part(weight) for weight in weights.values()]
     found = torch.tensor([0 if bool(part.isfinite().all()) else 1 for part in parts])
-    add_up(found)
+    team().add_up(found)
     for (name, weight), infinite in zip(weights.items(), found, strict=True):
         if infinite:
             raise InputError(

@@ -77,7 +77,9 @@ def learn_scales(frozen: FrozenModel, stages: Stages, mask: Tensor) -> tuple[Ten
         "scales",
         start,
         schedule,
-        lambda state: training.learn_scales(frozen.model, run.budget.units, mask, schedule, state),
+        lambda state: training.learn_scales(
+            frozen.model, run.budget.units, mask, schedule, state, frozen.team
+        ),
     )
     return values[: len(mask)], values[len(mask) :].view(norms) if hidden else None
 

@@ -16,6 +16,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.ranks import by_lead
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.data import Blocks
@@ -24,7 +25,6 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.ranks import by_lead
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.version import __version__
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from grasp_deploy.compression.ranks import by_lead, is_lead, rows_at_lead, rows_from_lead
 from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of, readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import locked
 from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
-from grasp_deploy.pruning.ranks import from_lead, is_lead, rows_at_lead
 
 if TYPE_CHECKING:
     from grasp_deploy.compression.prepare import PreparedRun
@@ -45,7 +45,7 @@ class Workspace:
 
     Each file of a stage holds a checksum, bound to the stage's name and to `run`, the text that
     identifies the run. What `load` returns is what `save` was given. The lead alone reads and
-    writes files; other ranks have what it reads, but None in place of refitted columns.
+    writes files: refitted columns, whose rows ranks share, are gathered for it and dealt again.
     """
 
     def __init__(self, directory: Path, run: str) -> None:
@@ -98,14 +98,17 @@ class Workspace:
 
     def has(self, stage: str) -> bool:
         """True if a stage has saved anything."""
-        return bool(from_lead(is_lead() and self.path(stage).exists()))
+        return by_lead(self.path(stage).exists)
 
     def load(self, stage: str) -> StageResult:
         """Tensors and record that a stage has saved; InputError if the file is damaged."""
         tensors, record = self._read(stage) if is_lead() else ({}, {})
         plain = {name: None if COLUMNS in name else tensors[name] for name in tensors}
-        shared, record = from_lead((plain, record))
-        return {**shared, **tensors}, record
+        shared, record = by_lead(lambda: (plain, record))
+        for name in shared:
+            if COLUMNS in name:
+                shared[name] = rows_from_lead(tensors.get(name))
+        return shared, record
 
     def _read(self, stage: str) -> StageResult:
         tensors, record = read_tensors(self.path(stage), START_OVER)

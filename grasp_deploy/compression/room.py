@@ -5,18 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.ranks import is_joined, joined_alone, load_divided, world
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.pruning.objective import LossError
-from grasp_deploy.pruning.ranks import is_joined, join_alone, world
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -28,8 +27,6 @@ def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
     if offload:
         gc.collect()  # what is left of the model that was too large
         torch.cuda.empty_cache()
-        if not is_joined():
-            join_alone()
         return load_divided(*place, run.config.attention, offload=True)
     return (load_divided if is_joined() else load_checked)(*place, run.config.attention)
 
@@ -52,7 +49,8 @@ def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
             "torchrun divides them among several GPUs",
             *(run.device, reason),
         )
-        return learn(True)
+        with nullcontext() if is_joined() else joined_alone():
+            return learn(True)
 
 
 def may_offload(run: PreparedRun) -> bool:

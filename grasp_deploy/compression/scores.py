@@ -101,7 +101,8 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
 def _losses(frozen: FrozenModel, on_batch: OnBatch) -> Tensor:
     """`(N,)` float32 losses of removing a unit from the model as it is, per cost."""
     run = frozen.run
-    text = CalibrationText(run.criterion_sequences, run.config.batch_size, on_batch)
+    sequences, batch_size = run.criterion_sequences, run.config.batch_size
+    text = CalibrationText(sequences, batch_size, on_batch, team=frozen.team)
     costs = run.budget.costs  # what costs nothing always stays
     scores = obs_scores(frozen.model, run.budget.units, text, removable=costs > 0)
     return per_cost(scores.to(run.device).float(), costs)
@@ -125,4 +126,5 @@ def gate_steps(frozen: FrozenModel, state: LearningState) -> Iterator[StepRecord
         run.gate_schedule,
         state,
         temperature=config.temperature,
+        team=frozen.team,
     )

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from grasp_deploy.pruning.units import UnitTable
@@ -57,9 +56,8 @@ def decoder_layers(model: nn.Module) -> Any:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device that a model computes on; weights divided among ranks may wait on the CPU."""
-    parameters = list(model.parameters())
-    return next((p for p in parameters if not isinstance(p, DTensor)), parameters[0]).device
+    """The device that a model computes on: its norms lie there, where other weights may not."""
+    return next(p.device for name, p in model.named_parameters() if LAYER_NORMS[0] in name)
 
 
 def output_projections(model: nn.Module) -> list[nn.Linear]:
