@@ -27,13 +27,7 @@ from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
-from grasp_deploy.pruning.costs import (
-    Widths,
-    kv_bytes_cost,
-    latency_cost,
-    memory_cost,
-    parameters_cost,
-)
+from grasp_deploy.pruning.costs import Widths
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
@@ -68,8 +62,10 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
     except BudgetError as error:
         if error.smallest_limit is not None:
             smallest = as_option(error.smallest_limit)
-            cause = f"{_written(config)} is beyond reach: {error}"
-            raise InputError(f"{cause}: the smallest possible is {smallest}") from None
+            cause = "what no pruning removes takes more" if limit < 0 else error
+            raise InputError(
+                f"{_written(config)} is beyond reach: {cause}: the smallest possible is {smallest}"
+            ) from None
         size = config.tensor_parallel
         cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""
         raise InputError(f"{error}{cause}") from None
@@ -183,21 +179,25 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
         bytes_per_parameter=shape.bytes_per_parameter,
         bytes_per_kv_value=KV_BYTES.get(config.kv_dtype, shape.bytes_per_parameter),
     )
+    ffn, kv = float(widths.ffn_parameters), float(widths.kv_parameters)
     match config.cost_model:
         case "parameters":
-            return parameters_cost(units, widths)
+            pass
         case "kv-bytes":
-            return kv_bytes_cost(units, widths)
+            ffn, kv = 0.0, widths.kv_bytes_per_token
+        case "memory":
+            tokens = config.cached_tokens
+            tokens = load_of(config).cached_tokens if tokens is None else tokens
+            ffn, kv = ffn * widths.bytes_per_parameter, kv * widths.bytes_per_parameter
+            kv += widths.kv_bytes_per_token * tokens
         case "latency":
             time = time_budget(config)
             assert time is not None, "the cost is a time"
-            return latency_cost(units, time.ffn_seconds, time.kv_seconds)
-        case "memory":
-            tokens = config.cached_tokens
-            if tokens is None:
-                tokens = load_of(config).cached_tokens
-            return memory_cost(units, widths, tokens)
-    return _own_costs(config.cost_model, units, shape)
+            ffn = 1e9 * (time.ffn_seconds / sum(units.ffn_channels))
+            kv = 1e9 * (time.kv_seconds / sum(units.kv_groups))
+        case own:
+            return _own_costs(own, units, shape)
+    return units.spread([ffn] * units.layers, [kv] * units.layers)
 
 
 def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:

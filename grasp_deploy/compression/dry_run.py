@@ -22,7 +22,6 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_text import rows_at_once
-from grasp_deploy.compression.prepare import check_own_text
 from grasp_deploy.compression.stages import passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
@@ -235,7 +234,6 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     refuse_quantised(shape)
     check_positions(config.sequence_length, stated, "--sequence-length")
     n = sequences_of(config)
-    check_own_text(config, n.own)
     asked = parse_bytes(gpu_memory, "--gpu-memory") if gpu_memory else None
     has_none = asked is not None and not torch.cuda.is_available()
     device = resolve_device("cpu" if has_none else config.device)

@@ -1,26 +1,34 @@
-"""The frozen model under compression, and what every stage does with it.
+"""The model under compression, and what every stage does with it.
 
-Weights never take a gradient: only gates, and the output columns that are refitted, change.
+Its weights lie on its device, or in the CPU's memory. They never take a gradient: only gates, and
+the output columns that are refitted, change.
 """
 
 from __future__ import annotations
 
+import gc
+import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
-from grasp_deploy.compression.ranks import team
+from grasp_deploy.compression.ranks import is_joined, joined_alone, load_divided, team, world
 from grasp_deploy.compression.resume import COLUMNS
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
 from grasp_deploy.pruning.training import freeze
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class FrozenModel:
@@ -127,3 +135,68 @@ def refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
                 f"{name} of {run.source.name} holds numbers that are not finite in {weight.dtype}: "
                 "fetch the model again, or try --dtype float32"
             )
+
+
+def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
+    """The run's model on its device, or with weights that wait in the CPU's memory."""
+    place = run.source.directory, run.device, str(run.dtype).removeprefix("torch.")
+    if offload:
+        gc.collect()  # what is left of the model that was too large
+        torch.cuda.empty_cache()
+        return load_divided(*place, run.config.attention, offload=True)
+    return (load_divided if is_joined() else load_checked)(*place, run.config.attention)
+
+
+def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
+    """What `learn(False)` returns; or `learn(True)`, if weights must wait in the CPU's memory.
+
+    That is where a GPU's memory runs out. `learn` goes on from what its stages have saved. Other
+    failures are explained in one line; so is this one where several processes wait for each other.
+    """
+    with explained_failures(run):
+        try:
+            return learn(False)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or not may_offload(run):
+                raise
+            reason = first_line(error)  # the error itself would hold on to the model
+        logger.warning(
+            "%s is too small (%s): going on with weights in the CPU's memory, which is slow; "
+            "torchrun divides them among several GPUs",
+            *(run.device, reason),
+        )
+        with nullcontext() if is_joined() else joined_alone():
+            return learn(True)
+
+
+def may_offload(run: PreparedRun) -> bool:
+    """True if weights are on a GPU, and may wait in the CPU's memory instead."""
+    return run.device.type == "cuda" and run.config.cuts_in_rounds and world() == 1
+
+
+@contextmanager
+def explained_failures(run: PreparedRun) -> Iterator[None]:
+    """Turn an overflow, a full device, an unsolvable fit or a missing kernel into one line."""
+    try:
+        yield
+    except LossError as error:
+        raise InputError(str(error)) from None
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise InputError(
+            f"the least squares of a layer cannot be solved ({first_line(error)}): use more "
+            "text (--calibration-sequences), other text, or --set compensation=no"
+        ) from None
+    except (MemoryError, RuntimeError) as error:
+        attention = run.config.attention
+        if is_out_of_memory(error):
+            raise InputError(
+                f"{run.device} is out of memory ({first_line(error)}): try a shorter "
+                "--sequence-length, --gradient-checkpointing, fewer --calibration-sequences, or "
+                "--dtype bfloat16"
+            ) from None
+        if attention == "sdpa":
+            raise
+        raise InputError(
+            f"--set attention={attention} does not work on {run.device} ({first_line(error)}): "
+            "drop it"
+        ) from None

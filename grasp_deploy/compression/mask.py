@@ -52,7 +52,7 @@ def refit(frozen: FrozenModel, stages: Stages, mask: Tensor) -> None:
 
 def _refitted(frozen: FrozenModel, stages: Stages, mask: Tensor) -> StageResult:
     layers, fits = len(frozen.outputs.linears), []
-    for fit in frozen.refit(mask, frozen.run.compensation_sequences):
+    for fit in frozen.refit(mask, frozen.run.read_in("compensation")):
         fits.append(asdict(fit))
         stages.report("compensation", len(fits), layers)
     columns = frozen.outputs.extract(mask)

@@ -28,8 +28,8 @@ from grasp_deploy.pruning.layout import device_of
 
 STAGE = "own-text"
 MOST_ROWS = 128  # written at once: a step reads the weights once for all of them
-CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 STEPS_A_TRIM = 16
+CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 
 
 def with_own_text(run: PreparedRun, model: PreTrainedModel, stages: Stages) -> PreparedRun:

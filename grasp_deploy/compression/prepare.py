@@ -154,15 +154,9 @@ class PreparedRun:
         own = self.blocks.heldout[torch.tensor(is_own, dtype=torch.bool)]
         return (replace(self.blocks, heldout=own) if len(own) else self.blocks).witness
 
-    @property
-    def criterion_sequences(self) -> Tensor:
-        """`(n, T)` ids that a round reads."""
-        return self.blocks.train[: self.config.sequences_of("criterion")]
-
-    @property
-    def compensation_sequences(self) -> Tensor:
-        """`(n, T)` ids that the last refit reads."""
-        return self.blocks.train[: self.config.sequences_of("compensation")]
+    def read_in(self, stage: str) -> Tensor:
+        """`(n, T)` ids that a round's "criterion" reads, the last "compensation", or a "gate"."""
+        return self.blocks.train[: self.config.sequences_of(stage)]
 
     @property
     def scale_schedule(self) -> Schedule:
@@ -179,8 +173,7 @@ class PreparedRun:
     @property
     def gate_schedule(self) -> Schedule:
         """The steps of learning gates, once over the first of the sequences to learn from."""
-        config = self.config
-        blocks = replace(self.blocks, train=self.blocks.train[: config.sequences_of("gate")])
+        blocks = replace(self.blocks, train=self.read_in("gate"))
         return replace(self.scale_schedule, blocks=blocks, epochs=1)
 
 
@@ -198,7 +191,7 @@ def prepare(
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
     check_positions(config.context, base.config, "--context")
-    dtype = wanted_dtype(base.shape.dtype, device, config.dtype)
+    dtype = by_lead(lambda: wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
     if not config.cuts_in_rounds:
         _check_method(config)
@@ -227,7 +220,11 @@ def prepare(
         tokenizer.eos_token_id,
         start if start.mask is None else replace(start, mask=start.mask.to(device)),
     )
-    check_own_text(config, len(text.beginnings))
+    if config.is_bound and len(run.blocks.heldout) < 2:
+        raise InputError(
+            "a bound on the loss is measured on two held-out sequences at least: give more text, "
+            "more --calibration-sequences, or --keep"
+        )
     _check_ranks(run)
     return run
 
@@ -247,15 +244,6 @@ def _check_method(config: CompressConfig) -> None:
     own_function(option, METHOD_CALL)
 
 
-def check_own_text(config: CompressConfig, own: int) -> None:
-    """InputError for options of own text where there is none."""
-    if not own and config.own_temperature != CompressConfig.own_temperature:
-        raise InputError(
-            f"{assigned(config, 'own_temperature')} has no effect without the model's own text: "
-            "drop it, or drop --calibration self=0"
-        )
-
-
 def _hashes_on_ranks(directory: Path) -> dict[str, str]:
     """`file_hashes` of the folder that this rank reads; a file that several see is hashed once."""
     states = {path.name: file_state(path) for path in weight_files(directory)[0]}
@@ -272,7 +260,7 @@ def _check_ranks(run: PreparedRun) -> None:
     carried = carried_over(run.source.directory)  # the tokenizer's files among them
     files = {name: sha256(path) for name, path in carried.items()}
     refuse_differences({**run.identity, **run.weight_hashes, **files})
-    fewest = min(len(run.criterion_sequences), len(run.compensation_sequences))
+    fewest = min(len(run.read_in(stage)) for stage in ("criterion", "compensation"))
     if fewest < world():
         raise InputError(
             f"{world()} processes need a sequence each, and a stage has only {fewest}: give more "

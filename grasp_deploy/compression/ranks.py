@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -75,8 +75,7 @@ def by_lead(make: Callable[[], T]) -> T:
     dist.broadcast_object_list(made, src=0)
     if isinstance(made[0], Exception):
         raise made[0]
-    result: T = made[0]
-    return result
+    return cast(T, made[0])
 
 
 def from_all(value: T) -> list[T]:
@@ -158,12 +157,10 @@ def rows_of(rows: int) -> slice:
 
 def rows_from_lead(whole: Tensor | None) -> Tensor:
     """This rank's rows of a tensor on the CPU that the lead has."""
-    if world() == 1:
-        assert whole is not None, "the only process is the lead"
-        return whole
     sent = by_lead(lambda: whole)
     assert sent is not None, "the lead has it"
-    return sent[rows_of(len(sent))].clone()  # the others' rows go
+    rows = sent[rows_of(len(sent))]
+    return rows if world() == 1 else rows.clone()  # the others' rows go
 
 
 def rows_at_lead(part: Tensor) -> Tensor:

@@ -31,7 +31,6 @@ CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lo
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
 TEXT = "text"  # the first stage, saved before the run counts as begun
 LARGER = "larger checkpoint"  # whose mask a run starts from
-HASHED = ("weights", "calibration tokens", "costs", "model config", LARGER)
 STEP = "keep-"  # of a checkpoint for each of several budgets
 START_OVER = "start over with --overwrite and without --resume"
 
@@ -105,10 +104,8 @@ class Workspace:
         tensors, record = self._read(stage) if is_lead() else ({}, {})
         plain = {name: None if COLUMNS in name else tensors[name] for name in tensors}
         shared, record = by_lead(lambda: (plain, record))
-        for name in shared:
-            if COLUMNS in name:
-                shared[name] = rows_from_lead(tensors.get(name))
-        return shared, record
+        columns = (name for name in shared if COLUMNS in name)
+        return shared | {name: rows_from_lead(tensors.get(name)) for name in columns}, record
 
     def _read(self, stage: str) -> StageResult:
         tensors, record = read_tensors(self.path(stage), START_OVER)
@@ -124,10 +121,9 @@ class Workspace:
             name: rows_at_lead(tensor) if COLUMNS in name else tensor
             for name, tensor in tensors.items()
         }
-        if not is_lead():
-            return self.path(stage)
-        sealed = {**record, "sha256": self._checksum(stage, tensors, record)}
-        write_tensors(self.path(stage), tensors, sealed)
+        if is_lead():
+            sealed = {**record, "sha256": self._checksum(stage, tensors, record)}
+            write_tensors(self.path(stage), tensors, sealed)
         return self.path(stage)
 
     def drop(self) -> None:
@@ -167,24 +163,13 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
             f"an unfinished run lies in {directory}: continue it with `compress --resume`, or "
             f"{START_OVER}"
         )
-    others = _options_since(directory, config)
-    if others:
-        raise InputError(
-            f"the run in {directory} began with other options ({', '.join(others)}): resume it "
-            f"with the same ones, or {START_OVER}"
-        )
     before = read_json(directory / INPUTS_FILE, START_OVER)
-    changed = [
-        f"{name} under the same name (their SHA-256 differs)"
-        if name in HASHED
-        else f"{name} ({before.get(name)!s:.80} -> {value})"
-        for name, value in inputs.items()
-        if before.get(name) != value
-    ]
+    changed = _options_since(directory, config)
+    changed += [name for name, value in inputs.items() if before.get(name) != value]
     if changed:
         raise InputError(
-            f"the run in {directory} began with other {' and '.join(changed)}: put the old ones "
-            f"back, or {START_OVER}"
+            f"the run in {directory} began with other options or files ({', '.join(changed)}): "
+            f"resume it with the same ones, or {START_OVER}"
         )
     return True
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -22,7 +21,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.progressive import below_all, by_rank, cut_round, per_cost
-from grasp_deploy.pruning.training import LearningState, StepRecord, learn_scores
+from grasp_deploy.pruning.training import learn_scores
 
 
 def initial_scores(frozen: FrozenModel, stages: Stages) -> tuple[Tensor, Tensor | None]:
@@ -66,7 +65,7 @@ def _in_rounds(frozen: FrozenModel, stages: Stages) -> dict[str, Tensor]:
     else:  # a larger budget's: its columns are solved for first
         reached = {"mask": run.start.mask}
         if run.config.compensation:
-            deque(frozen.refit(run.start.mask, run.criterion_sequences), maxlen=0)
+            deque(frozen.refit(run.start.mask, run.read_in("criterion")), maxlen=0)
     for number in range(done + 1, run.rounds + 1):
         reached = _one_round(frozen, stages, reached["mask"], number)
         record = {"round": number, "seconds": seconds + time.perf_counter() - began}
@@ -80,7 +79,7 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
     Without learning, the last round refits no columns: the refit on more text comes next.
     """
     run, config, rounds = frozen.run, frozen.run.config, frozen.run.rounds
-    sequences = run.criterion_sequences
+    sequences = run.read_in("criterion")
     steps = len(sequences) + len(frozen.outputs.linears) * config.compensation
 
     def report(step: int) -> None:
@@ -101,7 +100,7 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
 def _losses(frozen: FrozenModel, on_batch: OnBatch) -> Tensor:
     """`(N,)` float32 losses of removing a unit from the model as it is, per cost."""
     run = frozen.run
-    sequences, batch_size = run.criterion_sequences, run.config.batch_size
+    sequences, batch_size = run.read_in("criterion"), run.config.batch_size
     text = CalibrationText(sequences, batch_size, on_batch, team=frozen.team)
     costs = run.budget.costs  # what costs nothing always stays
     scores = obs_scores(frozen.model, run.budget.units, text, removable=costs > 0)
@@ -110,21 +109,16 @@ def _losses(frozen: FrozenModel, on_batch: OnBatch) -> Tensor:
 
 def learn_gates(frozen: FrozenModel, stages: Stages, start: Tensor) -> Tensor:
     """`(N,)` scores learnt from `start`; `start` itself for a method that does not learn."""
-    if not frozen.run.config.learns:
+    run, schedule, temperature = frozen.run, frozen.run.gate_schedule, frozen.run.config.temperature
+    if not run.config.learns:
         return start
-    learnt = stages.learn("gates", start, frozen.run.gate_schedule, partial(gate_steps, frozen))
-    mask = frozen.run.start.mask
-    return learnt if mask is None else below_all(learnt, ~mask)
-
-
-def gate_steps(frozen: FrozenModel, state: LearningState) -> Iterator[StepRecord]:
-    """Steps of learning the `(N,)` scores of a state, each projected onto the budget."""
-    run, config = frozen.run, frozen.run.config
-    return learn_scores(
-        frozen.model,
-        run.budget,
-        run.gate_schedule,
-        state,
-        temperature=config.temperature,
-        team=frozen.team,
+    learnt = stages.learn(
+        "gates",
+        start,
+        schedule,
+        lambda state: learn_scores(
+            frozen.model, run.budget, schedule, state, temperature=temperature, team=frozen.team
+        ),
     )
+    mask = run.start.mask
+    return learnt if mask is None else below_all(learnt, ~mask)

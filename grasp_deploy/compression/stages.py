@@ -19,6 +19,7 @@ from grasp_deploy.pruning.training import LearningState, StepRecord
 from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0
+TOLD = ("stage", "step", "steps", "loss", "heldout_loss")  # of each step of learning
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
 
@@ -111,7 +112,10 @@ class Stages:
         saved_at = time.monotonic()
         for step in steps(state):
             record["seconds"] += step.seconds
-            record["metrics"].append(self._metrics_row(step, record["seconds"]))
+            ffn, kv = self._units.kept_shares(step.mask)
+            row = {name: getattr(step, name) for name in TOLD}
+            row |= {"kept_ffn_share": ffn, "kept_kv_share": kv, "seconds": record["seconds"]}
+            record["metrics"].append(row)
             if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
                 self.workspace.save(stage, state.tensors(), record)
                 saved_at = time.monotonic()
@@ -119,9 +123,3 @@ class Stages:
         self.workspace.save(stage, state.tensors(), record)
         self.records[stage] = record
         return state.chosen
-
-    def _metrics_row(self, step: StepRecord, seconds: float) -> dict[str, Any]:
-        ffn_share, kv_share = self._units.kept_shares(step.mask)
-        names = ("stage", "step", "steps", "loss", "heldout_loss")
-        row = {name: getattr(step, name) for name in names}
-        return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}

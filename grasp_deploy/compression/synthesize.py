@@ -18,7 +18,7 @@ from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
-from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
@@ -41,12 +41,11 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
     budget = budget_for(config, dense, torch.device("cpu"))
     generator = torch.Generator().manual_seed(config.seed)
     scores = torch.rand(budget.units.size, generator=generator)
-    if kv_keep is None:
-        mask = project(scores, budget)
-    else:
+    pruned = shape_within(budget, dense, scores)
+    if kv_keep is not None:
         mask = _mask_with_kv_share(config, budget, scores, kv_keep)
-    layers = pruned_layers(dense, budget.units.kept_per_layer(mask))
-    pruned = replace(dense, layers=layers, pruned=True)
+        layers = pruned_layers(dense, budget.units.kept_per_layer(mask))
+        pruned = replace(pruned, layers=layers)
     write_shape(stated, pruned, output)
     return pruned
 
@@ -63,14 +62,6 @@ def _mask_with_kv_share(
     config: CompressConfig, budget: Budget, scores: Tensor, kv_keep: float
 ) -> Tensor:
     """`(N,)` mask that keeps a share of the KV groups, and the FFN channels that still fit."""
-    if not 0 < kv_keep <= 1:
-        raise InputError(
-            f"--kv-keep {kv_keep:g} is not a share: give a number above 0 and at most 1"
-        )
-    if config.targets != "both":
-        raise InputError(
-            f"--kv-keep and --targets {config.targets} contradict each other: drop one"
-        )
     units, is_kv = budget.units, budget.units.is_kv
     ffn_multiple, kv_multiple = config.multiples(max(units.ffn_channels))
     groups = round(kv_keep * int(is_kv.sum()))
@@ -82,8 +73,6 @@ def _mask_with_kv_share(
         )
         kv_mask = project(scores, kv_budget)
         left = budget.limit - budget.cost_of(kv_mask & is_kv)
-        if left > float(ffn_costs.sum()):
-            raise BudgetError("even all FFN channels do not use up the budget")
         ffn_budget = make_budget(
             units, ffn_costs, left, ffn_multiple=ffn_multiple, seed=config.seed
         )

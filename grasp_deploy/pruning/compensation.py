@@ -45,13 +45,12 @@ from grasp_deploy.pruning.units import UnitTable
 
 @dataclass(frozen=True)
 class Fit:
-    """Sums of squared errors of one linear layer's outputs over all tokens, and of its targets."""
+    """Sums of squared errors of one linear layer's outputs over all tokens."""
 
     layer: int
     linear: str  # "self_attn.o_proj" or "mlp.down_proj"
     before: float  # with the weights as they were
     after: float  # with the weights solved for
-    target_energy: float
 
 
 def compensate(
@@ -101,8 +100,8 @@ def _refit(
     parts: Iterable[tuple[Tensor, Tensor, Tensor]],
     ridge: float,
     team: Team,
-) -> tuple[float, float, float]:
-    """Solve some columns of a weight's part; errors before and after, energy of the targets.
+) -> tuple[float, float]:
+    """Solve some columns of a weight's part; errors before and after.
 
     `parts` holds three tensors for each batch: `(B, T, d)` hidden states before the layer is added,
     its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. Rounded to the model's
@@ -121,7 +120,7 @@ def _refit(
     before, after = sums.error(present, team), sums.error(solved, team)
     if after < before:
         weight[:, columns.to(weight.device)] = solved.to(weight.device)
-    return before, min(before, after), float(sums.target_energy)
+    return before, min(before, after)
 
 
 class OutputProjections:

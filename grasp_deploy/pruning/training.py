@@ -95,20 +95,15 @@ def learn_scores(
     state: LearningState,
     *,
     temperature: float,
-    noise: Callable[[int], Tensor] | None = None,
     team: Team = ALONE,
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
-    `noise(step)`, `(N,)`, is added to the scores of a step, and not to those that are measured.
     Raises LossError if the loss is not finite.
     """
 
-    def gates_at(step: int | None) -> tuple[Tensor, Tensor]:
-        scores: Tensor = state.values
-        if noise is not None and step is not None:
-            scores = scores + noise(step)
-        probabilities = torch.sigmoid(scores / temperature)
+    def gates_at(_step: int | None) -> tuple[Tensor, Tensor]:
+        probabilities = torch.sigmoid(state.values / temperature)
         mask = project(probabilities.detach(), budget)
         return straight_through(probabilities, mask), mask
 

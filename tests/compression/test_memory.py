@@ -11,7 +11,7 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.compression import room
+from grasp_deploy.compression import frozen_model as room
 from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.dry_run import Way
