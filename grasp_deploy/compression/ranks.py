@@ -220,8 +220,7 @@ def _read_rows(model: nn.Module, stored: StoredModel) -> None:
     """Fill this rank's parts of the weights from the files."""
     for name, parameter in model.named_parameters():
         in_file = EMBEDDINGS if name == HEAD and HEAD not in stored.files else name
-        is_divided = isinstance(parameter, DTensor)
-        part: Tensor = parameter.to_local() if is_divided else parameter
+        part: Tensor = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        rows = slice(None) if part is parameter else rows_of(parameter.shape[0])
         with safe_open(stored.files[in_file], "pt") as file:
-            rows = rows_of(parameter.shape[0]) if is_divided else slice(None)
             part.copy_(file.get_slice(in_file)[rows])

@@ -88,7 +88,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
 
 def excess_of(
     frozen: FrozenModel, gates: Tensor, norm_scales: Tensor | None, dense_losses: list[float]
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """The loss under gates above the dense model's, and the standard error of that.
 
     `dense_losses` are those of each held-out sequence; nothing without any.

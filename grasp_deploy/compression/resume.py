@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
+SAVED = ".safetensors"  # ends the file of a stage
 TEXT = "text"  # the first stage, saved before the run counts as begun
 LARGER = "larger checkpoint"  # whose mask a run starts from
 STEP = "keep-"  # of a checkpoint for each of several budgets
@@ -91,7 +92,8 @@ class Workspace:
                 yield cls(directory, json.dumps(inputs) + config.to_json())
                 _remove(directory)
             except InputError:
-                if {path.stem for path in directory.iterdir() if _is_saved(path)} <= {TEXT}:
+                saved = (p for p in directory.iterdir() if p.suffix == SAVED or _is_step(p))
+                if {path.stem for path in saved} <= {TEXT}:
                     _remove(directory)
                 raise
 
@@ -102,7 +104,9 @@ class Workspace:
     def load(self, stage: str) -> StageResult:
         """Tensors and record that a stage has saved; InputError if the file is damaged."""
         tensors, record = self._read(stage) if is_lead() else ({}, {})
-        plain = {name: None if COLUMNS in name else tensors[name] for name in tensors}
+        plain: dict[str, Any] = {
+            name: None if COLUMNS in name else tensors[name] for name in tensors
+        }
         shared, record = by_lead(lambda: (plain, record))
         columns = (name for name in shared if COLUMNS in name)
         return shared | {name: rows_from_lead(tensors.get(name)) for name in columns}, record
@@ -142,7 +146,7 @@ class Workspace:
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""
-        return self.directory / f"{stage}.safetensors"
+        return self.directory / f"{stage}{SAVED}"
 
 
 def partial_of(output: Path) -> Path:
@@ -199,18 +203,14 @@ def _remove(directory: Path) -> None:
 
 def _holds_others(directory: Path) -> bool:
     begun = (directory / CONFIG_FILE).exists()
-    ours = [LOCK_FILE, INPUTS_FILE, f"{TEXT}.safetensors", "*.incomplete"]
+    ours = [LOCK_FILE, INPUTS_FILE, TEXT + SAVED, "*.incomplete"]
     if begun:
-        ours += [CONFIG_FILE, "*.safetensors"]
+        ours += [CONFIG_FILE, f"*{SAVED}"]
     return any(
         (kind_of(path) != "file" or not any(path.match(name) for name in ours))
         and not (begun and _is_step(path))
         for path in directory.iterdir()
     )
-
-
-def _is_saved(path: Path) -> bool:
-    return path.suffix == ".safetensors" or _is_step(path)
 
 
 def _is_step(path: Path) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from grasp_deploy.compression.resume import StageResult
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.progressive import below_all, by_rank, cut_round, per_cost
 from grasp_deploy.pruning.training import learn_scores
@@ -85,8 +86,14 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
     def report(step: int) -> None:
         stages.report("rounds", (number - 1) * steps + step, rounds * steps)
 
+    def scored(batch: int, batches: int) -> None:
+        report(len(sequences) * batch // batches)
+
+    costs = run.budget.costs  # what costs nothing always stays
+    text = CalibrationText(sequences, config.batch_size, scored, team=frozen.team)
     with frozen.gated(mask.float()):
-        scores = _losses(frozen, lambda batch, batches: report(len(sequences) * batch // batches))
+        losses = obs_scores(frozen.model, run.budget.units, text, removable=costs > 0)
+    scores = per_cost(losses.to(run.device).float(), costs)
     scores, mask = cut_round(run.budget, mask, scores, number, rounds, run.start_cost)
     columns = {}
     if config.compensation and (config.learns or number < rounds):
@@ -97,28 +104,13 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
     return {"scores": scores, "mask": mask, **columns}
 
 
-def _losses(frozen: FrozenModel, on_batch: OnBatch) -> Tensor:
-    """`(N,)` float32 losses of removing a unit from the model as it is, per cost."""
-    run = frozen.run
-    sequences, batch_size = run.read_in("criterion"), run.config.batch_size
-    text = CalibrationText(sequences, batch_size, on_batch, team=frozen.team)
-    costs = run.budget.costs  # what costs nothing always stays
-    scores = obs_scores(frozen.model, run.budget.units, text, removable=costs > 0)
-    return per_cost(scores.to(run.device).float(), costs)
-
-
 def learn_gates(frozen: FrozenModel, stages: Stages, start: Tensor) -> Tensor:
     """`(N,)` scores learnt from `start`; `start` itself for a method that does not learn."""
-    run, schedule, temperature = frozen.run, frozen.run.gate_schedule, frozen.run.config.temperature
+    run, schedule = frozen.run, frozen.run.gate_schedule
     if not run.config.learns:
         return start
-    learnt = stages.learn(
-        "gates",
-        start,
-        schedule,
-        lambda state: learn_scores(
-            frozen.model, run.budget, schedule, state, temperature=temperature, team=frozen.team
-        ),
-    )
+    options: dict[str, Any] = {"temperature": run.config.temperature, "team": frozen.team}
+    steps = partial(learn_scores, frozen.model, run.budget, schedule, **options)
+    learnt = stages.learn("gates", start, schedule, steps)
     mask = run.start.mask
     return learnt if mask is None else below_all(learnt, ~mask)

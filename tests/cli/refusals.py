@@ -208,8 +208,9 @@ ROWS: dict[str, dict[str, str]] = {
         "--kv-keep 1.1": "",
         "--kv-keep 0.1": "--kv-keep",
         "--keep 0.3 --kv-keep 1": "--kv-keep",
-        "--kv-keep 1 --targets kv": "nothing to prune",
-        "--kv-keep 1 --cost kv-bytes": "nothing to prune",
+        "--keep 0.9 --kv-keep 0.3": "--kv-keep",
+        "--kv-keep 1 --targets kv": "--kv-keep",
+        "--kv-keep 1 --cost kv-bytes": "--kv-keep",
     },
     KV: {
         "--gpu-memory 1KiB": "--gpu-memory",
