@@ -36,10 +36,9 @@ from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import add_study_options, corpora_of, settings_of
 from benchmarks.study.record import Perplexities
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
-from grasp_deploy.compression.bound import compress_within
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.families import compress_family
 from grasp_deploy.compression.run_options import RunOptions
+from grasp_deploy.compression.walks import compress_family, compress_within
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError

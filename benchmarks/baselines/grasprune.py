@@ -16,7 +16,7 @@ from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.gates import gated, straight_through
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
-from grasp_deploy.pruning.training import LearningState, StepRecord, descend, learn_scores
+from grasp_deploy.pruning.training import LearningState, StepRecord, descend
 
 EPOCHS, LEARNING_RATE, TEMPERATURE = 4, 0.01, 1.5
 
@@ -33,17 +33,8 @@ def gumbel_topk(model: nn.Module, budget: Budget, text: CalibrationText) -> Tens
 
 def paper_per_cost(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
     """The ablation that ranks by keep probability per cost (section 4.4)."""
-    state, schedule = beginning(budget, text)
     prices = torch.where(budget.costs > 0, budget.costs, 1.0)
-
-    def gates_at(_step: int | None) -> tuple[Tensor, Tensor]:
-        probabilities = torch.sigmoid(state.values / TEMPERATURE)
-        mask = project(probabilities.detach() / prices, budget)
-        return straight_through(probabilities, mask), mask
-
-    with gated(model, budget.units) as gates:
-        steps = descend("gates", model, gates.assign, gates_at, schedule, state)
-        return learnt(state, steps, text) / prices
+    return learnt(*learning(model, budget, text, prices=prices), text) / prices
 
 
 def beginning(budget: Budget, text: CalibrationText) -> tuple[LearningState, Schedule]:
@@ -55,17 +46,29 @@ def beginning(budget: Budget, text: CalibrationText) -> tuple[LearningState, Sch
 
 
 def learning(
-    model: nn.Module, budget: Budget, text: CalibrationText, *, noisy: bool = False
+    model: nn.Module,
+    budget: Budget,
+    text: CalibrationText,
+    *,
+    noisy: bool = False,
+    prices: Tensor | float = 1.0,
 ) -> tuple[LearningState, Iterator[StepRecord]]:
     """The state of the scores and the steps that learn them, with new noise in each if `noisy`."""
     state, schedule = beginning(budget, text)
 
-    def noise(step: int) -> Tensor:
-        return TEMPERATURE * gumbel_noise(state.values, schedule.seed, step)
+    def gates_at(step: int | None) -> tuple[Tensor, Tensor]:
+        scores: Tensor = state.values
+        if noisy and step is not None:  # not where masks are measured
+            scores = scores + TEMPERATURE * gumbel_noise(state.values, schedule.seed, step)
+        probabilities = torch.sigmoid(scores / TEMPERATURE)
+        mask = project(probabilities.detach() / prices, budget)
+        return straight_through(probabilities, mask), mask
 
-    added = noise if noisy else None
-    steps = learn_scores(model, budget, schedule, state, temperature=TEMPERATURE, noise=added)
-    return state, steps
+    def steps() -> Iterator[StepRecord]:
+        with gated(model, budget.units) as gates:
+            yield from descend("gates", model, gates.assign, gates_at, schedule, state)
+
+    return state, steps()
 
 
 def learnt(state: LearningState, steps: Iterator[StepRecord], text: CalibrationText) -> Tensor:

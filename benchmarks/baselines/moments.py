@@ -20,10 +20,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from benchmarks.baselines.coupled import coupled_linears
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.layout import (
     PRUNABLE_LINEARS,
-    coupled_linears,
     kept_columns,
     on_inputs,
     output_projections,

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.baselines import moments, taylor
+from benchmarks.baselines.coupled import Coupled, unit_sums
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
-from grasp_deploy.pruning.layout import Coupled, unit_sums
 from grasp_deploy.pruning.progressive import per_cost
 from grasp_deploy.pruning.units import UnitTable
 

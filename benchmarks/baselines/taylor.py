@@ -24,15 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.baselines.coupled import Coupled, coupled_linears, unit_sums
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.layout import (
-    Coupled,
-    coupled_linears,
     device_of,
     installed,
     on_inputs,
     output_projections,
-    unit_sums,
 )
 from grasp_deploy.pruning.units import UnitTable
 

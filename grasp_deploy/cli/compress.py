@@ -59,7 +59,8 @@ Resume = Annotated[
 ]
 DenseConfig = Annotated[str, typer.Argument(help="config.json, folder or hub id of a dense model.")]
 KvKeep = Annotated[
-    float | None, typer.Option(help="Share of all KV groups to keep; FFN channels take the rest.")
+    float | None,
+    typer.Option(min=0, max=1, help="Share of all KV groups to keep; FFN channels take the rest."),
 ]
 BUDGET_FIELDS = (
     *("keep", "cost", "cached_tokens", "batch", "context", "targets"),
@@ -119,7 +120,7 @@ def show_dry_run(config: CompressConfig, gpu_memory: str | None, as_json: bool) 
         if found.seconds is not None:
             print_line(
                 f"About {timedelta(seconds=round(found.seconds))} (hours, minutes, seconds) on one "
-                "process, by a pass measured here; solving least squares in float64 comes on top."
+                "process, by a pass measured here; least squares come on top."
             )
     if not any(map(found.fits, found.ways)):
         raise typer.Exit(CHECK_FAILED)
@@ -215,15 +216,14 @@ def run_compress(
     overwrite: bool,
 ) -> dict[str, Any]:
     """Compress with progress bars; the record that `compress --json` prints."""
-    from grasp_deploy.compression.bound import compress_within
     from grasp_deploy.compression.compress import compress
-    from grasp_deploy.compression.families import compress_family
-    from grasp_deploy.compression.memory import passes_of
+    from grasp_deploy.compression.ranks import is_lead
     from grasp_deploy.compression.result import compression_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.compression.run_options import RunOptions
+    from grasp_deploy.compression.stages import passes_of
+    from grasp_deploy.compression.walks import compress_family, compress_within
     from grasp_deploy.files.progress import ignore_progress
-    from grasp_deploy.pruning.ranks import is_lead
     from grasp_deploy.report.progress import stage_bars
 
     shard_bytes = parse_bytes(shard_size, "--shard-size")

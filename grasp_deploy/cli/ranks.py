@@ -6,21 +6,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.cli.console import CHECK_FAILED, is_under_torchrun, print_error
-from grasp_deploy.config.compress_config import CompressConfig, changed_options
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import flag
+from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 LONGEST_WAIT = timedelta(hours=1)  # of ranks for one that reads or writes files
-JOINING = timedelta(minutes=5)  # torchrun starts processes together; slow disks hold up imports
 
 
 @contextmanager
@@ -28,22 +28,19 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
     """Work with the other processes of torchrun within the `with` block, if it started this one.
 
     The lead alone prints results. Where a process is lost, one line tells how to go on, with exit
-    code 1. Raises InputError for a device that is torchrun's to deal out, if torchrun's variables
-    are missing or wrong, and where processes were given another config, or other `running` options.
+    code 1. Raises InputError for a device that is torchrun's to deal out, and where processes were
+    given another config, or other `running` options.
     """
     if not is_under_torchrun():
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise InputError(
-                f"WORLD_SIZE={os.environ['WORLD_SIZE']} says that this is one of several "
-                "processes, and torchrun did not start it: start the command with torchrun, or "
-                "unset WORLD_SIZE"
-            )
         yield
         return
+    import torch.distributed as dist
+
     store = _join(config, running)
     try:
         yield
         _wait_for_lead(store)
+        dist.destroy_process_group()
     except (Exception, SystemExit) as error:
         first = _ends_first(store)
         if not _is_loss(error):
@@ -57,27 +54,19 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
         sys.exit(CHECK_FAILED)
 
 
-def _join(config: CompressConfig, running: Mapping[str, Any]) -> Store:
+def _join(config: CompressConfig, running: dict[str, Any]) -> Store:
     """Join the group; torchrun's store, which outlives each of its processes."""
     import torch
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
+
+    from grasp_deploy.compression.ranks import refuse_differences
 
     if config.device not in ("auto", "cpu", "cuda"):
         raise InputError(
             f"torchrun deals out the GPUs: drop --device {config.device}, or give cuda or cpu"
         )
     on_gpu = config.device != "cpu" and torch.cuda.is_available()
-    try:
-        store, rank, size = next(rendezvous("env://", timeout=JOINING))
-        store.set(f"joined/{rank}", "")  # one that has ended with exit code 0 never does this
-        store.wait([f"joined/{number}" for number in range(size)], JOINING)
-    except (ValueError, dist.DistError) as error:
-        raise InputError(
-            f"the other processes cannot be joined ({first_line(error)}): look if one has ended, "
-            "start the same command with torchrun everywhere, or unset TORCHELASTIC_RUN_ID to run "
-            "it in one process"
-        ) from error
     if on_gpu:
         local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local >= gpus:
@@ -86,28 +75,16 @@ def _join(config: CompressConfig, running: Mapping[str, Any]) -> Store:
                 f"--nproc-per-node {gpus}, or --device cpu"
             )
         torch.cuda.set_device(local)
+    store, rank, size = next(rendezvous("env://"))
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size)
-    _check_same(config.as_dict(), running)
+    options = {f"--{name}": [value] for name, value in running.items()}
+    for name, value in config.as_dict().items():  # two fields share --keep
+        options.setdefault(flag(CompressConfig, name), []).append(value)
+    refuse_differences(options)
     if rank:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  open to the end
     return store
-
-
-def _check_same(config: dict[str, Any], running: Mapping[str, Any]) -> None:
-    """Raise InputError if another process was given another command."""
-    from grasp_deploy.pruning.ranks import from_all
-
-    given = from_all((config, running))
-    first, here = given[0]
-    for number, (other, there) in enumerate(given):
-        changed = changed_options(first, other)
-        changed += [f"--{n} {here[n]} -> {there[n]}" for n in running if here[n] != there[n]]
-        if changed:
-            raise InputError(
-                f"process {number} was started with other options than process 0 "
-                f"({', '.join(changed)}): give every machine the same command"
-            )
 
 
 def _wait_for_lead(store: Store) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,19 +18,17 @@ from grasp_deploy.checkpoint.footprint import (
     deployment_memory,
 )
 from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.compression.own_function import own_values
-from grasp_deploy.compression.time_budget import TimeBudget, time_budget
+from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_options import SIZES
+from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
-from grasp_deploy.pruning.costs import (
-    Widths,
-    kv_bytes_cost,
-    latency_cost,
-    memory_cost,
-    parameters_cost,
-)
+from grasp_deploy.pruning.costs import Widths
+from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
 LARGEST_COST = 1e18  # so that float32 holds a score per cost
@@ -44,11 +45,10 @@ def unit_table(shape: ModelShape) -> UnitTable:
 def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
     """Checked budget for a dense model's shape; InputError names the next possible one."""
     refuse_pruned(config, shape)
-    units, time = unit_table(shape), time_budget(config)
+    units = unit_table(shape)
     costs = unit_costs(config, shape, units)
-    total = float(costs.sum())
+    limit, as_option = _limit(config, shape, float(costs.sum()))
     ffn_multiple, kv_multiple = config.multiples(max(units.ffn_channels))
-    limit = _limit(config, shape, total, time)
     try:
         return make_budget(
             units,
@@ -61,19 +61,21 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         )
     except BudgetError as error:
         if error.smallest_limit is not None:
-            if time is not None and config.in_time:
-                raise time.beyond_reach(error.smallest_limit, total) from None
-            smallest = _as_option(config, shape, total, error.smallest_limit)
-            cause = str(error)
-            if limit < 0:  # which only a budget in bytes can be
-                unit_bytes = shape.bytes_per_parameter if config.weights else 1
-                excess = format_bytes(int(-limit * unit_bytes))
-                what = "vLLM's own, activations, embeddings" if config.gpu_memory else "embeddings"
-                cause = f"what no pruning removes ({what}) takes {excess} more than there is"
-            raise InputError(f"{cause}: the smallest possible is {smallest}") from None
+            smallest = as_option(error.smallest_limit)
+            cause = "what no pruning removes takes more" if limit < 0 else error
+            raise InputError(
+                f"{_written(config)} is beyond reach: {cause}: the smallest possible is {smallest}"
+            ) from None
         size = config.tensor_parallel
         cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""
         raise InputError(f"{error}{cause}") from None
+
+
+def shape_within(budget: Budget, shape: ModelShape, scores: Tensor | None = None) -> ModelShape:
+    """What a budget leaves of a dense model's shape; without `(N,)` scores in the order of ties."""
+    mask = project(torch.zeros_like(budget.costs) if scores is None else scores, budget)
+    layers = pruned_layers(shape, budget.units.kept_per_layer(mask))
+    return replace(shape, layers=layers, pruned=True)
 
 
 def refuse_pruned(config: CompressConfig, shape: ModelShape) -> None:
@@ -86,27 +88,58 @@ def refuse_pruned(config: CompressConfig, shape: ModelShape) -> None:
 
 
 def _limit(
-    config: CompressConfig, shape: ModelShape, total: float, time: TimeBudget | None
-) -> float:
-    """Limit `B`, in the unit of the costs."""
-    if config.keep is not None:
+    config: CompressConfig, shape: ModelShape, total: float
+) -> tuple[float, Callable[[float], str]]:
+    """Limit `B` on costs of `total`, and how a limit is written as the option that asks for it.
+
+    Raises InputError for what the dense model has already.
+    """
+    if config.keep is not None or config.walks:
         # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
-        return float(Fraction(str(config.keep)) * Fraction(total))
-    if config.gpu_memory is not None:
-        return _limit_in_room(config, shape, total)
-    if time is not None and config.in_time:
-        return time.limit(total)
-    if config.walks:  # the first step of a bound on the loss
-        return total * (1 - config.bound_step)
-    option, dense, fixed, scale = _in_bytes(config, shape, total)
-    text = config.weights or config.kv_per_token or ""
-    asked = parse_bytes(text, option)
+        keep = 1 - config.bound_step if config.keep is None else Fraction(str(config.keep))
+        steps = 10_000 / Fraction(total)
+        return float(keep * Fraction(total)), (
+            lambda limit: f"--keep {math.ceil(Fraction(limit) * steps) / 10_000:g}"
+        )
+    dense, asked, costs_each, as_option = _amounts(config, shape)
     if asked > dense:
         raise InputError(
-            f"{option} {text} is more than the dense model's {format_bytes(dense)}: ask for less, "
-            "or serve the model as it is"
+            f"{_written(config)} needs no pruning, since the dense model has {as_option(dense)}: "
+            "serve it as it is, or ask for less"
         )
-    return (asked - fixed) / scale
+    limit = total - (dense - asked) * costs_each
+    return limit, lambda limit: as_option(dense - (total - limit) / costs_each)
+
+
+def _amounts(
+    config: CompressConfig, shape: ModelShape
+) -> tuple[float, float, float, Callable[[float], str]]:
+    """What the dense model takes and what it may take, in bytes or seconds, each of so much cost.
+
+    The last gives the option that asks for an amount.
+    """
+
+    def sized(option: str, amount: float) -> str:
+        return f"{option} {math.ceil(amount)} ({format_bytes(math.ceil(amount))})"
+
+    if time := time_budget(config):
+        return time.dense_seconds, time.asked_seconds, 1e9, time.as_option
+    if config.gpu_memory is not None:
+        room = room_of(config)
+        dense = deployment_memory(shape, load_of(config), room.overhead_bytes).total_bytes
+        of_gpu = partial(sized, "--gpu-memory")
+        return dense, room.usable_bytes, 1, lambda amount: of_gpu(room.memory_for(amount))
+    if config.weights is not None:
+        asked, option = parse_bytes(config.weights, "--weights"), partial(sized, "--weights")
+        return shape.weight_bytes, asked, 1 / shape.bytes_per_parameter, option
+    asked = parse_bytes(config.kv_per_token or "", "--kv-per-token")
+    return shape.kv_bytes_per_token(), asked, 1, partial(sized, "--kv-per-token")
+
+
+def _written(config: CompressConfig) -> str:
+    """The option that asks for the budget, as the user wrote it."""
+    size = next((name for name in SIZES if getattr(config, name) is not None), "bound_step")
+    return assigned(config, size)
 
 
 def load_of(config: CompressConfig) -> Load:
@@ -122,47 +155,6 @@ def room_of(config: CompressConfig) -> Room:
     memory_bytes = parse_bytes(config.gpu_memory, "--gpu-memory")
     overhead_bytes = parse_bytes(config.overhead, "--overhead")
     return Room(memory_bytes, config.gpu_memory_utilization, overhead_bytes)
-
-
-def _limit_in_room(config: CompressConfig, shape: ModelShape, total: float) -> float:
-    """What the dense model's deployment may still cost, so that all of it fits the room."""
-    room = room_of(config)
-    dense = deployment_memory(shape, load_of(config), room.overhead_bytes)
-    if dense.total_bytes <= room.usable_bytes:
-        raise InputError(
-            f"--gpu-memory {config.gpu_memory} holds {config.model} with this load as it is, in "
-            f"{format_bytes(dense.total_bytes)}: serve it unpruned, or ask for less memory or a "
-            "larger load"
-        )
-    return room.usable_bytes - (dense.total_bytes - total)
-
-
-def _as_option(config: CompressConfig, shape: ModelShape, total: float, limit: float) -> str:
-    """A limit written as the option that sets it, rounded up."""
-    if config.keep is not None or config.walks:
-        steps = math.ceil(10_000 * Fraction(limit) / Fraction(total))
-        return f"--keep {steps / 10_000:g}"
-    if config.gpu_memory is not None:
-        room = room_of(config)
-        dense = deployment_memory(shape, load_of(config), room.overhead_bytes)
-        size = room.memory_for(dense.total_bytes - total + limit)
-        return f"--gpu-memory {size} ({format_bytes(size)})"
-    option, _, fixed, scale = _in_bytes(config, shape, total)
-    size = math.ceil(fixed + limit * scale)
-    return f"{option} {size} ({format_bytes(size)})"
-
-
-def _in_bytes(
-    config: CompressConfig, shape: ModelShape, total: float
-) -> tuple[str, int, float, int]:
-    """The option of a budget in bytes, with three sizes: total, always kept, and one unit of cost.
-
-    All in bytes, so that a limit on costs is `(asked - always kept) / one unit of cost`.
-    """
-    if config.weights is None:
-        return "--kv-per-token", shape.kv_bytes_per_token(), 0.0, 1
-    scale = shape.bytes_per_parameter
-    return "--weights", shape.weight_bytes, shape.weight_bytes - total * scale, scale
 
 
 def unit_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> Tensor:
@@ -187,21 +179,25 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
         bytes_per_parameter=shape.bytes_per_parameter,
         bytes_per_kv_value=KV_BYTES.get(config.kv_dtype, shape.bytes_per_parameter),
     )
+    ffn, kv = float(widths.ffn_parameters), float(widths.kv_parameters)
     match config.cost_model:
         case "parameters":
-            return parameters_cost(units, widths)
+            pass
         case "kv-bytes":
-            return kv_bytes_cost(units, widths)
+            ffn, kv = 0.0, widths.kv_bytes_per_token
+        case "memory":
+            tokens = config.cached_tokens
+            tokens = load_of(config).cached_tokens if tokens is None else tokens
+            ffn, kv = ffn * widths.bytes_per_parameter, kv * widths.bytes_per_parameter
+            kv += widths.kv_bytes_per_token * tokens
         case "latency":
             time = time_budget(config)
             assert time is not None, "the cost is a time"
-            return latency_cost(units, time.ffn_seconds, time.kv_seconds)
-        case "memory":
-            tokens = config.cached_tokens
-            if tokens is None:
-                tokens = load_of(config).cached_tokens
-            return memory_cost(units, widths, tokens)
-    return _own_costs(config.cost_model, units, shape)
+            ffn = 1e9 * (time.ffn_seconds / sum(units.ffn_channels))
+            kv = 1e9 * (time.kv_seconds / sum(units.kv_groups))
+        case own:
+            return _own_costs(own, units, shape)
+    return units.spread([ffn] * units.layers, [kv] * units.layers)
 
 
 def _own_costs(reference: str, units: UnitTable, shape: ModelShape) -> Tensor:

@@ -5,21 +5,26 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from grasp_deploy.checkpoint.plan import Plan, pruned_shape
+from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.export import write_checkpoint
-from grasp_deploy.compression.excess import check_measurable, refuse_beyond, with_excess
-from grasp_deploy.compression.frozen_model import FrozenModel, refuse_infinite_weights
+from grasp_deploy.compression.frozen_model import (
+    FrozenModel,
+    load_for,
+    refuse_infinite_weights,
+    with_room,
+)
 from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales, refit
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.ranks import by_lead, is_lead
 from grasp_deploy.compression.result import (
     Compressed,
+    beyond,
+    excess_of,
     finished_plan,
-    peak_memory_bytes,
     provenance_of,
 )
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace
-from grasp_deploy.compression.room import load_for, with_room
 from grasp_deploy.compression.run_options import FROM_DENSE, RunOptions, Start
 from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.compression.stages import Stages
@@ -29,7 +34,6 @@ from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import refuse_existing
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.pruning.ranks import by_lead, is_lead, leave
 
 Learnt = tuple[Plan, dict[str, Path], Blocks]  # the file of each fitted tensor; the text
 
@@ -52,16 +56,20 @@ def compress(
     replaces = options.overwrite or options.resume
     by_lead(lambda: refuse_existing(options.output, overwrite=replaces))
     run, text = prepare(config, options.begun, start or FROM_DENSE), None
-    check_measurable(run)
     with Workspace.open(options, run) as workspace:
         plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
         if plan is None:  # else the run was killed behind its end
             with options.place(run.predicted_bytes) as folder:
                 learn = partial(learn_plan, run, workspace, options.on_progress)
                 plan, fitted, text = with_room(run, learn)
-                if start is None:
-                    refuse_beyond(plan, config, workspace)
-                if leave() if start is None else is_lead():  # several runs stay together
+                bound = config.max_loss if start is None else None
+                if bound and (costs := beyond(plan, bound)):
+                    workspace.drop()
+                    raise InputError(
+                        f"this budget {costs}: nothing is written; allow more, or ask for a larger "
+                        "model"
+                    )
+                if is_lead():
                     write_checkpoint(
                         plan,
                         run.base,
@@ -71,7 +79,7 @@ def compress(
                         beside={METRICS_FILE: workspace.metrics()},
                         on_progress=options.counted("export"),
                     )
-    return compressed(options.output, plan, run, text)
+    return Compressed.of(options.output, plan, run, text)
 
 
 def learn_plan(
@@ -92,22 +100,15 @@ def learn_plan(
     scales, norms = learn_scales(frozen, stages, mask)  # section 3.4
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
     losses["witness"] = frozen.heldout_loss(mask * scales, norms, run.witness)
+    excess = excess_of(frozen, mask * scales, norms, dense_losses)
     fitted = fold_scales(frozen, stages, mask, scales)
     plan = Plan(
         scores.float().cpu(),
         mask.cpu(),
         scales.cpu(),
-        provenance_of(run, stages, mask, losses, fitted),
+        {**provenance_of(run, stages, mask, losses, fitted), **excess},
         calibrated=fingerprint(run.text.token_ids),
         norm_scales=None if norms is None else norms.cpu(),
         witness=run.witness if fitted else None,
     )
-    return with_excess(plan, frozen, dense_losses), fitted, run.text
-
-
-def compressed(
-    output: Path, plan: Plan, run: PreparedRun, text: Blocks | None = None
-) -> Compressed:
-    """The result of a run in a folder."""
-    dense, peak_bytes = run.base.shape, peak_memory_bytes(run.device)
-    return Compressed(output, plan, dense, pruned_shape(plan, dense), peak_bytes, text)
+    return plan, fitted, run.text

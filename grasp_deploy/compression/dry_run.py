@@ -1,11 +1,15 @@
-"""`compress --dry-run`: memory by stage, the fewest processes that do, and the time on one."""
+"""`compress --dry-run`: memory by stage, the fewest processes that do, and the time on one.
+
+Memory is predicted from config.json. Kernels' workspaces, and what an allocator loses between
+tensors, are not counted.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,20 +17,170 @@ from transformers import AutoModelForCausalLM
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.limits import check_positions
-from grasp_deploy.checkpoint.read.loading import class_config, resolve_device
+from grasp_deploy.checkpoint.read.loading import class_config, resolve_device, wanted_dtype
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
-from grasp_deploy.compression.memory import Way, passes_of, sequences_of, summed_of
-from grasp_deploy.compression.prepare import check_own_text
+from grasp_deploy.compression.budget_options import budget_for, shape_within
+from grasp_deploy.compression.own_text import rows_at_once
+from grasp_deploy.compression.stages import passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.objective import language_loss
 from grasp_deploy.pruning.training import freeze
 
+Terms = dict[str, int]  # bytes by what takes them
+PROCESS_BYTES = 525 * 2**20  # interpreter and libraries of a process, measured on a CPU
 PROCESSES = (2, 4, 8, 16)
 USABLE_SHARE = 0.9  # of a memory; the rest is for kernels, the driver, and lost between tensors
 TIMED_BYTES = 2**30  # of layers: those of a larger model stand for the others
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a compression, and the bytes that it takes."""
+
+    config: CompressConfig
+    shape: ModelShape
+    pruned: ModelShape  # as by a mask in the order of ties
+    on_gpu: bool
+    processes: int = 1
+    offload: bool = False  # weights wait in the CPU's memory
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """In which the model is computed."""
+        device = torch.device("cuda" if self.on_gpu else "cpu")
+        return wanted_dtype(self.shape.dtype, device, self.config.dtype)
+
+    @property
+    def how(self) -> str:
+        """How to start it, within a sentence."""
+        if self.offload:
+            memory = format_bytes(self.machine_bytes, 0)
+            return f"with weights in the CPU's memory, {memory} of it, which is slow"
+        several = f"{self.processes} processes (torchrun --nproc-per-node {self.processes})"
+        return f"on {'one process' if self.processes == 1 else several}"
+
+    @property
+    def device_bytes(self) -> int:
+        """The most that a process holds in a stage: on its GPU, or else in the CPU's memory."""
+        return max((sum(terms.values()) for terms in self.stages.values()), default=0)
+
+    @property
+    def machine_bytes(self) -> int:
+        """The CPU's memory for all processes, in a stage or while refitted columns are saved.
+
+        Then they are there as they are, and scaled in float32; the first of several has all rows.
+        """
+        refits, width, n = self.config.compensation, self.dtype.itemsize, self.processes
+        dense = _output_values(self.shape) * width * refits  # for a refit to begin from
+        saved = _output_values(self.pruned) * (width + (4 if n == 1 else 8)) * refits
+        if self.offload or not self.on_gpu:
+            saved += n * self._weight_bytes
+        in_stage = 0 if self.on_gpu else n * self.device_bytes
+        return n * PROCESS_BYTES + dense + max(saved, in_stage)
+
+    @cached_property
+    def stages(self) -> dict[str, Terms]:
+        """What takes how much of a process's device at the peak of each stage."""
+        config, n, width = self.config, sequences_of(self.config), self.dtype.itemsize
+        length = config.sequence_length
+        rows = self._each(min(n.own, rows_at_once(self.shape, length)))
+        writing = {
+            "gathered weights": 2 * max(self._gathered),  # also as they arrive
+            "KV cache of own text": rows * length * self.shape.kv_bytes_per_token(width),
+            "logits": rows * self.shape.vocab_size * (width + 16),  # and chances
+        }
+        # Of a channel the product of its gradients, of a KV group (G·D)²; in float64.
+        square = (self.shape.query_heads_per_group * self.shape.head_dim) ** 2
+        per_unit = [x.intermediate_size + x.num_key_value_heads * square for x in self.shape.layers]
+        moments = {"gradient moments": 8 * sum(per_unit)}
+        step = self._step(self._each(config.batch_size))
+        scoring = self._layerwise(n.scored, refits=False)
+        rounds = [self._step(config.batch_size) | moments, scoring | moments]
+        rounds += [self._layerwise(n.scored, refits=True)] * config.compensation
+        largest = max(rounds, key=lambda terms: sum(terms.values()))
+        last = self._layerwise(n.fitted, refits=True)
+        peaks = {"own-text": writing, "rounds": largest, "criterion": largest}
+        peaks |= {"gates": step, "compensation": last, "scales": step}
+        weights = {} if self.offload else {"weights": self._weight_bytes}
+        return {stage: weights | peaks[stage] for stage in passes_of(config)}
+
+    def _each(self, count: int) -> int:
+        """The most that one process has of so many."""
+        return -(-count // self.processes)
+
+    @property
+    def _weight_bytes(self) -> int:
+        """A process's part; FSDP2 has embeddings and head apart."""
+        apart = self._gathered[1] if self.shape.tied_embeddings else 0
+        return self._each(self.shape.parameters * self.dtype.itemsize + apart)
+
+    @cached_property
+    def _columns(self) -> tuple[int, int]:
+        """Inputs of `down_proj` and `o_proj` in the widest layer."""
+        layers = self.shape.layers
+        heads = max(layer.num_attention_heads for layer in layers)
+        return max(layer.intermediate_size for layer in layers), heads * self.shape.head_dim
+
+    @property
+    def _gathered(self) -> tuple[int, int]:
+        """Bytes of an MLP and of the head, which FSDP2 gathers when they are called."""
+        is_divided = self.processes > 1 or self.offload
+        row = self.shape.hidden_size * self.dtype.itemsize * is_divided
+        return 3 * self._columns[0] * row, self.shape.vocab_size * row
+
+    def _step(self, sequences: int) -> Terms:
+        """What a forward pass under gates keeps for the backward one, and the head beside it.
+
+        The loss takes three float32 values of a logit: its log-softmax and two gradients.
+        """
+        shape, width, (channels, queries) = self.shape, self.dtype.itemsize, self._columns
+        d, layers, tokens = shape.hidden_size, shape.layers, self.config.sequence_length * sequences
+        attention = queries + queries // shape.query_heads_per_group
+        per_layer = (
+            8 * d  # both norms take a float32 input
+            + 2 * d * width * self.config.norm_scales
+            + 2 * attention * width  # queries, keys, values, attention's output
+            + 4 * queries // shape.head_dim  # log of its sums
+            + 4 * channels * width  # gate, its SiLU, up; the product
+            + 4 * attention * shape.family.qk_norm
+        )
+        kept = len(layers) * per_layer
+        if self.config.gradient_checkpointing:
+            kept = per_layer + len(layers) * d * width
+        logits, (mlp, head) = tokens * shape.vocab_size, self._gathered
+        units = sum(x.intermediate_size + x.num_key_value_heads for x in layers)
+        return {
+            "activations of a step": (kept + 4 * d) * tokens,
+            "head, logits and loss": max(2 * head + width * logits, 12 * logits, 2 * mlp),
+            "scores and their optimiser": 8 * 4 * (units + (2 * len(layers) + 1) * d),
+        }
+
+    def _layerwise(self, sequences: int, *, refits: bool) -> Terms:
+        """A layer held for all sequences, their hidden states, and float64 matrices.
+
+        Those are of `k x k`, `k` the wider of the layer's two inputs. `obs` and least squares have
+        four: the sums, what is solved, the solution, and the solver's copy. Of three processes one
+        has another layer waiting. A refit has the products of all rows, and target and solution of
+        those of a process.
+        """
+        d, k, width = self.shape.hidden_size, max(self._columns), self.dtype.itemsize
+        tokens, rows = self._each(sequences) * self.config.sequence_length, self._each(d)
+        matrices = 4 if refits or self.processes < 3 else 5
+        products = k * (8 * (d + 2 * rows) + rows * width)
+        return {
+            "gathered weights": self._gathered[0],
+            "hidden states": tokens * d * width * (1 + refits),
+            "float64 matrices": matrices * 8 * k**2 + products * refits,
+        }
+
+
+def _output_values(shape: ModelShape) -> int:
+    """Weights of all output projections, which alone are refitted."""
+    inputs = (x.intermediate_size + x.num_attention_heads * shape.head_dim for x in shape.layers)
+    return sum(inputs) * shape.hidden_size
 
 
 @dataclass(frozen=True)
@@ -52,7 +206,7 @@ class DryRun:
                 f"Nothing fits into {memory}: take a larger device, a smaller model, or "
                 "--gradient-checkpointing."
             )
-        starts = [_start(way) for way in fitting[: 1 + fitting[0].offload]]
+        starts = [way.how for way in fitting[: 1 + fitting[0].offload]]
         return f"It fits into {memory} {', or '.join(starts)}."
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,72 +234,49 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     refuse_quantised(shape)
     check_positions(config.sequence_length, stated, "--sequence-length")
     n = sequences_of(config)
-    check_own_text(config, n.own)
     asked = parse_bytes(gpu_memory, "--gpu-memory") if gpu_memory else None
     has_none = asked is not None and not torch.cuda.is_available()
     device = resolve_device("cpu" if has_none else config.device)
-    one = Way.of(config, shape, on_gpu=asked is not None or device.type == "cuda")
+    pruned = shape_within(budget_for(config, shape, torch.device("cpu")), shape)
+    one = Way(config, shape, pruned, on_gpu=asked is not None or device.type == "cuda")
     memory = asked or (
         torch.cuda.get_device_properties(device).total_memory
         if device.type == "cuda"
         else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     )
     is_here = one.on_gpu == (device.type == "cuda")
-    seconds = seconds_on(device, one, stated) if is_here else None
-    return DryRun(memory, ways_of(one, min(n.scored, n.fitted)), seconds)
-
-
-def ways_of(one: Way, most: int) -> tuple[Way, ...]:
-    """One process, on a GPU also with weights that wait on the CPU, then several, `most` at most.
-
-    One alone for a method of the user's, which reads whole weights.
-    """
-    if not one.config.cuts_in_rounds:
-        return (one,)
-    waiting = (replace(one, offload=True),) if one.on_gpu else ()
-    return (one, *waiting, *(replace(one, processes=n) for n in PROCESSES if n <= most))
-
-
-def _start(way: Way) -> str:
-    if way.offload:
-        memory = format_bytes(way.machine_bytes, 0)
-        return f"with weights in the CPU's memory, {memory} of it, which is slow"
-    several = f"{way.processes} processes (torchrun --nproc-per-node {way.processes})"
-    return f"on {'one process' if way.processes == 1 else several}"
+    ways = [one]
+    if config.cuts_in_rounds:  # else a method of the user's, which reads whole weights
+        ways += [replace(one, offload=True)] if one.on_gpu else []
+        most = min(n.scored, n.fitted)
+        ways += [replace(one, processes=count) for count in PROCESSES if count <= most]
+    return DryRun(memory, tuple(ways), seconds_on(device, one, stated) if is_here else None)
 
 
 def seconds_on(device: torch.device, way: Way, stated: dict[str, Any]) -> float:
-    """Seconds of one process, from a forward and backward pass by random weights.
+    """Seconds of all passes of one process, from one forward and backward pass by random weights.
 
-    Beside it stand the float32 sums of its inputs for least squares. Of a large model some layers
-    are measured, and the others go by their weights.
+    Of a large model some layers are measured, and the others go by their weights.
     """
-    config, shape, passes = way.config, way.shape, passes_of(way.config)
+    config, shape = way.config, way.shape
     layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * way.dtype.itemsize))
     part = {**stated, "num_hidden_layers": min(layers, len(shape.layers)), "layer_types": None}
-    rows, tokens = config.batch_size, config.sequence_length
     with device:
         model = AutoModelForCausalLM.from_config(
             class_config(part), dtype=way.dtype, attn_implementation=config.attention
         )
-        ids = torch.zeros(rows, tokens, dtype=torch.int64)
-        inputs = [torch.ones(tokens, columns) for columns in way.columns]
+        ids = torch.zeros(config.batch_size, config.sequence_length, dtype=torch.int64)
     freeze(model, config.gradient_checkpointing)
     model.get_input_embeddings().register_forward_hook(lambda *made: made[-1].requires_grad_())
-    step = _seconds(device, lambda: language_loss(model, ids).backward())
-    step *= _multiplied(shape) / _multiplied(model_shape(part))
-    sums = len(shape.layers) * _seconds(device, lambda: [x.T @ x for x in inputs])
-    each = step / rows / (2 + config.gradient_checkpointing)
-    return sum(passes.values()) * each + summed_of(passes) * sums
-
-
-def _seconds(device: torch.device, work: Callable[[], object]) -> float:
     for _ in range(2):  # the first one also starts the libraries
         began = time.perf_counter()
-        work()
+        language_loss(model, ids).backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+        step = time.perf_counter() - began
+    step *= _multiplied(shape) / _multiplied(model_shape(part))
+    each = step / config.batch_size / (2 + config.gradient_checkpointing)
+    return sum(passes_of(config).values()) * each
 
 
 def _multiplied(shape: ModelShape) -> int:

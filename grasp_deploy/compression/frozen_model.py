@@ -1,26 +1,34 @@
-"""The frozen model under compression, and what every stage does with it.
+"""The model under compression, and what every stage does with it.
 
-Weights never take a gradient: only gates, and the output columns that are refitted, change.
+Its weights lie on its device, or in the CPU's memory. They never take a gradient: only gates, and
+the output columns that are refitted, change.
 """
 
 from __future__ import annotations
 
+import gc
+import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.ranks import is_joined, joined_alone, load_divided, team, world
 from grasp_deploy.compression.resume import COLUMNS
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
-from grasp_deploy.pruning.ranks import add_up, part_of
 from grasp_deploy.pruning.training import freeze
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class FrozenModel:
@@ -29,9 +37,9 @@ class FrozenModel:
     def __init__(self, run: PreparedRun, model: PreTrainedModel) -> None:
         """Freeze the weights that `load_for` loaded."""
         freeze(model, run.config.gradient_checkpointing)
-        self.run, self.model = run, model
+        self.run, self.model, self.team = run, model, team()
         self.outputs = OutputProjections(
-            model, run.budget.units, resettable=run.config.compensation
+            model, run.budget.units, resettable=run.config.compensation, team=self.team
         )
 
     @contextmanager
@@ -64,7 +72,7 @@ class FrozenModel:
         if not len(heldout):
             return None
         with self.gated(gates, norm_scales):
-            loss = mean_loss(self.model, heldout, self.run.config.batch_size)
+            loss = mean_loss(self.model, heldout, self.run.config.batch_size, self.team)
         if not math.isfinite(loss):
             which = "dense" if gates is None else "pruned"
             raise LossError(f"the {which} model's loss on held-out sequences is {loss}: {OVERFLOW}")
@@ -78,7 +86,8 @@ class FrozenModel:
         if not len(heldout):
             return []
         with self.gated(gates, norm_scales):
-            return sequence_losses(self.model, heldout, self.run.config.batch_size).tolist()
+            batch_size = self.run.config.batch_size
+            return sequence_losses(self.model, heldout, batch_size, self.team).tolist()
 
     def mask_loss(self, mask: Tensor) -> float:
         """Held-out loss of a `(N,)` mask; infinite where it is unknown or not finite."""
@@ -99,6 +108,7 @@ class FrozenModel:
             sequences,
             batch_size=run.config.batch_size,
             ridge=run.config.ridge,
+            team=self.team,
         )
 
     def put(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -116,12 +126,77 @@ class FrozenModel:
 def refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
     """Raise InputError for NaN or infinity: in the row of a rare token no loss would show it."""
     weights = dict(model.named_parameters())
-    parts = [part_of(weight) for weight in weights.values()]
+    parts = [team().part(weight) for weight in weights.values()]
     found = torch.tensor([0 if bool(part.isfinite().all()) else 1 for part in parts])
-    add_up(found)
+    team().add_up(found)
     for (name, weight), infinite in zip(weights.items(), found, strict=True):
         if infinite:
             raise InputError(
                 f"{name} of {run.source.name} holds numbers that are not finite in {weight.dtype}: "
                 "fetch the model again, or try --dtype float32"
             )
+
+
+def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
+    """The run's model on its device, or with weights that wait in the CPU's memory."""
+    place = run.source.directory, run.device, str(run.dtype).removeprefix("torch.")
+    if offload:
+        gc.collect()  # what is left of the model that was too large
+        torch.cuda.empty_cache()
+        return load_divided(*place, run.config.attention, offload=True)
+    return (load_divided if is_joined() else load_checked)(*place, run.config.attention)
+
+
+def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
+    """What `learn(False)` returns; or `learn(True)`, if weights must wait in the CPU's memory.
+
+    That is where a GPU's memory runs out. `learn` goes on from what its stages have saved. Other
+    failures are explained in one line; so is this one where several processes wait for each other.
+    """
+    with explained_failures(run):
+        try:
+            return learn(False)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or not may_offload(run):
+                raise
+            reason = first_line(error)  # the error itself would hold on to the model
+        logger.warning(
+            "%s is too small (%s): going on with weights in the CPU's memory, which is slow; "
+            "torchrun divides them among several GPUs",
+            *(run.device, reason),
+        )
+        with nullcontext() if is_joined() else joined_alone():
+            return learn(True)
+
+
+def may_offload(run: PreparedRun) -> bool:
+    """True if weights are on a GPU, and may wait in the CPU's memory instead."""
+    return run.device.type == "cuda" and run.config.cuts_in_rounds and world() == 1
+
+
+@contextmanager
+def explained_failures(run: PreparedRun) -> Iterator[None]:
+    """Turn an overflow, a full device, an unsolvable fit or a missing kernel into one line."""
+    try:
+        yield
+    except LossError as error:
+        raise InputError(str(error)) from None
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise InputError(
+            f"the least squares of a layer cannot be solved ({first_line(error)}): use more "
+            "text (--calibration-sequences), other text, or --set compensation=no"
+        ) from None
+    except (MemoryError, RuntimeError) as error:
+        attention = run.config.attention
+        if is_out_of_memory(error):
+            raise InputError(
+                f"{run.device} is out of memory ({first_line(error)}): try a shorter "
+                "--sequence-length, --gradient-checkpointing, fewer --calibration-sequences, or "
+                "--dtype bfloat16"
+            ) from None
+        if attention == "sdpa":
+            raise
+        raise InputError(
+            f"--set attention={attention} does not work on {run.device} ({first_line(error)}): "
+            "drop it"
+        ) from None

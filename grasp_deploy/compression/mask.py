@@ -17,27 +17,19 @@ from grasp_deploy.pruning import training
 from grasp_deploy.pruning.projection import project
 
 
-def mask_of(frozen: FrozenModel, scores: Tensor) -> Tensor:
-    """The `(N,)` mask that scores keep under the budget.
+def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> Tensor:
+    """The `(N,)` mask of learnt scores under the budget, or else what rounds `reached`.
 
-    Learnt ones rank by keep probability; others have any size, and a sigmoid would saturate.
+    Learnt scores start from those of the rounds, and held-out text has compared the masks of both.
+    They rank by keep probability; others have any size, and a sigmoid would saturate.
     """
     run = frozen.run
     if run.config.learns:
         scores = torch.sigmoid(scores / run.config.temperature)
-    return project(scores, run.budget)
-
-
-def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> Tensor:
-    """The `(N,)` mask of learnt scores, or else what rounds `reached`.
-
-    Learnt scores start from those of the rounds, and held-out text has compared the masks of both.
-    """
-    if reached is not None and not frozen.run.config.learns:
+    elif reached is not None:
         return reached
-    mask = mask_of(frozen, scores)
-    start = frozen.run.start.mask
-    return mask if start is None else mask & start
+    mask = project(scores, run.budget)
+    return mask if run.start.mask is None else mask & run.start.mask
 
 
 def refit(frozen: FrozenModel, stages: Stages, mask: Tensor) -> None:
@@ -52,7 +44,7 @@ def refit(frozen: FrozenModel, stages: Stages, mask: Tensor) -> None:
 
 def _refitted(frozen: FrozenModel, stages: Stages, mask: Tensor) -> StageResult:
     layers, fits = len(frozen.outputs.linears), []
-    for fit in frozen.refit(mask, frozen.run.compensation_sequences):
+    for fit in frozen.refit(mask, frozen.run.read_in("compensation")):
         fits.append(asdict(fit))
         stages.report("compensation", len(fits), layers)
     columns = frozen.outputs.extract(mask)
@@ -73,12 +65,9 @@ def learn_scales(frozen: FrozenModel, stages: Stages, mask: Tensor) -> tuple[Ten
     norms = (2 * run.budget.units.layers + 1, frozen.model.config.hidden_size)
     hidden = math.prod(norms) if config.norm_scales and config.scale_epochs else 0
     start = torch.ones(len(mask) + hidden, device=run.device)
-    values = stages.learn(
-        "scales",
-        start,
-        schedule,
-        lambda state: training.learn_scales(frozen.model, run.budget.units, mask, schedule, state),
-    )
+    units = run.budget.units
+    steps = partial(training.learn_scales, frozen.model, units, mask, schedule, team=frozen.team)
+    values = stages.learn("scales", start, schedule, steps)
     return values[: len(mask)], values[len(mask) :].view(norms) if hidden else None
 
 

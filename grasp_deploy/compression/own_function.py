@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,30 +47,22 @@ def own_values(option: str, call: str, size: int, *arguments: Any) -> Tensor:
 
 @contextmanager
 def _users_code(failure: str, call: str) -> Iterator[None]:
-    """Run the user's code: what it raises ends in one line, what it sets is put back.
+    """Run the user's code from the working folder: what it raises ends in one line.
 
     Stdout is reserved for results.
     """
     folder = str(Path.cwd())
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
     sys.path.insert(0, folder)
     try:
-        with chdir(folder), redirect_stdout(sys.stderr), torch.enable_grad():
+        with redirect_stdout(sys.stderr), torch.enable_grad():
             yield
-    except (KeyboardInterrupt, LossError):
+    except LossError:
         raise
-    except BaseException as error:  # whatever the user's code raises
-        try:
-            text = str(error)
-        except Exception:
-            text = "its text cannot be had"
+    except (Exception, SystemExit) as error:
         raise InputError(
-            f"{failure} {type(error).__name__}: {text}; give package.module:function, importable "
+            f"{failure} {type(error).__name__}: {error}; give package.module:function, importable "
             f"from here, which is called as {call} and returns one number per unit"
         ) from None
     finally:
         with suppress(ValueError):  # the user's code may have removed it
             sys.path.remove(folder)
-        torch.set_default_dtype(dtype)
-        if torch.get_default_device() != device:
-            torch.set_default_device(device)

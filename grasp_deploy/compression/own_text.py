@@ -21,15 +21,15 @@ from grasp_deploy.checkpoint.cache import CACHE, empty_cache, one_token_steps
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.ranks import team
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.data import own_places
 from grasp_deploy.pruning.layout import device_of
-from grasp_deploy.pruning.ranks import add_up, dealt
 
 STAGE = "own-text"
 MOST_ROWS = 128  # written at once: a step reads the weights once for all of them
-CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 STEPS_A_TRIM = 16
+CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 
 
 def with_own_text(run: PreparedRun, model: PreTrainedModel, stages: Stages) -> PreparedRun:
@@ -99,7 +99,7 @@ def write_rows(
     rows stay equally long, and none waits for another. Ranks share the rows. `on_step` is told the
     tokens of each row. `generator` is the CPU's.
     """
-    mine, share = dealt(torch.arange(count))
+    mine, share = team().deal(torch.arange(count))
     device, cache = device_of(model), empty_cache(model, len(mine), length)
     waiting = [list(next(beginnings)) for _ in range(count)]
     drawn = torch.zeros(count, 1, dtype=torch.int64)
@@ -120,7 +120,7 @@ def write_rows(
         drawn = torch.zeros_like(drawn)
         if share:
             drawn[mine] = torch.searchsorted(bounds, numbers, right=True).cpu()
-        add_up(drawn)  # each row is zero but on the rank that it was dealt to
+        team().add_up(drawn)  # each row is zero but on the rank that it was dealt to
         if step % STEPS_A_TRIM == 0:
             trim_heap()
         on_step(step + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.limits import check_positions
-from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.loading import (
     check_tokens,
     load_tokenizer,
@@ -28,8 +27,16 @@ from grasp_deploy.checkpoint.read.source import (
 )
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
-from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_function import METHOD_CALL, own_function
+from grasp_deploy.compression.ranks import (
+    by_lead,
+    from_all,
+    is_joined,
+    rank,
+    refuse_differences,
+    world,
+)
 from grasp_deploy.compression.resume import LARGER, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, Start
 from grasp_deploy.config.compress_config import CompressConfig
@@ -40,8 +47,6 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.ranks import by_lead, from_all, from_lead, is_joined, rank, world
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 STATED = ("config.json", "generation_config.json")  # own text depends on both
@@ -103,9 +108,7 @@ class PreparedRun:
     @property
     def predicted_bytes(self) -> int:
         """Weight bytes of a checkpoint under the budget, of units in the order of ties."""
-        mask = project(torch.zeros_like(self.budget.costs), self.budget)
-        kept = self.budget.units.kept_per_layer(mask)
-        return replace(self.base.shape, layers=pruned_layers(self.base.shape, kept)).weight_bytes
+        return shape_within(self.budget, self.base.shape).weight_bytes
 
     @cached_property
     def blocks(self) -> CalibrationBlocks:
@@ -151,15 +154,9 @@ class PreparedRun:
         own = self.blocks.heldout[torch.tensor(is_own, dtype=torch.bool)]
         return (replace(self.blocks, heldout=own) if len(own) else self.blocks).witness
 
-    @property
-    def criterion_sequences(self) -> Tensor:
-        """`(n, T)` ids that a round reads."""
-        return self.blocks.train[: self.config.sequences_of("criterion")]
-
-    @property
-    def compensation_sequences(self) -> Tensor:
-        """`(n, T)` ids that the last refit reads."""
-        return self.blocks.train[: self.config.sequences_of("compensation")]
+    def read_in(self, stage: str) -> Tensor:
+        """`(n, T)` ids that a round's "criterion" reads, the last "compensation", or a "gate"."""
+        return self.blocks.train[: self.config.sequences_of(stage)]
 
     @property
     def scale_schedule(self) -> Schedule:
@@ -176,8 +173,7 @@ class PreparedRun:
     @property
     def gate_schedule(self) -> Schedule:
         """The steps of learning gates, once over the first of the sequences to learn from."""
-        config = self.config
-        blocks = replace(self.blocks, train=self.blocks.train[: config.sequences_of("gate")])
+        blocks = replace(self.blocks, train=self.read_in("gate"))
         return replace(self.scale_schedule, blocks=blocks, epochs=1)
 
 
@@ -195,19 +191,22 @@ def prepare(
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
     check_positions(config.context, base.config, "--context")
-    dtype = from_lead(wanted_dtype(base.shape.dtype, device, config.dtype))
+    dtype = by_lead(lambda: wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
     if not config.cuts_in_rounds:
         _check_method(config)
     tokenizer = load_tokenizer(source.directory)
-    shape = config.sequence_length, config.sequences
-    saved = by_lead(lambda: resumed and Workspace.saved_text(resumed, config))
-    read = partial(read_calibration, tokenizer, sources, *shape)
-    text = by_lead(lambda: Blocks.unpacked(*saved) if saved else read())
+
+    def given() -> Blocks:
+        if saved := resumed and Workspace.saved_text(resumed, config):
+            return Blocks.unpacked(*saved)
+        return read_calibration(tokenizer, sources, config.sequence_length, config.sequences)
+
+    text = by_lead(given)
     check_tokens(text.token_ids, base.config)
     for ids in text.beginnings:
         check_tokens(torch.tensor([ids[: config.sequence_length]]), base.config)  # a row cuts it
-    given = [text.token_ids.flatten(), *map(torch.tensor, text.beginnings)]
+    known = [text.token_ids.flatten(), *map(torch.tensor, text.beginnings)]
     run = PreparedRun(
         config,
         source,
@@ -217,11 +216,15 @@ def prepare(
         budget,
         text,
         _hashes_on_ranks(source.directory),
-        _hash_of(torch.cat(given)),
+        _hash_of(torch.cat(known)),
         tokenizer.eos_token_id,
         start if start.mask is None else replace(start, mask=start.mask.to(device)),
     )
-    check_own_text(config, len(text.beginnings))
+    if config.is_bound and len(run.blocks.heldout) < 2:
+        raise InputError(
+            "a bound on the loss is measured on two held-out sequences at least: give more text, "
+            "more --calibration-sequences, or --keep"
+        )
     _check_ranks(run)
     return run
 
@@ -241,15 +244,6 @@ def _check_method(config: CompressConfig) -> None:
     own_function(option, METHOD_CALL)
 
 
-def check_own_text(config: CompressConfig, own: int) -> None:
-    """InputError for options of own text where there is none."""
-    if not own and config.own_temperature != CompressConfig.own_temperature:
-        raise InputError(
-            f"{assigned(config, 'own_temperature')} has no effect without the model's own text: "
-            "drop it, or drop --calibration self=0"
-        )
-
-
 def _hashes_on_ranks(directory: Path) -> dict[str, str]:
     """`file_hashes` of the folder that this rank reads; a file that several see is hashed once."""
     states = {path.name: file_state(path) for path in weight_files(directory)[0]}
@@ -260,20 +254,13 @@ def _hashes_on_ranks(directory: Path) -> dict[str, str]:
 
 
 def _check_ranks(run: PreparedRun) -> None:
-    """InputError for what several processes cannot share, or read otherwise than the first."""
+    """InputError for what several processes cannot share, or read otherwise than the lead."""
     if not is_joined():
         return
     carried = carried_over(run.source.directory)  # the tokenizer's files among them
     files = {name: sha256(path) for name, path in carried.items()}
-    lead, *others = from_all({**run.identity, **run.weight_hashes, **files})
-    for number, other in enumerate(others, start=1):
-        changed = [name for name in lead | other if lead.get(name) != other.get(name)]
-        if changed:
-            raise InputError(
-                f"process {number} has not the same {changed[-1]} as process 0: give every machine "
-                "the same files and packages"
-            )
-    fewest = min(len(run.criterion_sequences), len(run.compensation_sequences))
+    refuse_differences({**run.identity, **run.weight_hashes, **files})
+    fewest = min(len(run.read_in(stage)) for stage in ("criterion", "compensation"))
     if fewest < world():
         raise InputError(
             f"{world()} processes need a sequence each, and a stage has only {fewest}: give more "

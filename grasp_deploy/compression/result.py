@@ -5,7 +5,8 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,9 +14,11 @@ from torch import Tensor
 from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.shards import read_tensor
+from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.ranks import by_lead
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.data import Blocks
@@ -23,8 +26,8 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.ranks import by_lead
 from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.stats.clustered import stratified_error
 from grasp_deploy.version import __version__
 
 
@@ -39,13 +42,20 @@ class Compressed:
     peak_memory_bytes: int
     text: Blocks | None = None  # what it learnt from; unknown of one that was whole already
 
+    @classmethod
+    def of(cls, output: Path, plan: Plan, run: PreparedRun, text: Blocks | None = None) -> Self:
+        """The result of a run in a folder."""
+        dense, peak = run.base.shape, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if run.device.type == "cuda":  # else of the whole process
+            peak = torch.cuda.max_memory_allocated(run.device)
+        return cls(output, plan, dense, pruned_shape(plan, dense), peak, text)
+
 
 def compression_record(compressed: Compressed) -> dict[str, Any]:
     """Footprint, budget, times and memory of a finished compression."""
     plan = compressed.plan
     budget, seconds = plan.provenance["budget"], plan.provenance["seconds"]
     calibration = plan.provenance["calibration"]
-    bound = {"bound": plan.provenance["bound"]} if "bound" in plan.provenance else {}
     ffn_share, kv_share = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
     return {
         **footprint(compressed.pruned).as_dict(),
@@ -71,16 +81,36 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
         "heldout_loss_dense": plan.provenance["losses"]["heldout_dense"],
         "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
         "dense": footprint(compressed.dense).as_dict(),
-        **({"time": plan.provenance["time"]} if "time" in plan.provenance else {}),
-        **bound,
+        **{name: plan.provenance[name] for name in ("time", "bound") if name in plan.provenance},
     }
 
 
-def peak_memory_bytes(device: torch.device) -> int:
-    """Peak of the memory allocated on a GPU; on a CPU, of the whole process's memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def excess_of(
+    frozen: FrozenModel, gates: Tensor, norm_scales: Tensor | None, dense_losses: list[float]
+) -> dict[str, float | None]:
+    """The loss under gates above the dense model's, and the standard error of that.
+
+    `dense_losses` are those of each held-out sequence; nothing without any.
+    """
+    if not dense_losses:
+        return {}
+    losses = frozen.heldout_losses(gates, norm_scales)
+    error = stratified_error(dense_losses, losses, frozen.run.heldout_sources)
+    return {"excess": fmean(losses) - fmean(dense_losses), "excess_error": error}
+
+
+def beyond(plan: Plan, bound_nats: float) -> str:
+    """What is to be said where excess and standard error together are over the bound, or nothing.
+
+    A gain counts as no loss: what few sequences gain by chance leaves no more room.
+    """
+    excess, error = (plan.provenance[name] for name in ("excess", "excess_error"))
+    if max(excess, 0.0) + error <= bound_nats:
+        return ""
+    return (
+        f"costs {excess:+.4f} ± {error:.4f} nats per token on held-out text, over the bound of "
+        f"{bound_nats:.4g}"
+    )
 
 
 def provenance_of(

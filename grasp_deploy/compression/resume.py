@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from grasp_deploy.compression.ranks import by_lead, is_lead, rows_at_lead, rows_from_lead
 from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of, readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import locked
 from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
-from grasp_deploy.pruning.ranks import from_lead, is_lead, rows_at_lead
 
 if TYPE_CHECKING:
     from grasp_deploy.compression.prepare import PreparedRun
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
+SAVED = ".safetensors"  # ends the file of a stage
 TEXT = "text"  # the first stage, saved before the run counts as begun
 LARGER = "larger checkpoint"  # whose mask a run starts from
-HASHED = ("weights", "calibration tokens", "costs", "model config", LARGER)
 STEP = "keep-"  # of a checkpoint for each of several budgets
 START_OVER = "start over with --overwrite and without --resume"
 
@@ -45,7 +45,7 @@ class Workspace:
 
     Each file of a stage holds a checksum, bound to the stage's name and to `run`, the text that
     identifies the run. What `load` returns is what `save` was given. The lead alone reads and
-    writes files; other ranks have what it reads, but None in place of refitted columns.
+    writes files: refitted columns, whose rows ranks share, are gathered for it and dealt again.
     """
 
     def __init__(self, directory: Path, run: str) -> None:
@@ -92,20 +92,24 @@ class Workspace:
                 yield cls(directory, json.dumps(inputs) + config.to_json())
                 _remove(directory)
             except InputError:
-                if {path.stem for path in directory.iterdir() if _is_saved(path)} <= {TEXT}:
+                saved = (p for p in directory.iterdir() if p.suffix == SAVED or _is_step(p))
+                if {path.stem for path in saved} <= {TEXT}:
                     _remove(directory)
                 raise
 
     def has(self, stage: str) -> bool:
         """True if a stage has saved anything."""
-        return bool(from_lead(is_lead() and self.path(stage).exists()))
+        return by_lead(self.path(stage).exists)
 
     def load(self, stage: str) -> StageResult:
         """Tensors and record that a stage has saved; InputError if the file is damaged."""
         tensors, record = self._read(stage) if is_lead() else ({}, {})
-        plain = {name: None if COLUMNS in name else tensors[name] for name in tensors}
-        shared, record = from_lead((plain, record))
-        return {**shared, **tensors}, record
+        plain: dict[str, Any] = {
+            name: None if COLUMNS in name else tensors[name] for name in tensors
+        }
+        shared, record = by_lead(lambda: (plain, record))
+        columns = (name for name in shared if COLUMNS in name)
+        return shared | {name: rows_from_lead(tensors.get(name)) for name in columns}, record
 
     def _read(self, stage: str) -> StageResult:
         tensors, record = read_tensors(self.path(stage), START_OVER)
@@ -121,10 +125,9 @@ class Workspace:
             name: rows_at_lead(tensor) if COLUMNS in name else tensor
             for name, tensor in tensors.items()
         }
-        if not is_lead():
-            return self.path(stage)
-        sealed = {**record, "sha256": self._checksum(stage, tensors, record)}
-        write_tensors(self.path(stage), tensors, sealed)
+        if is_lead():
+            sealed = {**record, "sha256": self._checksum(stage, tensors, record)}
+            write_tensors(self.path(stage), tensors, sealed)
         return self.path(stage)
 
     def drop(self) -> None:
@@ -143,7 +146,7 @@ class Workspace:
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""
-        return self.directory / f"{stage}.safetensors"
+        return self.directory / f"{stage}{SAVED}"
 
 
 def partial_of(output: Path) -> Path:
@@ -165,24 +168,13 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
             f"an unfinished run lies in {directory}: continue it with `compress --resume`, or "
             f"{START_OVER}"
         )
-    others = _options_since(directory, config)
-    if others:
-        raise InputError(
-            f"the run in {directory} began with other options ({', '.join(others)}): resume it "
-            f"with the same ones, or {START_OVER}"
-        )
     before = read_json(directory / INPUTS_FILE, START_OVER)
-    changed = [
-        f"{name} under the same name (their SHA-256 differs)"
-        if name in HASHED
-        else f"{name} ({before.get(name)!s:.80} -> {value})"
-        for name, value in inputs.items()
-        if before.get(name) != value
-    ]
+    changed = _options_since(directory, config)
+    changed += [name for name, value in inputs.items() if before.get(name) != value]
     if changed:
         raise InputError(
-            f"the run in {directory} began with other {' and '.join(changed)}: put the old ones "
-            f"back, or {START_OVER}"
+            f"the run in {directory} began with other options or files ({', '.join(changed)}): "
+            f"resume it with the same ones, or {START_OVER}"
         )
     return True
 
@@ -213,18 +205,14 @@ def _remove(directory: Path) -> None:
 
 def _holds_others(directory: Path) -> bool:
     begun = (directory / CONFIG_FILE).exists()
-    ours = [LOCK_FILE, INPUTS_FILE, f"{TEXT}.safetensors", "*.incomplete"]
+    ours = [LOCK_FILE, INPUTS_FILE, TEXT + SAVED, "*.incomplete"]
     if begun:
-        ours += [CONFIG_FILE, "*.safetensors"]
+        ours += [CONFIG_FILE, f"*{SAVED}"]
     return any(
         (kind_of(path) != "file" or not any(path.match(name) for name in ours))
         and not (begun and _is_step(path))
         for path in directory.iterdir()
     )
-
-
-def _is_saved(path: Path) -> bool:
-    return path.suffix == ".safetensors" or _is_step(path)
 
 
 def _is_step(path: Path) -> bool:

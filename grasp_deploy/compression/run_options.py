@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES
+from grasp_deploy.compression.ranks import is_lead
 from grasp_deploy.data import Blocks
 from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.files.progress import OnCount, OnProgress, ignore_progress
-from grasp_deploy.pruning.ranks import is_lead
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +19,10 @@ from grasp_deploy.compression.resume import StageResult
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.criteria.batches import CalibrationText, OnBatch
+from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.progressive import below_all, by_rank, cut_round, per_cost
-from grasp_deploy.pruning.training import LearningState, StepRecord, learn_scores
+from grasp_deploy.pruning.training import learn_scores
 
 
 def initial_scores(frozen: FrozenModel, stages: Stages) -> tuple[Tensor, Tensor | None]:
@@ -66,7 +66,7 @@ def _in_rounds(frozen: FrozenModel, stages: Stages) -> dict[str, Tensor]:
     else:  # a larger budget's: its columns are solved for first
         reached = {"mask": run.start.mask}
         if run.config.compensation:
-            deque(frozen.refit(run.start.mask, run.criterion_sequences), maxlen=0)
+            deque(frozen.refit(run.start.mask, run.read_in("criterion")), maxlen=0)
     for number in range(done + 1, run.rounds + 1):
         reached = _one_round(frozen, stages, reached["mask"], number)
         record = {"round": number, "seconds": seconds + time.perf_counter() - began}
@@ -80,14 +80,20 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
     Without learning, the last round refits no columns: the refit on more text comes next.
     """
     run, config, rounds = frozen.run, frozen.run.config, frozen.run.rounds
-    sequences = run.criterion_sequences
+    sequences = run.read_in("criterion")
     steps = len(sequences) + len(frozen.outputs.linears) * config.compensation
 
     def report(step: int) -> None:
         stages.report("rounds", (number - 1) * steps + step, rounds * steps)
 
+    def scored(batch: int, batches: int) -> None:
+        report(len(sequences) * batch // batches)
+
+    costs = run.budget.costs  # what costs nothing always stays
+    text = CalibrationText(sequences, config.batch_size, scored, team=frozen.team)
     with frozen.gated(mask.float()):
-        scores = _losses(frozen, lambda batch, batches: report(len(sequences) * batch // batches))
+        losses = obs_scores(frozen.model, run.budget.units, text, removable=costs > 0)
+    scores = per_cost(losses.to(run.device).float(), costs)
     scores, mask = cut_round(run.budget, mask, scores, number, rounds, run.start_cost)
     columns = {}
     if config.compensation and (config.learns or number < rounds):
@@ -98,31 +104,13 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
     return {"scores": scores, "mask": mask, **columns}
 
 
-def _losses(frozen: FrozenModel, on_batch: OnBatch) -> Tensor:
-    """`(N,)` float32 losses of removing a unit from the model as it is, per cost."""
-    run = frozen.run
-    text = CalibrationText(run.criterion_sequences, run.config.batch_size, on_batch)
-    costs = run.budget.costs  # what costs nothing always stays
-    scores = obs_scores(frozen.model, run.budget.units, text, removable=costs > 0)
-    return per_cost(scores.to(run.device).float(), costs)
-
-
 def learn_gates(frozen: FrozenModel, stages: Stages, start: Tensor) -> Tensor:
     """`(N,)` scores learnt from `start`; `start` itself for a method that does not learn."""
-    if not frozen.run.config.learns:
+    run, schedule = frozen.run, frozen.run.gate_schedule
+    if not run.config.learns:
         return start
-    learnt = stages.learn("gates", start, frozen.run.gate_schedule, partial(gate_steps, frozen))
-    mask = frozen.run.start.mask
+    options: dict[str, Any] = {"temperature": run.config.temperature, "team": frozen.team}
+    steps = partial(learn_scores, frozen.model, run.budget, schedule, **options)
+    learnt = stages.learn("gates", start, schedule, steps)
+    mask = run.start.mask
     return learnt if mask is None else below_all(learnt, ~mask)
-
-
-def gate_steps(frozen: FrozenModel, state: LearningState) -> Iterator[StepRecord]:
-    """Steps of learning the `(N,)` scores of a state, each projected onto the budget."""
-    run, config = frozen.run, frozen.run.config
-    return learn_scores(
-        frozen.model,
-        run.budget,
-        run.gate_schedule,
-        state,
-        temperature=config.temperature,
-    )

@@ -1,21 +1,69 @@
-"""The stages of a run: each is computed once, saved, timed and told of."""
+"""The stages of a run: each is computed once, saved, timed and told of; and what each will take."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from grasp_deploy.compression.resume import StageResult, Workspace
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import calibration_sources
+from grasp_deploy.data.mixture import shares
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.pruning.schedule import Schedule
+from grasp_deploy.pruning.schedule import HELDOUT_CHECKS, CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import LearningState, StepRecord
 from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0
+TOLD = ("stage", "step", "steps", "loss", "heldout_loss")  # of each step of learning
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
+
+
+class Sequences(NamedTuple):
+    """How many sequences there are, and how many a round and the last refit read."""
+
+    own: int  # written by the model itself
+    heldout: int
+    train: int
+    scored: int
+    fitted: int
+
+
+def sequences_of(config: CompressConfig) -> Sequences:
+    """Count the sequences of a run; raises InputError for sources that cannot be."""
+    given = config.calibration, config.calibration_split, config.calibration_column
+    sources = calibration_sources(*given)
+    counts = shares([source.weight for source in sources], config.sequences)
+    own = sum(count for count, source in zip(counts, sources, strict=True) if source.is_own)
+    heldout = sum(len(CalibrationBlocks.split(torch.empty(count)).heldout) for count in counts)
+    train = config.sequences - heldout
+    read = (min(train, config.sequences_of(s)) for s in ("criterion", "compensation"))
+    return Sequences(own, heldout, train, *read)
+
+
+def passes_of(config: CompressConfig) -> dict[str, int]:
+    """Forward passes of a sequence by stage, for one budget; a backward pass counts as another.
+
+    A refit takes three of each layer, a criterion one beside its gradients.
+    """
+    n, refits = sequences_of(config), config.compensation
+    # Of a budget that is no share of the cost all: only its model tells what it removes.
+    rounds = config.rounds_for(1 - (config.keep or 0)) if config.cuts_in_rounds else 1
+    gates = min(n.train, config.sequences_of("gate")) if config.learns else 0
+    scales = config.scale_epochs * n.train
+    step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
+    found = {
+        "own-text": n.own,
+        "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * rounds * (1 + refits),
+        "gates": gates and gates * step + checks,
+        "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
+        "scales": scales and scales * step + checks,
+    }
+    return {stage: passes for stage, passes in found.items() if passes}
 
 
 class Stages:
@@ -64,7 +112,10 @@ class Stages:
         saved_at = time.monotonic()
         for step in steps(state):
             record["seconds"] += step.seconds
-            record["metrics"].append(self._metrics_row(step, record["seconds"]))
+            ffn, kv = self._units.kept_shares(step.mask)
+            row = {name: getattr(step, name) for name in TOLD}
+            row |= {"kept_ffn_share": ffn, "kept_kv_share": kv, "seconds": record["seconds"]}
+            record["metrics"].append(row)
             if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
                 self.workspace.save(stage, state.tensors(), record)
                 saved_at = time.monotonic()
@@ -72,9 +123,3 @@ class Stages:
         self.workspace.save(stage, state.tensors(), record)
         self.records[stage] = record
         return state.chosen
-
-    def _metrics_row(self, step: StepRecord, seconds: float) -> dict[str, Any]:
-        ffn_share, kv_share = self._units.kept_shares(step.mask)
-        names = ("stage", "step", "steps", "loss", "heldout_loss")
-        row = {name: getattr(step, name) for name in names}
-        return row | {"kept_ffn_share": ffn_share, "kept_kv_share": kv_share, "seconds": seconds}

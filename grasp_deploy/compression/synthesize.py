@@ -6,7 +6,6 @@ random weights. The text that such a model writes is noise.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
-from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
@@ -41,12 +39,9 @@ def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = 
     budget = budget_for(config, dense, torch.device("cpu"))
     generator = torch.Generator().manual_seed(config.seed)
     scores = torch.rand(budget.units.size, generator=generator)
-    if kv_keep is None:
-        mask = project(scores, budget)
-    else:
-        mask = _mask_with_kv_share(config, budget, scores, kv_keep)
-    layers = pruned_layers(dense, budget.units.kept_per_layer(mask))
-    pruned = replace(dense, layers=layers, pruned=True)
+    if kv_keep is not None:
+        scores = _with_kv_share(budget, scores, kv_keep, config)
+    pruned = shape_within(budget, dense, scores)
     write_shape(stated, pruned, output)
     return pruned
 
@@ -59,37 +54,26 @@ def write_shape(stated: dict[str, Any], pruned: ModelShape, output: Path) -> Non
         assert written == pruned, "what was written has another shape"
 
 
-def _mask_with_kv_share(
-    config: CompressConfig, budget: Budget, scores: Tensor, kv_keep: float
+def _with_kv_share(
+    budget: Budget, scores: Tensor, kv_keep: float, config: CompressConfig
 ) -> Tensor:
-    """`(N,)` mask that keeps a share of the KV groups, and the FFN channels that still fit."""
-    if not 0 < kv_keep <= 1:
-        raise InputError(
-            f"--kv-keep {kv_keep:g} is not a share: give a number above 0 and at most 1"
+    """`(N,)` scores that keep a share of the KV groups, and the FFN channels that still fit."""
+    is_kv = budget.units.is_kv
+    try:  # a budget of KV groups alone
+        of_groups = make_budget(
+            budget.units,
+            is_kv.double(),
+            round(kv_keep * int(is_kv.sum())),
+            kv_multiple=budget.kv_multiple,
+            seed=config.seed,
         )
-    if config.targets != "both":
-        raise InputError(
-            f"--kv-keep and --targets {config.targets} contradict each other: drop one"
-        )
-    units, is_kv = budget.units, budget.units.is_kv
-    ffn_multiple, kv_multiple = config.multiples(max(units.ffn_channels))
-    groups = round(kv_keep * int(is_kv.sum()))
-    ffn_costs = torch.where(is_kv, 0.0, budget.costs)
-    try:
-        # Each kind has a budget of its own, in which units of the other kind cost nothing.
-        kv_budget = make_budget(
-            units, is_kv.double(), groups, kv_multiple=kv_multiple, seed=config.seed
-        )
-        kv_mask = project(scores, kv_budget)
-        left = budget.limit - budget.cost_of(kv_mask & is_kv)
-        if left > float(ffn_costs.sum()):
-            raise BudgetError("even all FFN channels do not use up the budget")
-        ffn_budget = make_budget(
-            units, ffn_costs, left, ffn_multiple=ffn_multiple, seed=config.seed
-        )
+        kept = project(scores, of_groups)
+        scores = torch.where(is_kv, torch.where(kept, 2.0, -1.0), scores)
+        if (project(scores, budget) & is_kv).equal(kept & is_kv):
+            return scores
+        reason = "FFN channels need more than is left, or less"
     except BudgetError as error:
-        raise InputError(
-            f"--keep {config.keep} and --kv-keep {kv_keep:g} do not go together ({error}): "
-            "change one"
-        ) from None
-    return kv_mask & project(scores, ffn_budget)
+        reason = str(error)
+    raise InputError(
+        f"--keep {config.keep} and --kv-keep {kv_keep:g} do not go together ({reason}): change one"
+    )

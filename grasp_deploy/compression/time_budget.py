@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.compress_options import TIMES
-from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 
 
@@ -31,42 +29,13 @@ class TimeBudget:
     kv_seconds: float  # of all KV groups together
 
     @property
-    def asked_seconds(self) -> float | None:
-        """The seconds that were asked for; None where `--keep` is the budget."""
+    def asked_seconds(self) -> float:
+        """The seconds asked for; those of the dense model where `--keep` is the budget."""
         config = self.config
-        if config.speedup is not None:
-            return self.dense_seconds / config.speedup
         if config.tokens_per_second is not None:
             assert config.batch is not None, "checked with the config"
             return config.batch / config.tokens_per_second
-        return config.ttft_seconds
-
-    def seconds(self, kept_cost: float, total_cost: float) -> float:
-        """Predicted time of a mask that keeps so much of all costs."""
-        return self.dense_seconds - (total_cost - kept_cost) / 1e9
-
-    def limit(self, total_cost: float) -> float:
-        """The limit on costs; InputError for a time that the dense model already has."""
-        asked = self.asked_seconds
-        assert asked is not None, "the budget is a time"
-        if asked >= self.dense_seconds:
-            raise InputError(
-                f"{self._as_asked} asks for {milliseconds(asked)}, and the dense model takes "
-                f"{milliseconds(self.dense_seconds)}: ask for a faster one, or serve the model as "
-                "it is"
-            )
-        return total_cost - 1e9 * (self.dense_seconds - asked)
-
-    def beyond_reach(self, smallest_cost: float, total_cost: float) -> InputError:
-        """The error for a time that even the least of every layer takes longer than."""
-        least = self.seconds(smallest_cost, total_cost)
-        fixed = self.seconds(0, total_cost)
-        return InputError(
-            f"{self._as_asked} is beyond reach: of the dense model's "
-            f"{milliseconds(self.dense_seconds)}, {milliseconds(fixed)} are neither FFN channels "
-            f"nor KV groups that may go, and {milliseconds(least - fixed)} are the least of them "
-            f"that every layer keeps: the fastest possible is {self._as_option(least)}"
-        )
+        return config.ttft_seconds or self.dense_seconds / (config.speedup or 1)
 
     def record(self, kept_cost: float, total_cost: float) -> dict[str, Any]:
         """Times of the dense model, asked for, and predicted, as a plan states them."""
@@ -75,24 +44,19 @@ class TimeBudget:
             "batch": self.config.batch,
             "context": self.config.context,
             "dense_seconds": self.dense_seconds,
-            "asked_seconds": self.asked_seconds,
-            "predicted_seconds": self.seconds(kept_cost, total_cost),
+            "asked_seconds": self.asked_seconds if self.config.in_time else None,
+            "predicted_seconds": self.dense_seconds - (total_cost - kept_cost) / 1e9,
         }
 
-    @property
-    def _as_asked(self) -> str:
-        config = self.config
-        return assigned(config, next(n for n in TIMES if getattr(config, n) is not None))
-
-    def _as_option(self, seconds: float) -> str:
+    def as_option(self, seconds: float) -> str:
         """A time written as the option that asks for it, rounded to what is easier to reach."""
-        if self.config.ttft_seconds is not None:
-            return f"--ttft {math.ceil(1e6 * seconds) / 1e6:g}"
-        if self.config.speedup is not None:
-            speedup = math.floor(1000 * self.dense_seconds / seconds) / 1000
-            return f"--speedup {speedup:g} ({milliseconds(seconds)})"
-        assert self.config.batch is not None, "checked with the config"
-        return f"--tokens-per-second {math.floor(1000 * self.config.batch / seconds) / 1000:.10g}"
+        config, time = self.config, milliseconds(seconds)
+        if config.ttft_seconds is not None:
+            return f"--ttft {math.ceil(1e6 * seconds) / 1e6:g} ({time})"
+        if config.speedup is not None:
+            return f"--speedup {_down(self.dense_seconds / seconds):g} ({time})"
+        assert config.batch is not None, "checked with the config"
+        return f"--tokens-per-second {_down(config.batch / seconds):.10g} ({time})"
 
 
 def time_budget(config: CompressConfig) -> TimeBudget | None:
@@ -133,3 +97,7 @@ def phase_of(config: CompressConfig) -> str:
 
 def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.4g} ms"
+
+
+def _down(value: float) -> float:
+    return math.floor(1000 * value) / 1000

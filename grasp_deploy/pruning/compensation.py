@@ -39,19 +39,18 @@ from grasp_deploy.pruning.layout import (
     output_projections,
 )
 from grasp_deploy.pruning.least_squares import NormalEquations
-from grasp_deploy.pruning.ranks import dealt_batches, gather_again, part_of, rows_from_lead
+from grasp_deploy.pruning.team import ALONE, Team
 from grasp_deploy.pruning.units import UnitTable
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Sums of squared errors of one linear layer's outputs over all tokens, and of its targets."""
+    """Sums of squared errors of one linear layer's outputs over all tokens."""
 
     layer: int
     linear: str  # "self_attn.o_proj" or "mlp.down_proj"
     before: float  # with the weights as they were
     after: float  # with the weights solved for
-    target_energy: float
 
 
 def compensate(
@@ -62,6 +61,7 @@ def compensate(
     *,
     batch_size: int,
     ridge: float,
+    team: Team = ALONE,
 ) -> Iterator[Fit]:
     """Solve the kept columns of every `o_proj` and `down_proj` of a frozen model, in place.
 
@@ -75,20 +75,20 @@ def compensate(
     gate_values = mask.to(device).float()
     kept = gate_values.split(units.segment_sizes)
     linears = output_projections(model)
-    weights = [part_of(linear.weight) for linear in linears]
-    batches = [batch.to(device) for batch in dealt_batches(sequences, batch_size)]
+    weights = [team.part(linear.weight) for linear in linears]
+    batches = list(team.deal(sequences)[0].to(device).split(batch_size))
     with torch.no_grad(), gated(model, units) as gates:
-        dense = embedded(model, batches)
+        dense = embedded(model, batches, team)
         pruned = list(dense)
-        for segment, halves in half_layers(model, batches):
+        for segment, halves in half_layers(model, batches, team):
             gates.assign(torch.ones_like(gate_values))
             advance(dense, halves)
             gates.assign(gate_values)
             columns = kept_columns(linears[segment], kept[segment])
             inputs = (half(x)[1] for x, half in zip(pruned, halves, strict=True))
             parts = zip(pruned, inputs, dense, strict=True)
-            errors = _refit(linears[segment], weights[segment], columns, parts, ridge)
-            gather_again(half_of(model, segment))
+            errors = _refit(linears[segment], weights[segment], columns, parts, ridge, team)
+            team.gather_again(half_of(model, segment))
             yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
             advance(pruned, halves)
 
@@ -99,8 +99,9 @@ def _refit(
     columns: Tensor,
     parts: Iterable[tuple[Tensor, Tensor, Tensor]],
     ridge: float,
-) -> tuple[float, float, float]:
-    """Solve some columns of a rank's rows of a weight; errors before and after, targets' energy.
+    team: Team,
+) -> tuple[float, float]:
+    """Solve some columns of a weight's part; errors before and after.
 
     `parts` holds three tensors for each batch: `(B, T, d)` hidden states before the layer is added,
     its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. Rounded to the model's
@@ -113,29 +114,31 @@ def _refit(
         if linear.bias is not None:
             targets = targets - linear.bias
         sums.add(targets, inputs[..., columns])
-    sums.add_up()
+    sums.add_up(team)
     present = weight[:, columns.to(weight.device)].to(device)
     solved = sums.solve(present, ridge).to(weight.dtype)
-    before, after = sums.error(present), sums.error(solved)
+    before, after = sums.error(present, team), sums.error(solved, team)
     if after < before:
         weight[:, columns.to(weight.device)] = solved.to(weight.device)
-    return before, min(before, after), float(sums.target_energy)
+    return before, min(before, after)
 
 
 class OutputProjections:
     """The weights of the `(2L,)` output projections by name, whose kept columns come and go.
 
-    Columns here are those of the rows that this rank holds. With `resettable` the dense model's
-    weights are held on the CPU, so that columns can be solved for more than once.
+    Columns here are of the rows that this process holds. With `resettable` the dense weights are
+    held on the CPU, so that columns can be solved for more than once.
     """
 
-    def __init__(self, model: nn.Module, units: UnitTable, *, resettable: bool = True) -> None:
+    def __init__(
+        self, model: nn.Module, units: UnitTable, *, resettable: bool = True, team: Team = ALONE
+    ) -> None:
         self._units = units
         self.linears = {
             f"model.layers.{segment // 2}.{OUTPUT_PROJECTIONS[segment % 2]}.weight": linear
             for segment, linear in enumerate(output_projections(model))
         }
-        self._parts = {name: part_of(linear.weight) for name, linear in self.linears.items()}
+        self._parts = {name: team.part(linear.weight) for name, linear in self.linears.items()}
         self._dense = {
             name: part.detach().to("cpu", copy=True)
             for name, part in self._parts.items()
@@ -155,12 +158,11 @@ class OutputProjections:
         }
 
     @torch.no_grad()
-    def load(self, mask: Tensor, kept: Mapping[str, Tensor | None]) -> None:
-        """Write columns for a mask into the model, of which the lead has all rows."""
+    def load(self, mask: Tensor, kept: Mapping[str, Tensor]) -> None:
+        """Write columns for a mask into the model."""
         for name, columns in self.columns(mask).items():
-            part, shape = self._parts[name], (self.linears[name].out_features, len(columns))
-            rows = rows_from_lead(kept[name], shape, part.dtype)
-            part[:, columns.to(part.device)] = rows.to(part.device)
+            part = self._parts[name]
+            part[:, columns.to(part.device)] = kept[name].to(part)
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.layout import decoder_layers, installed, on_inputs
-from grasp_deploy.pruning.ranks import gathered, sizes_anywhere
+from grasp_deploy.pruning.team import Team
 
 Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary embeddings and masks
 # Hidden states (B, T, d) to what attention or the MLP adds to them, and its output projection's
@@ -27,20 +27,22 @@ Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary em
 Half = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def embedded(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
+def embedded(model: nn.Module, batches: list[Tensor], team: Team) -> list[Tensor]:
     """`(B, T, d)` hidden states before the first layer."""
     embed: nn.Module = model.model.embed_tokens  # type: ignore[union-attr,assignment]
-    with gathered(embed):
+    with team.gathered(embed):
         return [embed(batch) for batch in batches]
 
 
-def half_layers(model: nn.Module, batches: list[Tensor]) -> Iterator[tuple[int, list[Half]]]:
+def half_layers(
+    model: nn.Module, batches: list[Tensor], team: Team
+) -> Iterator[tuple[int, list[Half]]]:
     """Each segment in the order of the forward pass, with its half of a layer for each batch."""
-    calls = _layer_calls(model, batches)
-    for index, layer in enumerate(decoder_layers(model)):
-        with gathered(layer.self_attn):
-            yield 2 * index + 1, [partial(_attend, layer, call) for call in calls[index]]
-        with gathered(layer.mlp):
+    calls = _layer_calls(model, batches[0][:1])
+    for index, (layer, call) in enumerate(zip(decoder_layers(model), calls, strict=True)):
+        with team.gathered(layer.self_attn):
+            yield 2 * index + 1, [partial(_attend, layer, call) for _ in batches]
+        with team.gathered(layer.mlp):
             yield 2 * index, [partial(_feed_forward, layer) for _ in batches]
 
 
@@ -51,22 +53,19 @@ def advance(hidden: list[Tensor], halves: list[Half]) -> None:
 
 
 @torch.no_grad()
-def _layer_calls(model: nn.Module, batches: list[Tensor]) -> list[list[Call]]:
-    """Keyword arguments of each layer for each `(B, T)` batch.
+def _layer_calls(model: nn.Module, ids: Tensor) -> list[Call]:
+    """Keyword arguments of each layer for `(1, T)` ids.
 
-    They depend on the shape of a batch alone, since no sequence is padded.
+    They depend on `T` alone, since no sequence is padded, and serve a batch of any size.
     """
-    layers, sizes = decoder_layers(model), sizes_anywhere(batches)
-    calls_of_size: dict[int, list[Call]] = {size: [] for size in sizes}
+    layers, calls = decoder_layers(model), []
 
-    def keep(_layer: nn.Module, inputs: tuple[Tensor], call: Call) -> None:
-        calls_of_size[len(inputs[0])].append(call)
+    def keep(_layer: nn.Module, _inputs: tuple[Tensor], call: Call) -> None:
+        calls.append(call)
 
     with installed(layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers):
-        for size in sizes:
-            ids = batches[0][:1].expand(size, -1)
-            model.model(input_ids=ids, use_cache=False)  # type: ignore[operator]
-    return [[calls_of_size[len(batch)][i] for batch in batches] for i in range(len(layers))]
+        model.model(input_ids=ids, use_cache=False)  # type: ignore[operator]
+    return calls
 
 
 def _attend(layer: Any, call: Call, hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,10 +18,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
-
-from grasp_deploy.pruning.units import UnitTable
 
 OnTensor = Callable[[int, Tensor], Tensor | None]
 Features = Literal["channels", "queries", "keys-values"]  # 1, G·D and D of them to a unit
@@ -57,9 +54,8 @@ def decoder_layers(model: nn.Module) -> Any:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device that a model computes on; weights divided among ranks may wait on the CPU."""
-    parameters = list(model.parameters())
-    return next((p for p in parameters if not isinstance(p, DTensor)), parameters[0]).device
+    """The device that a model computes on: its norms lie there, where other weights may not."""
+    return next(p.device for name, p in model.named_parameters() if LAYER_NORMS[0] in name)
 
 
 def output_projections(model: nn.Module) -> list[nn.Linear]:
@@ -79,51 +75,6 @@ def norm_names(layers: int) -> list[str]:
     """`(2L + 1,)` names of the norms that hand hidden states on, in the order of the forward."""
     of_layers = [f"model.layers.{layer}.{name}" for layer in range(layers) for name in LAYER_NORMS]
     return [*of_layers, LAST_NORM]
-
-
-@dataclass(frozen=True)
-class Coupled:
-    """A linear layer of a model that loses rows or columns with the units of one segment."""
-
-    segment: int
-    linear: nn.Linear
-    by_rows: bool
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The weight and, where rows go, the bias."""
-        takes_bias = self.by_rows and self.linear.bias is not None
-        return [self.linear.weight, self.linear.bias] if takes_bias else [self.linear.weight]
-
-    def vector_sums(self, parameter: Tensor, values: Tensor) -> Tensor:
-        """Sums of a parameter's `values` over each row or column that goes with units."""
-        if parameter is not self.linear.weight:
-            return values  # a bias has one value a row
-        return values.sum(1 if self.by_rows else 0)
-
-
-def coupled_linears(model: nn.Module) -> Iterator[Coupled]:
-    """All prunable linear layers of a causal language model, layer by layer."""
-    for index, layer in enumerate(decoder_layers(model)):
-        for prunable in PRUNABLE_LINEARS:
-            segment = 2 * index + (prunable.features != "channels")
-            yield Coupled(segment, layer.get_submodule(prunable.name), prunable.by_rows)
-
-
-def unit_sums(
-    model: nn.Module, units: UnitTable, vectors_of: Callable[[Coupled], Tensor]
-) -> Tensor:
-    """`(N,)` float64 sums over a unit's rows and columns, in all linear layers that lose any.
-
-    `vectors_of` gives one value for each row or column of a linear layer. Units lie there one after
-    the other, each with the same number of them.
-    """
-    totals = torch.zeros(units.size, dtype=torch.float64, device=device_of(model))
-    of_segment = totals.split(units.segment_sizes)  # views
-    for coupled in coupled_linears(model):
-        total = of_segment[coupled.segment]
-        total += vectors_of(coupled).double().view(len(total), -1).sum(1)
-    return totals
 
 
 def features_of(units: Tensor, width: int) -> Tensor:

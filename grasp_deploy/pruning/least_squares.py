@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
-from grasp_deploy.pruning.ranks import add_up, add_up_at, rows_of
+from grasp_deploy.pruning.team import ALONE, Team
 
 
 class Gram:
@@ -28,15 +28,6 @@ class Gram:
         self.tokens += len(rows)
         return rows
 
-    def mean_at(self, owner: int) -> Tensor | None:
-        """`(inputs, inputs)` mean products over the tokens of all ranks; None but on the owner.
-
-        The sums are spent.
-        """
-        tokens = self.sums.new_tensor(self.tokens)
-        add_up(tokens)
-        return self.sums.div_(float(tokens)) if add_up_at(owner, self.sums) else None
-
 
 class NormalEquations:
     """`Σ t yᵀ`, `Σ y yᵀ` and `Σ |t|²` over all tokens, for targets `t` and inputs `y`."""
@@ -52,18 +43,18 @@ class NormalEquations:
         self.cross += t.T @ y
         self.target_energy += t.square().sum(dtype=torch.float64)
 
-    def add_up(self) -> None:
-        """Sum over all ranks; of the cross products keep those of the outputs of this rank."""
+    def add_up(self, team: Team) -> None:
+        """Sum over all processes; of the cross products each keeps those of its outputs."""
         tokens = self.gram.sums.new_tensor(self.gram.tokens)
-        add_up(self.gram.sums, self.cross, self.target_energy, tokens)
+        team.add_up(self.gram.sums, self.cross, self.target_energy, tokens)
         self.gram.tokens = int(tokens)
-        self.cross = self.cross[rows_of(len(self.cross))]
+        self.cross = team.part(self.cross)
 
     def solve(self, weight: Tensor, ridge: float) -> Tensor:
         """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`.
 
-        Rows are independent of each other: behind `add_up` they are those of this rank. For each
-        input, `weight` counts as much as `ridge` tokens do that are of its mean power `p`.
+        Rows are independent of each other: behind `add_up` they are this process's. For each input
+        `weight` counts as much as `ridge` tokens do that are of its mean power `p`.
 
             W' = (Σ t yᵀ + W Λ) (Σ y yᵀ + Λ)⁻¹,   Λ = ridge · inputs · max(p, median of p)
 
@@ -79,11 +70,11 @@ class NormalEquations:
         target = self.cross + strength * weight.double()
         return torch.cholesky_solve(target.T, torch.linalg.cholesky(regular)).T
 
-    def error(self, weight: Tensor) -> float:
-        """`Σ |t - W y|²` over all outputs, of the `(outputs, inputs)` weights of this rank."""
+    def error(self, weight: Tensor, team: Team = ALONE) -> float:
+        """`Σ |t - W y|²` over all outputs, of this process's `(outputs, inputs)` weights."""
         weight = weight.double()
         explained = (weight * (weight @ self.gram.sums - 2 * self.cross)).sum()
-        add_up(explained)
+        team.add_up(explained)
         error = self.target_energy + explained
         return max(0.0, float(error))  # the difference of large sums may miss 0 by a little
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.layout import device_of
-from grasp_deploy.pruning.ranks import add_up, dealt, world
+from grasp_deploy.pruning.team import ALONE, Team
 
 OVERFLOW = "the model overflows in this dtype or its weights are damaged; try --dtype float32"
 
@@ -25,30 +25,32 @@ def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mean_loss(model: nn.Module, sequences: Tensor, batch_size: int) -> float:
+def mean_loss(model: nn.Module, sequences: Tensor, batch_size: int, team: Team = ALONE) -> float:
     """Mean next-token loss of `(n, T)` sequences in nats per token."""
     device = device_of(model)
     total = torch.zeros((), dtype=torch.float64)
-    for batch in sequences.split(batch_size * world()):
-        ids, share = dealt(batch)
+    for batch in sequences.split(batch_size * team.size):
+        ids, share = team.deal(batch)
         total += float(language_loss(model, ids.to(device))) * share * len(batch)
-    add_up(total)
+    team.add_up(total)
     return float(total) / len(sequences)
 
 
 @torch.no_grad()
-def sequence_losses(model: nn.Module, sequences: Tensor, batch_size: int) -> Tensor:
+def sequence_losses(
+    model: nn.Module, sequences: Tensor, batch_size: int, team: Team = ALONE
+) -> Tensor:
     """`(n,)` mean next-token losses of `(n, T)` sequences in nats per token, on the CPU."""
     device = device_of(model)
     losses = torch.zeros(len(sequences), dtype=torch.float64)
-    for batch in torch.arange(len(sequences)).split(batch_size * world()):
-        places, share = dealt(batch)
+    for batch in torch.arange(len(sequences)).split(batch_size * team.size):
+        places, share = team.deal(batch)
         ids = sequences[places].to(device)
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
         of_tokens = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
         if share:
             losses[places] = of_tokens.mean(1).double().cpu()
-    add_up(losses)
+    team.add_up(losses)
     return losses
 
 

@@ -21,8 +21,8 @@ from grasp_deploy.pruning.gates import gated, scaled_norms, straight_through
 from grasp_deploy.pruning.layout import decoder_layers
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss, mean_loss
 from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.ranks import add_up, dealt
 from grasp_deploy.pruning.schedule import Schedule
+from grasp_deploy.pruning.team import ALONE, Team
 from grasp_deploy.pruning.units import UnitTable
 
 
@@ -95,24 +95,20 @@ def learn_scores(
     state: LearningState,
     *,
     temperature: float,
-    noise: Callable[[int], Tensor] | None = None,
+    team: Team = ALONE,
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
-    `noise(step)`, `(N,)`, is added to the scores of a step, and not to those that are measured.
     Raises LossError if the loss is not finite.
     """
 
-    def gates_at(step: int | None) -> tuple[Tensor, Tensor]:
-        scores: Tensor = state.values
-        if noise is not None and step is not None:
-            scores = scores + noise(step)
-        probabilities = torch.sigmoid(scores / temperature)
+    def gates_at(_step: int | None) -> tuple[Tensor, Tensor]:
+        probabilities = torch.sigmoid(state.values / temperature)
         mask = project(probabilities.detach(), budget)
         return straight_through(probabilities, mask), mask
 
     with gated(model, budget.units) as gates:
-        yield from descend("gates", model, gates.assign, gates_at, schedule, state)
+        yield from descend("gates", model, gates.assign, gates_at, schedule, state, team)
 
 
 def learn_scales(
@@ -121,6 +117,7 @@ def learn_scales(
     mask: Tensor,
     schedule: Schedule,
     state: LearningState,
+    team: Team = ALONE,
 ) -> Iterator[StepRecord]:
     """Learn multipliers of the kept units, 1 at the start, while the `(N,)` mask is fixed (3.4).
 
@@ -140,7 +137,7 @@ def learn_scales(
             gates.assign(values[:size])
             norms.assign(values[size:])
 
-        yield from descend("scales", model, assign, multipliers_at, schedule, state)
+        yield from descend("scales", model, assign, multipliers_at, schedule, state, team)
 
 
 def descend(
@@ -150,6 +147,7 @@ def descend(
     values_at: Callable[[int | None], tuple[Tensor, Tensor]],
     schedule: Schedule,
     state: LearningState,
+    team: Team = ALONE,
 ) -> Iterator[StepRecord]:
     """Steps of gradient descent on `state.values`.
 
@@ -160,7 +158,7 @@ def descend(
 
     def measure() -> float:
         assign(values_at(None)[0].detach())
-        loss = mean_loss(model, schedule.blocks.heldout, schedule.batch_size)
+        loss = mean_loss(model, schedule.blocks.heldout, schedule.batch_size, team)
         state.consider(loss)
         return loss
 
@@ -168,11 +166,11 @@ def descend(
         start = time.perf_counter()
         heldout_loss = measure() if schedule.is_check(state.step) else None
         values, mask = values_at(state.step)
-        ids, share = dealt(schedule.batch(state.step).to(values.device))
+        ids, share = team.deal(schedule.batch(state.step).to(values.device))
         assign(values)
         loss = language_loss(model, ids) * share
         tokens = schedule.batch_size * schedule.blocks.train.shape[1]
-        value = _backward(loss, state, stage, factor=tokens if is_half else 1)
+        value = _backward(loss, state, stage, tokens if is_half else 1, team)
         state.optimizer.param_groups[0]["lr"] = schedule.rate(state.step)
         state.optimizer.step()
         state.optimizer.zero_grad()
@@ -183,8 +181,8 @@ def descend(
         measure()
 
 
-def _backward(loss: Tensor, state: LearningState, stage: str, factor: int) -> float:
-    """Give the `(n,)` values their gradient; the loss of all ranks as a number.
+def _backward(loss: Tensor, state: LearningState, stage: str, factor: int, team: Team) -> float:
+    """Give the `(n,)` values their gradient; the loss of all processes as a number.
 
     The loss is taken `factor` times as large: gradients of a mean over tokens can round to 0 in
     float16, those of their sum do not. Raises LossError if the loss or a gradient is not finite: a
@@ -193,7 +191,7 @@ def _backward(loss: Tensor, state: LearningState, stage: str, factor: int) -> fl
     (loss * factor).backward()
     mean = loss.detach().float()
     assert state.values.grad is not None, "the gates stand in the path to the loss"
-    add_up(state.values.grad, mean)
+    team.add_up(state.values.grad, mean)
     value = finite(mean, stage, state.step)
     state.values.grad /= factor
     if not bool(state.values.grad.isfinite().all()):

@@ -209,8 +209,8 @@ ROWS: dict[str, dict[str, str]] = {
         "--kv-keep 0.1": "--kv-keep",
         "--keep 0.3 --kv-keep 1": "--kv-keep",
         "--keep 0.9 --kv-keep 0.3": "--kv-keep",
-        "--kv-keep 1 --targets kv": "--targets kv",
-        "--kv-keep 1 --cost kv-bytes": "nothing to prune",
+        "--kv-keep 1 --targets kv": "--kv-keep",
+        "--kv-keep 1 --cost kv-bytes": "--kv-keep",
     },
     KV: {
         "--gpu-memory 1KiB": "--gpu-memory",

@@ -134,7 +134,7 @@ def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinis
     changes = {"weights": dict.fromkeys(hashes, "0" * 64), "torch": "1.0", "device": "cuda"}
     edit_json(unfinished / "inputs.json", **changes)
     refused = compress(tiny_folder, "--resume")
-    assert_refused(refused, "other weights", "SHA-256 differs", "cuda -> cpu", "torch (1.0 -> ")
+    assert_refused(refused, "weights", "device", "torch")
 
 
 def test_a_damaged_unfinished_run(tiny_folder: Path, work: Path, unfinished: Path) -> None:

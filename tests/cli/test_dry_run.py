@@ -86,15 +86,6 @@ def test_this_machine_with_a_time(tiny_folder: Path, work: Path) -> None:
         assert sum(fewer["forward_passes"].values()) < sum(document["forward_passes"].values())
 
 
-def test_it_refuses_what_the_run_refuses(tiny_folder: Path, work: Path) -> None:
-    options = ("--set=own-temperature=2", "--calibration=self=0")
-    text = ("--calibration=text.txt", "--calibration-sequences=32", "--sequence-length=16")
-    words: tuple[str | Path, ...] = ("compress", tiny_folder, "--keep=0.6", *text, *options)
-    refused = grasp_deploy(*words, "-o", "out")
-    _, line = refused.stderr.splitlines()  # the first shows the text that the run has read
-    assert refused.code == 2 and grasp_deploy(*words, "--dry-run").stderr == f"{line}\n"
-
-
 def test_it_is_not_for_torchrun(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert_refused(grasp_deploy("compress", tiny_folder, *KEEP), "without torchrun")

@@ -14,13 +14,18 @@ from torch import Tensor
 from torch.nn import Linear, Parameter
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.read.divided import load_divided
 from grasp_deploy.compression.own_text import write_rows
+from grasp_deploy.compression.ranks import (
+    is_lead,
+    load_divided,
+    rows_at_lead,
+    rows_from_lead,
+    team,
+)
 from grasp_deploy.pruning.compensation import OutputProjections, compensate
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.objective import mean_loss, sequence_losses
-from grasp_deploy.pruning.ranks import is_lead, rows_at_lead
 from tests.pruning.tiny_units import UNITS, generator, token_ids
 
 RESULTS = "results.safetensors"
@@ -42,19 +47,20 @@ def results_of(model: PreTrainedModel) -> dict[str, Tensor]:
         on_step=lambda _: None,
     )
     found = {
-        "loss": torch.tensor(mean_loss(model, ids, 2)),
-        "losses": sequence_losses(model, ids, 2),
-        "scores": obs_scores(model, UNITS, CalibrationText(ids, 2)),
+        "loss": torch.tensor(mean_loss(model, ids, 2, team())),
+        "losses": sequence_losses(model, ids, 2, team()),
+        "scores": obs_scores(model, UNITS, CalibrationText(ids, 2, team=team())),
         "own": own,
     }
-    outputs = OutputProjections(model, UNITS)
-    fits = list(compensate(model, UNITS, mask, ids, batch_size=2, ridge=1.0))
+    outputs = OutputProjections(model, UNITS, team=team())
+    fits = list(compensate(model, UNITS, mask, ids, batch_size=2, ridge=1.0, team=team()))
     found["errors"] = torch.tensor([(fit.before, fit.after) for fit in fits])
     columns = {name: rows_at_lead(part) for name, part in outputs.extract(mask).items()}
     outputs.reset()
-    found["loss of dense"] = torch.tensor(mean_loss(model, ids, 2))
-    outputs.load(mask, columns if is_lead() else dict.fromkeys(columns))
-    found["loss of refitted"] = torch.tensor(mean_loss(model, ids, 2))
+    found["loss of dense"] = torch.tensor(mean_loss(model, ids, 2, team()))
+    whole = columns if is_lead() else dict.fromkeys(columns)
+    outputs.load(mask, {name: rows_from_lead(whole[name]) for name in columns})
+    found["loss of refitted"] = torch.tensor(mean_loss(model, ids, 2, team()))
     return found | columns
 
 

@@ -144,18 +144,7 @@ def negative(units, shape): return torch.ones(units.size).index_fill(0, torch.te
 def undefined(units, shape): return torch.full((units.size,), float("nan"))
 def huge(units, shape): return [1e307] * units.size
 def far_apart(units, shape): return [1.0, 1e17] * (units.size // 2)
-def tiny(units, shape): return [1e-300] * units.size
-def moving(units, shape): import os; os.chdir("/"); return [1] * units.size
-def setting(units, shape):
-    torch.set_grad_enabled(False)
-    torch.set_default_dtype(torch.float64)
-    torch.set_default_device("cpu:0")
-    return [1] * units.size
-class Mute(Exception):
-    def __str__(self): raise RuntimeError
-def mute(units, shape): raise Mute
-class Stop(BaseException): pass
-def stopping(units, shape): import os, sys; sys.path.remove(os.getcwd()); raise Stop("here")
+def failing(units, shape): raise RuntimeError("here")
 """
     (tmp_path / "my_costs.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -170,13 +159,7 @@ def test_costs_of_ones_own(costs_module: None) -> None:
     first_layer = torch.tensor([1.0] * 96 + [10.0] * 2)
     assert costs("by_depth").tolist() == torch.cat([first_layer * d for d in (1, 2, 3)]).tolist()
     assert costs("as_list").tolist() == [1.0] * 294
-    folder = str(Path.cwd())
-    costs("moving")
-    assert folder not in sys.path and folder == str(Path.cwd())
-    device = torch.get_default_device()
-    costs("setting")
-    assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
-    assert torch.get_default_device() == device
+    assert str(Path.cwd()) not in sys.path
 
 
 @pytest.mark.parametrize(
@@ -187,9 +170,7 @@ def test_costs_of_ones_own(costs_module: None) -> None:
         ("my_costs:negative", "returned -1.0 for unit 5: costs are 0, or from 1e-09 "),
         ("my_costs:undefined", "returned nan for unit 0"),
         ("my_costs:far_apart", r"returned 1.0 for unit 0: .* from 1e\+08"),
-        ("my_costs:tiny", "returned 1e-300 for unit 0: .* from 1e-18"),
-        ("my_costs:stopping", "failed with Stop: here"),
-        ("my_costs:mute", "failed with Mute: "),
+        ("my_costs:failing", "failed with RuntimeError: here"),
         ("my_costs:absent", "cannot be imported: AttributeError"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.loading import end_tokens, load
 from grasp_deploy.checkpoint.verify import greedy_tokens
 from grasp_deploy.compression import own_text
@@ -22,7 +20,6 @@ from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, beginnings, calibration_sources
 from grasp_deploy.errors import InputError
-from tests.cli.command import grasp_deploy
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 
 ENDS, LENGTH = 0, 64
@@ -145,16 +142,3 @@ def test_what_texts_begin_with(tmp_path: Path) -> None:
     tokenizer.chat_template = tokenizer.eos_token = None
     with pytest.raises(InputError, match=r"begins with: give text alone .* self=0"):
         beginnings(tokenizer, TextSource("self"))
-
-
-def test_compress_needs_no_text(run: PreparedRun, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    options = ("--keep=0.6", "--calibration-sequences=6", "--sequence-length=16", "--device=cpu")
-    made = grasp_deploy("compress", run.source.directory, *options, "-o", out)
-    assert made.code == 0, made.stderr
-    calibration = load_plan(out / PLAN_FILE).provenance["calibration"]
-    assert (calibration["source"], calibration["sequences"]) == ("self=1", 6)
-    assert "6 sequences of 16 tokens of the model's own text." in " ".join(
-        (out / "README.md").read_text().split()
-    )
-    assert replace(run.config, calibration=("self",)).calibration == CompressConfig.calibration

@@ -79,23 +79,22 @@ def test_every_mask_holds_the_time(targets: str) -> None:
 def test_beyond_reach_names_the_largest_possible_which_is_accepted(
     option: str, value: float
 ) -> None:
-    with pytest.raises(InputError, match="is beyond reach: of the dense model's") as error:
+    with pytest.raises(InputError, match="is beyond reach: the budget") as error:
         budget_of(asked(TIMES, **{option: value}))
-    most = float(str(error.value).split("the fastest possible is --")[1].split()[1])
+    most = float(str(error.value).split("the smallest possible is --")[1].split()[1])
     budget_of(asked(TIMES, **{option: most}))
     with pytest.raises(InputError, match="beyond reach"):
         budget_of(asked(TIMES, **{option: most * (0.999 if option == "ttft_seconds" else 1.001)}))
 
 
 def test_times_that_make_no_budget() -> None:
-    with pytest.raises(InputError, match=r"--ttft 0.3 asks for 300 ms, and .* 200 ms: ask for"):
+    with pytest.raises(InputError, match=r"--ttft 0.3 needs no pruning, .* has --ttft 0.2 "):
         budget_of(asked(ttft_seconds=0.3))
     for ffn, kv in ((-0.1, -0.1), (0.8, 0.3)):  # nothing saves time, or nothing is fixed
         with pytest.raises(InputError, match=r"make no price .* on a quieter machine"):
             budget_of(asked(replace(TIMES, decode=phase(DECODE, ffn, kv)), speedup=1.1))
-    for config in (asked(speedup=1.1, times=None), replace(asked(speedup=1.1), batch=1)):
-        with pytest.raises(InputError, match=r"no times were measured at batch \d and context 64"):
-            budget_of(config)
+    with pytest.raises(InputError, match=r"no times were measured at batch 1 and context 64"):
+        budget_of(replace(asked(speedup=1.1), batch=1))
 
 
 def test_a_kind_whose_price_would_be_negative_costs_nothing() -> None:

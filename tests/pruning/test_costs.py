@@ -7,10 +7,7 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.compression.budget_options import unit_table
-from grasp_deploy.pruning.costs import (
-    Widths,
-    parameters_cost,
-)
+from grasp_deploy.pruning.costs import Widths
 from grasp_deploy.pruning.slicing import cut_tensor, layer_cut
 from tests.tiny import VARIANTS, tiny_config
 
@@ -20,8 +17,9 @@ def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
     shape = model_shape(tiny_config(**VARIANTS[name]).to_dict())
     units, group, head_dim = unit_table(shape), shape.query_heads_per_group, shape.head_dim
     biases = shape.qkv_bias, shape.mlp_bias
-    costs = parameters_cost(units, Widths(shape.hidden_size, head_dim, group, *biases, 4, 4))
-    for unit in (units.ffn(1).start, units.kv(1).start):
+    widths = Widths(shape.hidden_size, head_dim, group, *biases, 4, 4)
+    of_kinds = {units.ffn(1).start: widths.ffn_parameters, units.kv(1).start: widths.kv_parameters}
+    for unit, cost in of_kinds.items():
         kept = torch.ones(units.size, dtype=torch.bool)
         kept[unit] = False
         cut = layer_cut(units, 1, kept, torch.ones(units.size), group, head_dim)
@@ -32,7 +30,7 @@ def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
             if key.startswith(prefix)
         }
         removed = sum(t.numel() - cut_tensor(key, t, cut).numel() for key, t in tensors.items())
-        assert removed == costs[unit] > 0
+        assert removed == cost > 0
 
 
 def test_the_ratio_of_parameters_is_the_papers_alpha() -> None:

@@ -122,14 +122,6 @@ def test_a_small_example_by_hand() -> None:
         assert project(p, make_budget(units, costs, limit)).nonzero().flatten().tolist() == kept
 
 
-def test_a_ranking_by_probability_is_not_one_by_probability_per_cost() -> None:
-    costs = torch.tensor([2.0, 2, 2, 1, 4])
-    budget = make_budget(UnitTable.of_layers([(3, 2)]), costs, 7)
-    p = torch.tensor([0.5, 0.95, 0.88, 0.27, 0.73])
-    assert project(p, budget).tolist() == [0, 1, 0, 0, 1]
-    assert project(p / costs, budget).tolist() == [1, 1, 1, 1, 0]
-
-
 @pytest.mark.parametrize(
     ("costs", "limit", "multiples", "message"),
     [

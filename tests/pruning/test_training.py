@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import safetensors.torch
@@ -23,7 +22,7 @@ from grasp_deploy.pruning.training import (
     learn_scales,
     learn_scores,
 )
-from tests.pruning.tiny_units import UNITS, frozen, generator, token_ids
+from tests.pruning.tiny_units import UNITS, frozen, token_ids
 
 COSTS = torch.where(UNITS.is_kv, 12_288.0, 192.0)
 BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
@@ -55,11 +54,10 @@ def learn(
     model: PreTrainedModel,
     state: LearningState,
     schedule: Schedule = SCHEDULE,
-    **options: Any,
 ) -> Iterator[StepRecord]:
     if stage == "scales":
         return learn_scales(model, UNITS, FIRST_MASK, schedule, state)
-    return learn_scores(model, BUDGET, schedule, state, temperature=1.5, **options)
+    return learn_scores(model, BUDGET, schedule, state, temperature=1.5)
 
 
 def test_the_budget_holds_at_every_step(model: PreTrainedModel) -> None:
@@ -178,22 +176,3 @@ def test_the_first_step_is_the_learning_rate_against_the_gradients_sign(
     moved = scores.grad.abs() > 1e-6
     expected = -0.05 * scores.grad.sign()
     torch.testing.assert_close(state.values.detach()[moved], expected[moved], rtol=1e-2, atol=1e-4)
-
-
-def test_noise_moves_the_masks_of_steps_and_not_those_that_are_measured(
-    model: PreTrainedModel,
-) -> None:
-    def noise(step: int) -> Tensor:
-        return torch.randn(UNITS.size, generator=generator(step))
-
-    def masks(noise: Callable[[int], Tensor] | None) -> list[Tensor]:
-        schedule = replace(SCHEDULE, learning_rate=1e-6)
-        state = LearningState(torch.randn(UNITS.size, generator=generator(0)), 1e-6)
-        steps = learn("gates", model, state, schedule, noise=noise)
-        return [record.mask for record in steps]
-
-    still, noisy = masks(None), masks(noise)
-    assert all(torch.equal(still[0], mask) for mask in still)
-    assert len({tuple(mask.tolist()) for mask in noisy}) == STEPS
-    assert all(torch.equal(a, b) for a, b in zip(noisy, masks(noise), strict=True))
-    assert all(BUDGET.cost_of(mask) <= BUDGET.limit for mask in noisy)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
-from itertools import cycle
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +40,6 @@ from grasp_deploy.pruning.layout import (
 )
 from grasp_deploy.pruning.least_squares import Gram, finite_power
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
-from grasp_deploy.pruning.ranks import add_up, dealt_batches, world
 from grasp_deploy.pruning.units import UnitTable
 
 NOISE_SHARE = 0.01  # of each input's power, which no other input explains
@@ -55,7 +53,7 @@ def obs_scores(
 
     Units outside the `(N,)` mask `removable` always stay: a unit that one of them predicts is
     cheap, and not the other way round. In a segment without removable units scores are 0.
-    The text's `on_batch` is called after each batch, and then after each segment that is scored.
+    The text's `on_batch` is called after each batch, and then for each segment to be scored.
 
     Raises LossError if the loss, hidden states or scores are not finite.
     """
@@ -63,30 +61,15 @@ def obs_scores(
         removable = torch.ones(units.size, dtype=torch.bool)
     removable_of = removable.split(units.segment_sizes)
     scored = {segment for segment, part in enumerate(removable_of) if bool(part.any())}
-    read = len(text.sequences)
-    total = read + len(scored)
-    batches = replace(text, on_batch=lambda done, _sequences: text.on_batch(done, total))
+    total = len(text.sequences) + len(scored)
+    counted = replace(text, on_batch=lambda done, _sequences: text.on_batch(done, total))
 
-    gradients = _gradient_moments(model, units, batches)
+    gradients = _gradient_moments(model, units, counted)
     scores = [moments.new_zeros(len(moments)) for moments in gradients]
-
-    def score(segment: int, gram: Tensor) -> None:
+    for segment, gram in text.team.take_turns(_grams(model, counted, scored)):
         scores[segment] = losses_one_by_one(gram, gradients[segment], removable_of[segment])
-
-    waiting: dict[int, tuple[int, Tensor]] = {}  # one for attention and one for an MLP
-    seen = [0, 0]
-    for done, (segment, gram) in enumerate(_grams(model, text, scored), start=1):
-        kind = segment % 2
-        seen[kind] += 1
-        if gram is not None:
-            waiting[kind] = (segment, gram)
-        if seen[kind] % world() == 0:  # each rank has one of the kind: all are scored at once
-            score(*waiting.pop(kind))
-        text.on_batch(read + done, total)
-    for rest in waiting.values():
-        score(*rest)
     flat = torch.cat(scores)
-    add_up(flat)  # each segment's are zero but on one rank
+    text.team.add_up(flat)  # each segment's are zero but in one process
     if not bool(flat.isfinite().all()):
         raise LossError(f"the scores of the units are not finite: {OVERFLOW}")
     return flat
@@ -115,7 +98,7 @@ def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText)
     with on_inputs(linears, track):
         for batch, loss in text.losses(model, "obs"):
             (loss * batch[:, 1:].numel()).backward()
-    add_up(*moments)
+    text.team.add_up(*moments)
     return [moment / text.sequences.numel() for moment in moments]
 
 
@@ -131,17 +114,17 @@ def _products(gradients: Tensor, width: int) -> Tensor:
 @torch.no_grad()
 def _grams(
     model: nn.Module, text: CalibrationText, scored: Container[int]
-) -> Iterator[tuple[int, Tensor | None]]:
+) -> Iterator[tuple[int, Tensor]]:
     """Float64 mean products over tokens of the inputs of o_proj and down_proj, by scored segment.
 
-    One is made at a time: a model's together would be larger than the model. Ranks take turns at
-    holding one, of attention and of MLPs by themselves; on the others it is None.
+    Of this process's part of the tokens, over the number of all. One is made at a time: a model's
+    together would be larger than the model.
     """
-    device, owners = device_of(model), [cycle(range(world())), cycle(range(world()))]
-    batches = [batch.to(device) for batch in dealt_batches(text.sequences, text.batch_size)]
-    hidden = embedded(model, batches)
+    device, done = device_of(model), len(text.sequences)
+    batches = list(text.team.deal(text.sequences)[0].to(device).split(text.batch_size))
+    hidden = embedded(model, batches, text.team)
     linears = output_projections(model)
-    for segment, halves in half_layers(model, batches):
+    for segment, halves in half_layers(model, batches, text.team):
         gram = Gram(linears[segment].in_features, device) if segment in scored else None
         for place, half in enumerate(halves):
             added, inputs = half(hidden[place])
@@ -149,7 +132,9 @@ def _grams(
             if gram:
                 gram.add(inputs)
         if gram:
-            yield segment, gram.mean_at(next(owners[segment % 2]))
+            done += 1
+            text.on_batch(done, len(text.sequences))
+            yield segment, gram.sums.div_(text.sequences.numel())
 
 
 def losses_one_by_one(

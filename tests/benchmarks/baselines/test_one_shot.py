@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmarks.baselines import one_shot
+from benchmarks.baselines.coupled import coupled_linears
 from benchmarks.baselines.moments import outlier_ratios
 from benchmarks.baselines.one_shot import Method
 from benchmarks.quality import BASELINES, STUDIES
@@ -18,7 +19,6 @@ from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.layout import (
     PRUNABLE_LINEARS,
-    coupled_linears,
     on_inputs,
     output_projections,
 )

@@ -1,0 +1,156 @@
+"""Several runs, each from the mask of a larger budget: a family, and a bound on the loss.
+
+What a larger budget has removed never comes back. Within a bound budgets lie a fixed share of the
+prunable cost apart, and are halved between the smallest that holds and the largest that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
+from grasp_deploy.checkpoint.read.source import resolve_config
+from grasp_deploy.checkpoint.read.validate import config_and_shape
+from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.compression.budget_options import budget_for
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.prepare import PreparedRun, prepare
+from grasp_deploy.compression.ranks import by_lead, is_lead
+from grasp_deploy.compression.result import Compressed, beyond, finished_plan
+from grasp_deploy.compression.resume import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    START_OVER,
+    STEP,
+    Workspace,
+    partial_of,
+    refuse_foreign,
+)
+from grasp_deploy.compression.run_options import FROM_DENSE, RunOptions, Start
+from grasp_deploy.config.compress_config import CompressConfig, changed_options
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import read_json
+from grasp_deploy.files.outputs import refuse_existing
+
+
+def compress_family(config: CompressConfig, options: RunOptions) -> list[Compressed]:
+    """Compress a model to each budget of `config.family`, each into a folder of the output.
+
+    Each appears whole. A killed family goes on with `resume`, and makes no finished member again.
+    Raises InputError for any input that cannot be used.
+    """
+    members = {
+        options.output / f"{STEP}{keep}": replace(config, keep=keep) for keep in config.family
+    }
+    by_lead(lambda: _check_places(members, options))
+    shape = config_and_shape(resolve_config(config.model, config.revision))[1]
+    budget_for(replace(config, keep=min(config.family)), shape, torch.device("cpu"))  # possible?
+    made, start, was_there = [], FROM_DENSE, options.output.exists()
+    try:
+        for folder, member in members.items():
+            made.append(compress(member, options.into(folder), start))
+            start = Start(made[-1].plan.mask, made[-1].text or start.text)
+    finally:
+        if is_lead() and not was_there:
+            with suppress(OSError):
+                options.output.rmdir()  # if nothing is in it
+    return made
+
+
+def _check_places(members: Mapping[Path, CompressConfig], options: RunOptions) -> None:
+    """InputError, before any work, for what may not be replaced, or is of other options."""
+    output = options.output
+    if (
+        output.name in ("", "..")
+        or output.is_symlink()
+        or (output.exists() and not output.is_dir())
+    ):
+        raise InputError(f"the output {output} is no folder of its own: name one to make")
+    for folder, config in members.items():
+        for place in (folder, partial_of(folder)):
+            if options.overwrite or not (place / CONFIG_FILE).exists():
+                continue
+            if not options.resume:
+                raise InputError(
+                    f"{place} exists: go on with --resume, replace it with --overwrite, or name "
+                    "another --output"
+                )
+            stored = read_json(place / CONFIG_FILE, START_OVER)
+            if changed := changed_options(stored, config.as_dict()):
+                raise InputError(
+                    f"{place} was made with other options ({', '.join(changed)}): name another "
+                    "--output, or replace it with --overwrite"
+                )
+        refuse_foreign(partial_of(folder))
+        refuse_existing(folder, overwrite=options.overwrite or options.resume)
+
+
+def compress_within(config: CompressConfig, options: RunOptions) -> Compressed:
+    """Compress a model as far as `config.max_loss` allows.
+
+    The checkpoint of each budget lies in `OUTPUT.partial` until the end. A killed run goes on with
+    `resume`. Raises InputError if the largest budget breaks the bound, and for any input that
+    cannot be used.
+    """
+    run = prepare(config, options.begun)
+    with Workspace.open(options, run) as workspace:
+        plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
+        if plan is None:
+            by_lead(lambda: refuse_existing(options.output, overwrite=options.overwrite))
+            plan = _smallest_within(run, workspace, options)
+            if is_lead():
+                assert plan.path is not None, "it lies in the workspace"
+                export(
+                    plan,
+                    run.source.directory,
+                    options.output,
+                    shard_bytes=options.shard_bytes,
+                    overwrite=options.overwrite,
+                    beside={METRICS_FILE: (plan.path.parent / METRICS_FILE).read_text("utf-8")},
+                    on_progress=options.counted("export"),
+                )
+    return Compressed.of(options.output, plan, run)
+
+
+def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions) -> Plan:
+    """The plan of the smallest budget within the bound, which names the cost of the next one."""
+    bound, share = run.config.max_loss, run.config.bound_step
+    assert bound is not None, "the config asks for it"
+    keeps = [1.0, *(round(1 - step * share, 6) for step in range(1, round(1 / share)))]
+    possible = [keep for keep in keeps if keep * run.budget.total_cost >= run.budget.smallest_limit]
+    holds, breaks, start = 0, len(possible), FROM_DENSE  # places in the list
+    held: Plan | None = None
+    broke: Plan | None = None
+    while breaks - holds > 1:
+        place = (holds + breaks) // 2
+        folder = workspace.directory / f"{STEP}{possible[place]}"
+        member = replace(run.config, keep=possible[place])
+        made = compress(member, options.into(folder, resume=True, overwrite=False), start)
+        if beyond(made.plan, bound):
+            breaks, broke = place, made.plan
+        else:
+            holds, held = place, replace(made.plan, path=folder / PLAN_FILE)
+        start = Start(None if held is None else held.mask, made.text or start.text)
+    if held is None:
+        assert broke is not None, "one budget is possible"
+        workspace.drop()
+        keep = broke.provenance["config"]["keep"]
+        raise InputError(
+            f"even the largest budget below the dense model, to keep {keep:g}, "
+            f"{beyond(broke, bound)}: allow more, measure better with more "
+            "--calibration-sequences, or take smaller steps with --set bound-step=0.01"
+        )
+    record = {"nats": bound, **_cost_of(held), "next": broke and _cost_of(broke)}
+    made_by = {"config": run.config.as_dict(), "inputs": run.inputs, "bound": record}
+    return replace(held, provenance={**held.provenance, **made_by})
+
+
+def _cost_of(plan: Plan) -> dict[str, float]:
+    """Share of the prunable cost that a plan may keep, and what it costs in nats per token."""
+    names = ("excess", "excess_error")
+    return {"keep": plan.provenance["config"]["keep"]} | {n: plan.provenance[n] for n in names}
