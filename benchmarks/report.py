@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import budgets
+from benchmarks.budgets import Budgets, tables_of
 from benchmarks.common.output import new_parser, run_command
-from benchmarks.mask_stability import stability_table
+from benchmarks.mask_stability import Stability, stability_table
 from benchmarks.study.record import Study, study_of
 from benchmarks.study.tables import (
     accuracy_tables,
@@ -25,7 +25,8 @@ from benchmarks.study.tables import (
 from grasp_deploy.bench.kinds import KINDS, section_of
 from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.report import print_report, report_document, write_report
-from grasp_deploy.report.section import NamedRecord, Section, read_records
+from grasp_deploy.files.json_files import typed
+from grasp_deploy.report.section import REMEDY, NamedRecord, Section, read_records
 from grasp_deploy.report.tables import value_table
 
 if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
@@ -33,31 +34,25 @@ if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
 
 
 def section(named: NamedRecord) -> Section:
-    """The section of a record of a study, or of a bench."""
-    kind = named.record["benchmark"]
+    """The section of a record of a study, or of a bench; InputError for a damaged one."""
+    kind, record = named.record["benchmark"], named.record
     if kind in KINDS:
         return section_of(named)
-    made = partial(Section, named.name, record=named.record)
+    made = partial(Section, named.name, record=record)
     if kind == "study":
-        study = study_of(named.record, named.path)
-        return made(
-            title="Studies of quality",
-            tables=lambda: [
-                *quality_tables(study),
-                *accuracy_tables(study),
-                kept_table(study),
-                *budget_tables(study),
-            ],
-            figures=lambda: _study_figures(study),
-        )
+        study = study_of(record, named.path)
+        tables = [*quality_tables(study), *accuracy_tables(study), kept_table(study)]
+        tables += budget_tables(study)
+        figures = partial(_study_figures, study)
+        return made(title="Studies of quality", tables=tables, figures=figures)
     if kind == "mask-stability":
-        table = partial(stability_table, named.record)
-        return made(title="Mask stability", tables=lambda: [table()])
+        table = stability_table(typed(record, Stability, named.path, REMEDY))
+        return made(title="Mask stability", tables=[table])
     if kind == "budgets":
-        found = budgets.budgets_of(named.record, named.path)
-        return made(title="Families and bounds", tables=lambda: budgets.tables_of(found))
+        tables = tables_of(typed(record, Budgets, named.path, REMEDY))
+        return made(title="Families and bounds", tables=tables)
     title = kind.replace("_", " ").capitalize()
-    return made(title=title, tables=lambda: [value_table(named.record)])
+    return made(title=title, tables=[value_table(record)])
 
 
 def _study_figures(study: Study) -> list[Drawing]:

@@ -16,13 +16,12 @@ from benchmarks.study.record import Accuracy, Row, Study
 from benchmarks.study.tables import seeds_in_words, study_title
 from grasp_deploy.report.figure_style import (
     DASHED,
-    MARKERS,
     SERIES,
     Drawing,
-    color_of,
     finished,
     key_handle,
     line_handle,
+    look_of,
     new_axes,
 )
 from grasp_deploy.report.figures import UNITS, kept_drawing
@@ -141,8 +140,7 @@ def _draw_losses(axes: Axes, losses: dict[float, list[float]], index: int) -> No
         list(losses),
         means,
         yerr=(below, above),
-        color=color_of(index),
-        marker=MARKERS[index % len(MARKERS)],
+        **look_of(index),
         linestyle="-",
         capsize=3,
         elinewidth=1.2,
@@ -174,11 +172,11 @@ def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> 
     if not shared:
         return
     keep = min(shared)
-    pruned = [
-        (index, {"name": name, "footprint": {"layers": _mean_layers(study.runs(name, keep))}})
+    pruned = {
+        index: (name, _mean_layers(study.runs(name, keep)))
         for index, name in enumerate(drawn)
         if name in best
-    ]
+    }
     dense = [_layer(*pair) for pair in study.dense_layers]
     ranked = f"{len(study.variants)} variants" + " by the mean" * (len(study.budgets) > 1)
     note = f"{study_title(study)}, budget {keep:g}; the best {len(best)} of {ranked}"

@@ -13,9 +13,9 @@ from grasp_deploy.bench.record import (
     PositiveCount,
     check_positions,
     check_room,
+    fewest_positions,
 )
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
-from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
 from grasp_deploy.engine.offline import KvCapacity, kv_capacity, predict_capacity
 from grasp_deploy.errors import InputError
@@ -86,8 +86,7 @@ def bench_kv(
     """
     from grasp_deploy.evaluate.models import model_folder
 
-    limits = filter(None, (positions_at(model.path) for model in models))
-    context_tokens = settings.context_tokens or min([DEFAULT_CONTEXT_TOKENS, *limits])
+    context_tokens = settings.context_tokens or fewest_positions(models, DEFAULT_CONTEXT_TOKENS)
     check_positions(models, context_tokens, "--context")
     platform: Platform | None = None
     with suppress(InputError):
@@ -105,14 +104,10 @@ def bench_kv(
     if measures:
         advance = step_counter(on_progress, "asking vLLM", len(models))
         for model, cell in zip(models, cells, strict=True):
-            with model_folder(model) as directory:
+            load = {"dtype": model.shape.dtype, "random_weights": model.random_weights}
+            with model_folder(model) as path:
                 cell.measured = kv_capacity(
-                    directory,
-                    cell.memory_bytes,
-                    context_tokens,
-                    dtype=model.shape.dtype,
-                    random_weights=model.random_weights,
-                    seed=settings.seed,
+                    path, cell.memory_bytes, context_tokens, **load, seed=settings.seed
                 )
             advance()
     return KvRecord.made("kv", command, settings, models, cells)

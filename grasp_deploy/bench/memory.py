@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, PositiveCount, check_positions
+from grasp_deploy.bench.record import (
+    BenchCell,
+    BenchRecord,
+    Count,
+    PositiveCount,
+    check_positions,
+    fewest_positions,
+)
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, option
 from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
@@ -16,13 +23,17 @@ from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counte
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
 
+DEFAULT_LENGTHS = (256, 512, 1024, 2048)
+
 
 @dataclass(frozen=True)
 class MemorySettings:
     """The prefills to measure: `batch` prompts at each length."""
 
     prompt_tokens: tuple[CountOption, ...] = option(
-        "Tokens of a prompt, one measurement for each length.", (256, 512, 1024, 2048)
+        "Tokens of a prompt, one measurement for each length. Default: 256,512,1024,2048, or up to "
+        "the models' limit if lower.",
+        (),
     )
     batch: CountOption = option("Prompts in a prefill.", 4)
     device: str = option("auto, cuda, cuda:1, ...; cpu: predict only.", "auto")
@@ -77,8 +88,11 @@ def bench_memory(
     from grasp_deploy.checkpoint.read.loading import resolve_device
 
     device, lengths = str(resolve_device(settings.device)), settings.prompt_tokens
-    settings = replace(settings, device=device, random_weights=models[0].random_weights)
+    if not lengths:
+        lengths = tuple(sorted({fewest_positions(models, tokens) for tokens in DEFAULT_LENGTHS}))
     check_positions(models, max(lengths), "--prompt-tokens")
+    changes = {"device": device, "random_weights": models[0].random_weights}
+    settings = replace(settings, prompt_tokens=lengths, **changes)
     cells = []
     stage = "predicting prefills" if device == "cpu" else "measuring prefills"
     advance = step_counter(on_progress, stage, len(models))

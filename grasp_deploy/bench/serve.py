@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +36,7 @@ from grasp_deploy.config.option import (
     option,
 )
 from grasp_deploy.config.option import Count as CountOption
-from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.engine.child import child
 from grasp_deploy.engine.flags import FORMAT, read_flags
 from grasp_deploy.engine.vllm_process import CACHE_VARIABLE
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
@@ -126,12 +126,13 @@ class Cell(BenchCell):
         return self.load
 
     @property
-    def repetitions(self) -> int:
-        return len(self.samples)
+    def asked(self) -> int:
+        """Requests of all samples."""
+        return self.requests * len(self.samples)
 
     @property
     def failed(self) -> int:
-        """Failed requests of all samples."""
+        """Those of them that failed."""
         return sum(sample.failed for sample in self.samples)
 
     @property
@@ -163,7 +164,7 @@ def bench_serve(
     `vllm_arguments` go to every server. Raises InputError for what cannot be served or loaded, and
     ChildError if vLLM fails.
     """
-    from grasp_deploy.engine.serve import check_before_serving
+    from grasp_deploy.engine.serve import check_before_serving, running_server
 
     installed_platform()
     tokens = settings.prompt_tokens + settings.new_tokens
@@ -178,12 +179,19 @@ def bench_serve(
     cells = [Cell(model.name, load, settings.requests, []) for model in models for load in loads]
     advance = step_counter(on_progress, "serving", settings.repetitions * len(cells))
     environment, patience = bench_serve_environment(), PATIENCE_SECONDS
-    with child(CHILD, environment, name="vllm bench serve", timeout_seconds=patience) as ask:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        child(CHILD, environment, name="vllm bench serve", timeout_seconds=patience) as ask,
+    ):
         for repetition, order in enumerate(rounds(models, settings.repetitions)):
-            seed = settings.seed + repetition * len(loads)
-            for model in order:
-                own = [cell for cell in cells if cell.model == model.name]
-                _serve_and_load(model.path, settings, seed, own, ask, advance)
+            for path, name in ((model.path, model.name) for model in order):
+                log = Path(folder) / "server.log"
+                with running_server(path, settings.server_flags, log, START_SECONDS) as url:
+                    own = [cell for cell in cells if cell.model == name]
+                    for seed, cell in enumerate(own, settings.seed + repetition * len(loads)):
+                        arguments = load_arguments(cell.load, settings, seed, url, path)
+                        cell.samples.append(convert(ask({"arguments": arguments}), Sample))
+                        advance()
     return ServeRecord.made("serve", command, settings, models, cells)
 
 
@@ -207,26 +215,6 @@ def bench_serve_environment() -> dict[str, str]:
     """The environment of the child: no proxy stands between it and a server on this machine."""
     local = [*filter(None, [os.environ.get("no_proxy")]), "127.0.0.1", "localhost"]
     return {**os.environ, "no_proxy": ",".join(local), "NO_PROXY": ",".join(local)}
-
-
-def _serve_and_load(
-    directory: Path,
-    settings: ServeSettings,
-    seed: int,
-    cells: Sequence[Cell],
-    ask: Ask,
-    advance: Callable[[], None],
-) -> None:
-    """Start a server and add a sample to each cell; load i draws its requests from seed + i."""
-    from grasp_deploy.engine.serve import running_server
-
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "server.log"
-        with running_server(directory, settings.server_flags, log, START_SECONDS) as url:
-            for index, cell in enumerate(cells):
-                arguments = load_arguments(cell.load, settings, seed + index, url, directory)
-                cell.samples.append(convert(ask({"arguments": arguments}), Sample))
-                advance()
 
 
 def load_arguments(

@@ -113,10 +113,6 @@ class Cell(BenchCell, kw_only=True, omit_defaults=True):
         return self.batch
 
     @property
-    def repetitions(self) -> int:
-        return len(self.samples)
-
-    @property
     def rates(self) -> list[float]:
         """Output tokens per second of each repetition, over all of its time."""
         return [self.batch * self.new_tokens / sample.seconds for sample in self.samples]

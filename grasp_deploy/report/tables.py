@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -88,13 +88,11 @@ def time_table(time: Mapping[str, Any]) -> Table:
 def check_table(checks: list[dict[str, Any]]) -> Table:
     """The links of a verification."""
     table = Table("check", "", "detail", title="Verification", title_justify="left")
-    marks = {
-        "proven": Text("proven", "green"),
-        "not proven": Text("NOT PROVEN", "yellow"),
-        "wrong": Text("WRONG", "red"),
-    }
+    colors = {"proven": "green", "not proven": "yellow", "wrong": "red"}
     for check in checks:
-        table.add_row(check["name"], marks[check["outcome"]], Text(check["detail"]))
+        outcome = check["outcome"]
+        shown = Text(outcome if outcome == "proven" else outcome.upper(), colors[outcome])
+        table.add_row(check["name"], shown, Text(check["detail"]))
     return table
 
 
@@ -151,6 +149,14 @@ def figure_table(
         else:
             table.add_column(head, overflow="fold")
     return table
+
+
+def add_group(table: Table, head: str, rows: Iterable[Sequence[str | Text]]) -> None:
+    """Add rows under a line of their own; the first cell of each is a name, taken as it is."""
+    table.add_row(Text(head, "bold"))
+    for name, *cells in rows:
+        table.add_row(name if isinstance(name, Text) else Text(name), *cells)
+    table.add_section()
 
 
 def _value_table(title: str, values: Mapping[str, Any]) -> Table:

@@ -62,11 +62,13 @@ def test_throughput_is_the_median_of_the_samples_and_a_lack_leaves_a_gap() -> No
     assert all(1.3 < y < 1.9 for y in ideal.get_ydata())
 
 
-def test_memory_bars_end_at_the_measured_peak() -> None:
+def test_memory_lines_go_through_the_measured_and_the_predicted_peak() -> None:
     one = records.memory_record(MODELS)
-    heights = [bar.get_height() for bar in axes_of(drawn(one)["memory"]).patches]
-    peaks = [cell["measured"]["peak_bytes"] / 2**20 for cell in one["cells"]]
-    assert heights == pytest.approx(peaks)
+    lines = iter(axes_of(drawn(one)["memory"]).get_lines())
+    for cells in (one["cells"][:4], one["cells"][4:]):
+        for source in ("measured", "predicted"):
+            peaks = [cell[source]["peak_bytes"] / 2**20 for cell in cells]
+            assert list(next(lines).get_ydata()) == pytest.approx(peaks)
 
 
 @pytest.mark.parametrize("measured", [True, False])

@@ -36,7 +36,7 @@ def test_every_committed_record_of_a_bench_is_drawn_and_judged(path: Path) -> No
             read_sections([path])
         return
     (section,) = read_sections([path])
-    assert section.tables() and section.headlines
+    assert section.tables and section.headlines
     assert all(line["outcome"] for line in section.headlines)
     assert all(line["sentence"].endswith(".") for line in section.headlines)
 
@@ -67,7 +67,7 @@ def test_records_of_tasks_are_checked_before_they_are_drawn(tmp_path: Path) -> N
     document, path = task_record(), tmp_path / "tasks.json"
     path.write_text(json.dumps(document))
     (section,) = read_sections([path])
-    assert [table.row_count for table in section.tables()] == [3]
+    assert [table.row_count for table in section.tables] == [3]
     del document["cells"][0]["accuracy"]
     path.write_text(json.dumps(document))
     with pytest.raises(InputError, match=r"tasks.json .*`accuracy`"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grasp_deploy.bench.memory import MemorySettings, bench_memory
-from grasp_deploy.bench.memory_show import headlines, memory_table
+from grasp_deploy.bench.memory_show import headlines, tables
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.records import lines_of, memory_record, model, row_of, typed
 from tests.cli.command import grasp_deploy
@@ -40,7 +40,7 @@ def test_without_a_gpu_it_predicts(config: Path, tmp_path: Path) -> None:
     assert cell["measured"] is None and cell["predicted"]["other_bytes"] > 0
     (line,) = headlines(typed(record))
     assert line["outcome"] == "predicted only"
-    assert row_of(lines_of(memory_table(typed(record))), "predicted only: there was no GPU")
+    assert row_of(lines_of(tables(typed(record))[0]), "predicted only: there was no GPU")
 
 
 @pytest.mark.gpu
@@ -63,7 +63,7 @@ def test_the_peak_against_the_first_model() -> None:
     peaks = [cell["measured"]["peak_bytes"] for cell in document["cells"]]
     change = f"{peaks[3] / peaks[1] - 1:+.1%}"
     assert f"{change} against dense" in lines[1]["sentence"]
-    drawn = lines_of(memory_table(record))
+    drawn = lines_of(tables(record)[0])
     for cell, changed in zip(document["cells"], ("", "", "-", change), strict=True):
         sizes = [*cell["measured"].values(), cell["predicted"]["peak_bytes"]]
         row = row_of(drawn, cell["model"], *(f"{size / 2**20:,.1f}" for size in sizes))

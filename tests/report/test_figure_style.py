@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 
 from grasp_deploy.report.figure_style import our_style
-from grasp_deploy.report.figures import layer_groups
+from grasp_deploy.report.figures import figure_groups
 from tests.report.figures import assert_legible, heights_of, legend_of
 from tests.report.sections import drawing, full_section, model
 
@@ -29,8 +29,8 @@ def test_the_legend_names_every_model_as_it_is(names: tuple[str, str]) -> None:
 def test_kept_shares_layer_by_layer_and_in_all_where_a_layer_can_be_compared() -> None:
     dense = model("dense", 10, 20)
     section = replace(full_section(), models=[dense, model("pruned", 5, 20)])
-    ((_, (channels, _)),) = layer_groups([section])
+    _, (_, _, (channels, _)) = figure_groups([section])
     assert heights_of(channels, 0) == pytest.approx([0.5, 1.0])
     assert legend_of(channels)[0] == f"pruned: {25 / 30:.1%}"
     for other in (model("same", 10, 20), model("shallow", 5)):
-        assert list(layer_groups([replace(full_section(), models=[dense, other])])) == []
+        assert len(list(figure_groups([replace(full_section(), models=[dense, other])]))) == 1
