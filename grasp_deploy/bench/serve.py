@@ -26,6 +26,7 @@ from grasp_deploy.bench.record import (
     PositiveCount,
     check_positions,
 )
+from grasp_deploy.bench.serve_child import METRICS, PERCENTILES
 from grasp_deploy.bench.throughput import rounds
 from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.config.option import (
@@ -44,9 +45,8 @@ from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counte
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
 
-CHILD = "grasp_deploy.bench.engines.load_generator"
+CHILD = "grasp_deploy.bench.serve_child"
 CONCURRENCIES = (1, 8, 32)
-METRICS, PERCENTILES = ("ttft", "tpot", "e2el"), (50, 90, 99)
 PATIENCE_SECONDS = 12 * 3600.0  # 500 long requests, one after the other, on a CPU
 START_SECONDS = 1800.0
 RateOption = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
@@ -231,7 +231,7 @@ def load_arguments(
         *("--random-input-len", str(settings.prompt_tokens)),
         *("--random-output-len", str(settings.new_tokens), "--random-range-ratio", "0"),
         *("--ignore-eos", "--temperature", "0", "--seed", str(seed), "--disable-tqdm"),
-        *("--percentile-metrics", ",".join(METRICS)),
+        *("--percentile-metrics", ",".join(METRICS.values())),
         *("--metric-percentiles", ",".join(map(str, PERCENTILES)), "--save-detailed"),
         *("--num-warmups", str(load.max_concurrency or 1)),
     ]

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from grasp_deploy.bench.prefill import LiveTensors, kv_bytes, predict_prefill, prefill
+from grasp_deploy.bench.memory import Sizes
+from grasp_deploy.bench.prefill import live_bytes, predict_prefill
 from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.evaluate.models import bench_models
 from tests.tiny import VARIANTS, pruned_config, tiny_config
@@ -25,13 +25,10 @@ def test_the_peak_is_exact_for_every_family(variant: str, pruned: bool, tmp_path
         config.architectures = [f"Grasp{name}" for name in config.architectures]
     config.save_pretrained(tmp_path)
     model = random_model(tmp_path, "cpu")
-    with LiveTensors([*model.parameters(), *model.buffers()]) as tensors:
-        output = prefill(model, torch.zeros((3, 64), dtype=torch.int64))
+    kv, peak = live_bytes(model, 3, 64)
     sizes = predict_prefill(bench_models([str(tmp_path)], random_weights=True)[0], 3, 64)
-    assert sizes.weight_bytes == sum(parameter.nbytes for parameter in model.parameters())
-    assert sizes.kv_bytes == kv_bytes(output)
-    assert tensors.peak_bytes == sizes.peak_bytes - sizes.weight_bytes
-    assert sizes.other_bytes == tensors.peak_bytes - sizes.kv_bytes
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    assert sizes == Sizes(weights, kv, weights + peak, peak - kv)
 
 
 # Prompt tokens; the paper's KV cache and prefill peak of LLaMA-2-7B at batch 4, in MiB.
