@@ -88,9 +88,7 @@ def bench_kv(
 
     context_tokens = settings.context_tokens or fewest_positions(models, DEFAULT_CONTEXT_TOKENS)
     check_positions(models, context_tokens, "--context")
-    platform: Platform | None = None
-    with suppress(InputError):
-        platform = installed_platform()
+    platform = found_platform()
     measures = platform is not None and not settings.predict_only
     if measures and platform == "cpu":
         check_room(settings.memory_bytes, "--gpu-memory is", "ask for less, or give --predict-only")
@@ -111,6 +109,13 @@ def bench_kv(
                 )
             advance()
     return KvRecord.made("kv", command, settings, models, cells)
+
+
+def found_platform() -> Platform | None:
+    """The platform of the installed vLLM; None where there is none."""
+    with suppress(InputError):
+        return installed_platform()
+    return None
 
 
 def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> Cell:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
 
+from grasp_deploy.checkpoint import limits
 from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
+from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import check_models, new_record
@@ -110,14 +112,10 @@ def fewest_positions(models: Sequence[BenchModel], at_most: int) -> int:
     return min([at_most, *filter(None, (positions_at(model.path) for model in models))])
 
 
-def check_positions(models: Sequence[BenchModel], tokens: int, options: str) -> None:
-    """InputError, naming the options to lower, for sequences longer than a model has positions."""
+def check_positions(models: Sequence[BenchModel], tokens: int, option: str) -> None:
+    """InputError, naming the option, for sequences longer than a model has positions."""
     for model in models:
-        if (positions := fewest_positions([model], tokens)) < tokens:
-            raise InputError(
-                f"sequences of {tokens} tokens exceed the {positions} positions that {model.name} "
-                f"was made for: lower {options}"
-            )
+        limits.check_positions(tokens, read_config(model.path), option, model.name)
 
 
 def check_room(needed_bytes: int, what: str, remedy: str) -> None:

@@ -168,7 +168,7 @@ def bench_serve(
 
     installed_platform()
     tokens = settings.prompt_tokens + settings.new_tokens
-    check_positions(models, tokens, "--prompt-tokens or --new-tokens")
+    check_positions(models, tokens, "--prompt-tokens + --new-tokens")
     settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
     for model in models:  # all of them before the first, which may be hours
         check_before_serving(model.path, settings.server_flags)

@@ -158,7 +158,7 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
     """
     from grasp_deploy.checkpoint.read.loading import resolve_device  # help needs no torch
 
-    check_positions(models, settings.tokens, "--prompt-tokens or --new-tokens")
+    check_positions(models, settings.tokens, "--prompt-tokens + --new-tokens")
     settings = replace(settings, random_weights=models[0].random_weights)
     load = Load(max(settings.batches), settings.tokens)
     if settings.engine == "vllm":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import read_record
 from tests.bench import records
 from tests.documents import changed
-from tests.evaluate.tasks.task_records import task_record
 
 MODELS = [records.model("dense"), records.model("pruned", 0.6)]
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.json"))
@@ -61,14 +59,3 @@ def test_what_is_refused(kind: str, place: Place, value: Any, words: str) -> Non
     with pytest.raises(InputError, match=words) as refused:
         records.typed(changed(MADE[kind], place, value))
     assert str(refused.value).startswith("one.json") and "\n" not in str(refused.value)
-
-
-def test_records_of_tasks_are_checked_before_they_are_drawn(tmp_path: Path) -> None:
-    document, path = task_record(), tmp_path / "tasks.json"
-    path.write_text(json.dumps(document))
-    (section,) = read_sections([path])
-    assert [table.row_count for table in section.tables] == [3]
-    del document["cells"][0]["accuracy"]
-    path.write_text(json.dumps(document))
-    with pytest.raises(InputError, match=r"tasks.json .*`accuracy`"):
-        read_sections([path])

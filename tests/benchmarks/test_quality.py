@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,14 +31,6 @@ def targets(inputs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
     path = tmp_path_factory.mktemp("targets") / "record.json"
     run("targets", path, inputs, "--variants", "both")
     return path
-
-
-def test_variants_are_valid_and_differ() -> None:
-    settings: dict[str, Any] = {"model": "m", "calibration": "t", "calibration_split": None}
-    settings["sequences"] = 512
-    for title, variants in quality.STUDIES.items():
-        options = [json.dumps(variant.recorded_options(settings)) for variant in variants]
-        assert len(set(options)) == len({v.name for v in variants}) == len(variants), title
 
 
 def test_a_study_is_continued_where_its_record_ends(
@@ -119,19 +110,6 @@ def test_what_another_study_has_measured_is_taken_from_it(
     (both,) = read_study(targets).rows
     both.variant = "KV cost x 1"
     assert known == both, "seconds and all"
-
-
-def test_a_mask_without_its_scales_is_measured_with_it(inputs: list[str], tmp_path: Path) -> None:
-    """The row taken from the variant with scales is that of a compression without any."""
-    scaled, taken = run("scales", tmp_path / "both.json", inputs).rows
-    alone = ["--variants", "paper without scales"]
-    (row,) = run("scales", tmp_path / "alone.json", inputs, *alone).rows
-    assert (taken.variant, taken.options) == (row.variant, row.options)
-    assert taken.kept_per_layer == row.kept_per_layer
-    loss = row.excess_nats["held-out"]
-    assert taken.excess_nats["held-out"] == pytest.approx(loss, abs=1e-5)
-    assert scaled.excess_nats["held-out"] != pytest.approx(loss, abs=1e-5)
-    assert taken.seconds == {**scaled.seconds, "scales": 0.0}, "it was not learnt again"
 
 
 def test_a_study_goes_on_where_healing_wins_nothing(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import pytest
-
 from benchmarks.study.tables import (
     accuracy_tables,
     budget_tables,
@@ -18,7 +16,6 @@ from tests.bench.records import lines_of
 from tests.benchmarks.study.records import Losses, study, with_allocation, with_tasks
 
 TWO = {"piqa": "acc_norm", "winogrande": "acc"}
-PAPER = {**dict.fromkeys(("arc_challenge", "arc_easy", "hellaswag_1000"), "acc_norm"), **TWO}
 
 
 drawn = partial(lines_of, width=80)
@@ -119,15 +116,3 @@ def test_accuracies_by_variant_and_budget_with_the_dense_model_first() -> None:
         "only the first 20 items of each task",
     ):
         assert words in words_of(lines), words
-
-
-@pytest.mark.parametrize("variant", ["wanda-structured, compensated", "x" * 70])
-def test_no_figure_is_cut(variant: str) -> None:
-    losses: Losses = {variant: {keep: [0.5, 6.0] for keep in (0.8, 0.6, 0.5, 0.4)}}
-    made = with_tasks(study(losses), PAPER, [0.5, 0.4])
-    for row in made.rows:
-        with_allocation(row, 1 / 3, (-1.2345e-10, 12345.6))
-    of_tasks = accuracy_tables(made)
-    assert len(of_tasks) == 2
-    for table in (*quality_tables(made), kept_table(made), *budget_tables(made), *of_tasks):
-        assert drawn(table)
