@@ -17,7 +17,7 @@ from grasp_deploy.bench.record import (
 )
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
-from grasp_deploy.engine.offline import KvCapacity, kv_capacity, predict_capacity
+from grasp_deploy.engine.offline import KvCapacity, deployed, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
@@ -102,11 +102,16 @@ def bench_kv(
     if measures:
         advance = step_counter(on_progress, "asking vLLM", len(models))
         for model, cell in zip(models, cells, strict=True):
-            load = {"dtype": model.shape.dtype, "random_weights": model.random_weights}
+            engine = {
+                "dtype": model.shape.dtype,
+                "kv_cache_memory_bytes": cell.memory_bytes,
+                "max_model_len": context_tokens,
+                "max_num_seqs": 1,  # the batch size does not change the cache
+                **({"load_format": "dummy"} if model.random_weights else {}),
+                "seed": settings.seed,
+            }
             with model_folder(model) as path:
-                cell.measured = kv_capacity(
-                    path, cell.memory_bytes, context_tokens, **load, seed=settings.seed
-                )
+                cell.measured = deployed(path, engine).capacity
             advance()
     return KvRecord.made("kv", command, settings, models, cells)
 

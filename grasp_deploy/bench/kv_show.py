@@ -70,7 +70,8 @@ def figures(record: KvRecord) -> Iterator[Drawing]:
     source = "as the running vLLM reports them" if measured else "predicted from config.json"
     memory, title = format_bytes(record.settings.memory_bytes), "Sequences that the KV cache holds"
     note = f"{source}; legend: size of the cache beside the weights in {memory}"
-    axes, handles = style.new_axes(title, note), []
+    axes = style.new_axes(title, note)
+    handles: list[Any] = []
     for index, cell in enumerate(record.cells):
         label = f"{cell.model}: {format_bytes(cell.memory_bytes)}"
         color = style.look_of(index)["color"]

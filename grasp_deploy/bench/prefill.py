@@ -12,31 +12,24 @@ from functools import cache
 
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from grasp_deploy.bench.memory import MemorySettings, Sizes
 from grasp_deploy.bench.throughput_child import load_model, memory_errors
 from grasp_deploy.checkpoint.cache import CACHE
-from grasp_deploy.checkpoint.format.shapes import read_config
-from grasp_deploy.checkpoint.read.loading import class_config
+from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.evaluate.models import BenchModel
+
+_built = cache(random_model)
 
 
 @cache
 def predict_prefill(model: BenchModel, batch: int, prompt_tokens: int) -> Sizes:
     """Predict one prefill of `batch` prompts: the bytes at the worst moment, weights included."""
-    kv, peak = live_bytes(_of_meta(model), batch, prompt_tokens)
     weights = model.shape.weight_bytes
+    built = _built(model.path, "meta", model.shape.dtype)
+    kv, peak = live_bytes(built, batch, prompt_tokens)
     return Sizes(weights, kv, weights + peak, peak - kv)
-
-
-@cache
-def _of_meta(model: BenchModel) -> PreTrainedModel:
-    config = class_config(read_config(model.path))
-    dtype = getattr(torch, model.shape.dtype)
-    with torch.device("meta"):
-        built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    return built.eval()
 
 
 def live_bytes(model: PreTrainedModel, batch: int, prompt_tokens: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ SHOWN_ERRORS = 3
 def sample_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """A sample in seconds, from what vLLM's load generator returns; numpy's numbers as Python's."""
     goodput = result["request_goodput"]
-    sample = {
+    sample: dict[str, Any] = {
         "failed": int(result["failed"]),
         "output_tokens_per_second": float(result["output_throughput"]),
         "goodput_requests_per_second": None if goodput is None else float(goodput),

@@ -3,8 +3,8 @@
 A batch holds random prompts of one length, each continued greedily by a fixed number of tokens. All
 are handed over before the engine's first step, and the clock starts with the first of them.
 
-vLLM's engine runs in the child's own process, step by step: scheduler and model are timed, without
-any traffic between processes. With transformers a prefill makes the logits of the last position
+vLLM's engine runs in the child's own process: scheduler and model are timed, without any traffic
+between processes. With transformers a prefill makes the logits of the last position
 only. Its loop has a KV cache that was allocated before, as a server's is: transformers' dynamic
 cache copies all of it at each step, and its static one attends to positions that are still empty.
 """
@@ -84,7 +84,7 @@ def load_vllm(model: str, dtype: str, random_weights: bool, settings: dict[str, 
         llm = LLM(**vllm_arguments(model, dtype, random_weights, settings))
     except (ValueError, torch.OutOfMemoryError) as error:
         raise InputError(f"vLLM cannot start: {' '.join(str(error).split())}") from error
-    return partial(vllm_batch, llm.llm_engine), llm.llm_engine.model_config.get_vocab_size()
+    return partial(vllm_batch, llm), llm.llm_engine.model_config.get_vocab_size()
 
 
 def vllm_arguments(
@@ -111,38 +111,23 @@ def vllm_arguments(
         "enable_prefix_caching": False,
         "enforce_eager": settings["enforce_eager"],
         "skip_tokenizer_init": True,
-        "disable_log_stats": True,
+        "disable_log_stats": False,  # for the times of each request
     }
 
 
-def vllm_batch(engine: Any, prompts: Prompts, new_tokens: int) -> Timing:
-    """Continue each prompt by exactly `new_tokens` tokens, with vLLM's LLMEngine."""
+def vllm_batch(llm: Any, prompts: Prompts, new_tokens: int) -> Timing:
+    """Continue each prompt by exactly `new_tokens` tokens; the times are vLLM's own."""
     from vllm import SamplingParams, TokensPrompt
-    from vllm.sampling_params import RequestOutputKind
 
-    params = SamplingParams(
-        temperature=0.0,
-        max_tokens=new_tokens,
-        ignore_eos=True,
-        detokenize=False,
-        # The engine reports a request twice: at its first token and at its last.
-        output_kind=RequestOutputKind.DELTA,
-        stream_interval=max(2, new_tokens),
+    inputs = [TokensPrompt(prompt_token_ids=ids) for ids in prompts]
+    greedy = SamplingParams(
+        temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False
     )
-    inputs = engine.renderer.render_cmpl([TokensPrompt(prompt_token_ids=ids) for ids in prompts])
-    first: dict[str, float] = {}
-    last: dict[str, float] = {}
-    began = time.perf_counter()
-    for index, prompt in enumerate(inputs):
-        engine.add_request(str(index), prompt, params)
-    while engine.has_unfinished_requests():
-        outputs = engine.step()
-        now = time.perf_counter() - began
-        for output in outputs:
-            first.setdefault(output.request_id, now)
-            if output.finished:
-                last[output.request_id] = now
-    return list(first.values()), list(last.values())
+    times = [output.metrics for output in llm.generate(inputs, greedy, use_tqdm=False)]
+    began = min(one.arrival_time for one in times)
+    first = [one.arrival_time - began + one.first_token_latency for one in times]
+    decoding = [one.last_token_ts - one.first_token_ts for one in times]
+    return first, [sum(pair) for pair in zip(first, decoding, strict=True)]
 
 
 def load_transformers(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -158,15 +159,15 @@ def figures(record: ThroughputRecord) -> Iterator[Drawing]:
     cells = [cell for cell in record.cells if cell.samples]
     title, unit = "Output tokens per second", "tokens per second"
     yield drawn("throughput", title, unit, cells, rate=lambda cell: statistics.median(cell.rates))
-    found = {(c.model, c.batch): gain for rows in gains_by_model(record) for c, *gain in rows}
+    found = {(gain[0].model, gain[0].batch): gain for gain in chain(*gains_by_model(record))}
     if found:
         yield drawn(
             "throughput-ratio",
             f"Throughput against {record.baseline}",
             "times the first model",
             [cell for cell in cells if (cell.model, cell.batch) in found],
-            measured=lambda cell: found[cell.model, cell.batch][0].ratio,
-            ideal=lambda cell: found[cell.model, cell.batch][1],
+            measured=lambda cell: found[cell.model, cell.batch][1].ratio,
+            ideal=lambda cell: found[cell.model, cell.batch][2],
         )
     for name, title in LATENCIES.items():
         if timed := [cell for cell in cells if cell.seconds(name)]:

@@ -34,11 +34,8 @@ def page(sections: Sequence[Section]) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {
-        "tone": _tone,
-        "base64": lambda raw: b64encode(raw).decode(),
-        "svg": svg,
-    }
+    environment.filters["tone"] = _tone
+    environment.filters["base64"] = lambda drawing: b64encode(svg(drawing)).decode()
     titles = dict.fromkeys(section.title for section in sections)
     html = environment.get_template("page.html.jinja").render(
         title="Benchmarks: " + ", ".join(titles),
