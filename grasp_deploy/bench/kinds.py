@@ -20,7 +20,7 @@ from grasp_deploy.evaluate.tasks.accuracy import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.report import losses
-from grasp_deploy.report.section import REMEDY, Line, NamedRecord, Section, read_records
+from grasp_deploy.report.section import REMEDY, Line, Section, read_records
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,25 +55,24 @@ KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
     """Read and check records; InputError for a file that is not a whole record of a bench."""
-    return [section_of(named) for named in read_records(paths)]
+    return [section_of(*named) for named in read_records(paths)]
 
 
-def section_of(named: NamedRecord) -> Section:
+def section_of(name: str, document: dict[str, Any], path: Path = Path("record.json")) -> Section:
     """The section of a record.
 
     Raises InputError for a record of a study, for a key that is missing or of another type, and for
     cells at odds with each other or with the models.
     """
-    document, benchmark = named.record, named.record["benchmark"]
-    if benchmark not in KINDS:
+    if (benchmark := document["benchmark"]) not in KINDS:
         raise InputError(
-            f"{named.path} is a record of {benchmark}, which is a study: draw it with "
+            f"{path} is a record of {benchmark}, which is a study: draw it with "
             "`python -m benchmarks.report`"
         )
     kind = KINDS[benchmark]
-    record = typed(document, kind.record, named.path, REMEDY)
+    record = typed(document, kind.record, path, REMEDY)
     return Section(
-        name=named.name,
+        name=name,
         title=kind.title,
         record=document,
         tables=kind.tables(record),

@@ -19,6 +19,7 @@ from grasp_deploy.bench.record import (
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, option
 from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
+from grasp_deploy.stats.wording import listed
 
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
@@ -91,10 +92,11 @@ def bench_memory(
     if not lengths:
         lengths = tuple(sorted({fewest_positions(models, tokens) for tokens in DEFAULT_LENGTHS}))
     check_positions(models, max(lengths), "--prompt-tokens")
-    changes = {"device": device, "random_weights": models[0].random_weights}
-    settings = replace(settings, prompt_tokens=lengths, **changes)
+    is_random = models[0].random_weights
+    settings = replace(settings, prompt_tokens=lengths, device=device, random_weights=is_random)
     cells = []
-    stage = "predicting prefills" if device == "cpu" else "measuring prefills"
+    work = "predicting" if device == "cpu" else "measuring"
+    stage = f"{work} prefills of {listed(lengths)} tokens"
     advance = step_counter(on_progress, stage, len(models))
     for model in models:
         measured = {} if device == "cpu" else measure_prefills(model, settings)

@@ -52,22 +52,13 @@ class Header(Struct):
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class NamedRecord:
-    """A record as it was read, its file, and the name of everything drawn from it."""
-
-    name: str
-    record: dict[str, Any]
-    path: Path = Path("record.json")
-
-
-def read_records(paths: Sequence[Path]) -> list[NamedRecord]:
-    """Read the records in these files; figures are checked where their kind is known.
+def read_records(paths: Sequence[Path]) -> list[tuple[str, dict[str, Any], Path]]:
+    """Name, document and file of each record; figures are checked where their kind is known.
 
     Names are those of the files, with a number where two are the same. Raises InputError for a file
     that is not a record, or that is named twice.
     """
-    records: list[NamedRecord] = []
+    records = []
     places = [os.path.realpath(path) for path in paths]
     for index, path in enumerate(paths):
         if places[index] in places[:index]:
@@ -76,5 +67,5 @@ def read_records(paths: Sequence[Path]) -> list[NamedRecord]:
         name = f"{path.stem}#{same_name + 1}" if same_name else path.stem
         record = read_record(path)
         typed(record, Header, path, REMEDY)
-        records.append(NamedRecord(name, record, path))
+        records.append((name, record, path))
     return records

@@ -11,7 +11,6 @@ pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.report.figure_style import Drawing, our_style
 from grasp_deploy.report.figures import figure_groups
-from grasp_deploy.report.section import NamedRecord
 from tests.bench import records
 from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 
@@ -21,7 +20,7 @@ MODELS = [records.model("dense"), records.model("pruned", 0.6)]
 
 def drawn(one: dict[str, Any]) -> dict[str, Drawing]:
     with our_style():
-        drawings = section_of(NamedRecord("record", one)).figures()
+        drawings = section_of("record", one).figures()
     return {drawing.name: drawing for drawing in drawings}
 
 
@@ -82,11 +81,11 @@ def test_kv_bars_are_the_sequences(measured: bool) -> None:
 def test_kept_shares_layer_by_layer_where_a_layer_can_be_compared() -> None:
     dense, pruned = (records.model(name, num_hidden_layers=2) for name in ("dense", "pruned"))
     pruned["footprint"]["layers"][0]["intermediate_size"] //= 2
-    section = section_of(NamedRecord("kv", records.kv_record([dense, pruned])))
+    section = section_of("kv", records.kv_record([dense, pruned]))
     _, (heading, _, (channels, _)) = figure_groups([section])
     assert heading == "What each layer keeps" and heights_of(channels, 0) == [0.5, 1.0]
     assert legend_of(channels)[0] == "pruned: 75.0%"
     for layers in (2, 1):  # the same, and another depth
         other = records.model("other", num_hidden_layers=layers)
-        section = section_of(NamedRecord("kv", records.kv_record([dense, other])))
+        section = section_of("kv", records.kv_record([dense, other]))
         assert len(list(figure_groups([section]))) == 1

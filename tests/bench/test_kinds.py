@@ -48,10 +48,7 @@ def test_every_committed_record_of_a_bench_is_drawn_and_judged(path: Path) -> No
         ("throughput", ("models",), [MODELS[0]] * 2, "have one name: dense, dense"),
         ("throughput", ("cells", 1, "samples"), FEWER, r"cells\[1\] has 1 repetitions, and .* 3"),
         ("throughput", ("models", 0, "footprint", "parameters"), 1, "do not fit together"),
-        ("kv", ("cells", 0, "predicted", "cached_tokens"), 0, r"cached_tokens.* >= 1"),
         ("serve", (*SAMPLE, "output_tokens_per_second"), 1e300, "output_tokens_per_second.* <="),
-        ("memory", ("cells", 0, "measured"), {}, r"cells\[0\].measured.*`weight_bytes`"),
-        ("serve", (*SAMPLE, "e2e_seconds", "p99"), None, "e2e_seconds.p99"),
         ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples"),
     ],
 )

@@ -14,7 +14,7 @@ from tests.bench.records import lines_of, memory_record, model, row_of, typed
 from tests.cli.command import grasp_deploy
 from tests.tiny import tiny_config
 
-BATCH, TOKENS = 4, 128
+BATCH = 4
 SIZES: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8}
 
 
@@ -25,9 +25,9 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_a_gpu_it_predicts(config: Path, tmp_path: Path) -> None:
+def test_without_a_gpu_it_predicts_up_to_the_models_limit(config: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "memory.json"
-    options = ("--random-weights", "--prompt-tokens", str(TOKENS), "--batch", str(BATCH))
+    options = ("--random-weights", "--batch", str(BATCH))
     ended = grasp_deploy(
         "bench", "memory", config, *options, "--device", "cpu", "--json", "-o", output
     )
@@ -35,9 +35,11 @@ def test_without_a_gpu_it_predicts(config: Path, tmp_path: Path) -> None:
     record = json.loads(ended.stdout)
     assert record == json.loads(output.read_text())
     assert record["settings"]["device"] == "cpu" and record["settings"]["random_weights"]
-    (cell,) = record["cells"]
-    assert (cell["model"], cell["prompt_tokens"], cell["batch"]) == ("tiny", TOKENS, BATCH)
-    assert cell["measured"] is None and cell["predicted"]["other_bytes"] > 0
+    assert record["settings"]["prompt_tokens"] == [256, 512], "of 256 to 2,048"
+    assert "prefills of 256 and 512 tokens" in ended.stderr
+    for cell, tokens in zip(record["cells"], (256, 512), strict=True):
+        assert (cell["model"], cell["prompt_tokens"], cell["batch"]) == ("tiny", tokens, BATCH)
+        assert cell["measured"] is None and cell["predicted"]["other_bytes"] > 0
     (line,) = headlines(typed(record))
     assert line["outcome"] == "predicted only"
     assert row_of(lines_of(tables(typed(record))[0]), "predicted only: there was no GPU")

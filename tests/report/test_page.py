@@ -12,7 +12,6 @@ pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.report.page import page
-from grasp_deploy.report.section import NamedRecord
 from tests.bench.records import kv_record, model, serve_record, throughput_record
 
 NASTY = 'a-very-long-name-<script>alert("1")</script>&amp;-that-goes-on-and-on-2026-01-02-b'
@@ -49,7 +48,7 @@ def text() -> str:
         "serve": serve_record(models, failed={NASTY: 1}),
         "cache-7b": kv_record(models, measured=False),
     }
-    return page([section_of(NamedRecord(name, record)) for name, record in records.items()])
+    return page([section_of(name, record) for name, record in records.items()])
 
 
 def test_it_is_well_formed_needs_no_network_and_runs_nothing(text: str) -> None:
