@@ -172,10 +172,8 @@ def bench_serve(
     settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
     for model in models:  # all of them before the first, which may be hours
         check_before_serving(model.path, settings.server_flags)
-    loads = [
-        *(LoadPoint(concurrency, None) for concurrency in settings.concurrencies),
-        *(LoadPoint(None, rate) for rate in settings.request_rates),
-    ]
+    loads = [LoadPoint(concurrency, None) for concurrency in settings.concurrencies]
+    loads += [LoadPoint(None, rate) for rate in settings.request_rates]
     cells = [Cell(model.name, load, settings.requests, []) for model in models for load in loads]
     advance = step_counter(on_progress, "serving", settings.repetitions * len(cells))
     environment, patience = bench_serve_environment(), PATIENCE_SECONDS

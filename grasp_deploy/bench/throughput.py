@@ -205,17 +205,11 @@ def _start(
     # after a few milliseconds by default, Intel's after 200; vLLM gives its own workers 5.
     environment = vllm_child_environment() if settings.engine == "vllm" else os.environ
     environment = {"KMP_BLOCKTIME": "5", **environment}
-    children = [
-        child(
-            CHILD,
-            environment,
-            name=f"{settings.engine} with {model.name}",
-            timeout_seconds=PATIENCE_SECONDS,
-        )
-        for model in models
-    ]
-    # All of them at once, because libraries take seconds to import.
-    asks = [stack.enter_context(started) for started in children]
+    asks, patience = [], PATIENCE_SECONDS
+    for model in models:  # all of them at once, because libraries take seconds to import
+        name = f"{settings.engine} with {model.name}"
+        started = child(CHILD, environment, name=name, timeout_seconds=patience)
+        asks.append(stack.enter_context(started))
     advance = step_counter(on_progress, "starting engines", len(models))
     for model, ask in zip(models, asks, strict=True):
         folder, loading = stack.enter_context(model_folder(model)), to_builtins(settings)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import matplotlib as mpl
+import matplotlib.style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,22 +27,17 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 Dashes = Literal["-"] | tuple[float, tuple[float, float]]
 DASHED: Dashes = (0, (4, 2))
 DOTTED: Dashes = (0, (1, 2))
-SETTINGS: dict[Any, Any] = {
+SETTINGS: dict[str, Any] = {
     "figure.constrained_layout.use": True,
     "figure.figsize": (4.5, 3.1),
     "savefig.bbox": "tight",  # a long name widens the figure, and is never cut
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same figure everywhere
     "text.parse_math": False,  # a $ in a model's name is a $
-    "axes.edgecolor": MUTED,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 8.5,
     "axes.titlecolor": MUTED,
-    "grid.color": "#d9dde3",
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
     "svg.fonttype": "path",  # no label depends on the reader's fonts
     "svg.hashsalt": "grasp-deploy",
@@ -57,13 +53,9 @@ class Drawing:
     figure: Figure
 
 
-@contextmanager
-def our_style() -> Iterator[None]:
+def our_style() -> AbstractContextManager[None]:
     """Draw and save in this style, whatever the user's own matplotlib settings."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(SETTINGS)
-        yield
+    return mpl.style.context(["seaborn-v0_8-whitegrid", SETTINGS], after_reset=True)
 
 
 def new_axes(title: str, note: str) -> Axes:

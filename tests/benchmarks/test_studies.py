@@ -103,21 +103,6 @@ def test_a_place_that_no_record_may_take_is_refused_before_anything_is_measured(
             importlib.import_module(f"benchmarks.{name}").main([*title, "--output", str(tmp_path)])
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("mask_stability", ("--keep", "0.5,0.4"), "one budget and one seed"),
-        ("mask_stability", ("--calibration", "self"), "leave self out"),
-        ("calibration", ("--text", "a=x", "--text", "a=y"), "two --text have the same name"),
-        ("train_demo_model", ("--minutes", "nan"), "--minutes nan is not above 0"),
-    ],
-)
-def test_options(
-    name: str, options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert words in refused(name, capsys, *options)
-
-
 def test_committed_records_name_no_machine_and_no_absolute_path() -> None:
     for path in (FOLDER / "results").glob("*.json"):
         record = json.loads(path.read_text())
