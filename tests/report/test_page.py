@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -15,28 +14,6 @@ from grasp_deploy.report.page import page
 from tests.bench.records import kv_record, model, serve_record, throughput_record
 
 NASTY = 'a-very-long-name-<script>alert("1")</script>&amp;-that-goes-on-and-on-2026-01-02-b'
-
-
-class Checker(HTMLParser):
-    """The elements that are open where the page ends, and all links."""
-
-    VOID = frozenset({"meta", "br", "img"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.links: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.links += [value or "" for key, value in attrs if key in ("href", "src", "srcset")]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, tag
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +28,11 @@ def text() -> str:
     return page([section_of(name, record) for name, record in records.items()])
 
 
-def test_it_is_well_formed_needs_no_network_and_runs_nothing(text: str) -> None:
-    found = Checker(text)
-    assert found.open == [] and text.startswith("<!doctype html>")
-    assert {"main", "img", "table", "h1"} <= found.tags
-    assert not found.tags & {"script", "link", "iframe", "object", "image"}
-    assert found.links and all(link.startswith("data:image/svg+xml;") for link in found.links)
-    assert not re.search(r"@import|url\(", text)
+def test_it_needs_no_network_and_runs_nothing(text: str) -> None:
+    assert text.startswith("<!doctype html>") and text.endswith("</html>")
+    assert not re.search(r"<(script|link|iframe|object|image)\b|@import|url\(", text)
+    links = re.findall(r'\b(?:href|src|srcset)="([^"]*)', text)
+    assert links and all(link.startswith("data:image/svg+xml;") for link in links)
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in text
 
 
