@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -70,13 +71,18 @@ def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
 def test_only_memory_that_runs_out_is_told_in_one_line(
     error: RuntimeError, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    caches = []
+
+    def fail(_: object, __: object, cache: Cache) -> None:
+        caches.append(ref(cache))
         raise error
 
     monkeypatch.setattr(throughput_child, "_next_tokens", fail)
     words = r"^3 prompts of 11 tokens do not fit .* smaller batches" if told else "a bug of ours"
-    with pytest.raises(InputError if told else RuntimeError, match=words):
+    with pytest.raises(InputError if told else RuntimeError, match=words) as raised:
         throughput_child.transformers_batch(tiny_model("llama"), PROMPTS, 2)
+    assert (caches[0]() is None) == told, "what filled the memory is free for the other models"
+    del raised
 
 
 def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
