@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct, to_builtins
 from rich.console import Console
@@ -42,13 +42,10 @@ from grasp_deploy.compression.walks import compress_family, compress_within
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import plus_minus
-
-Seconds = Annotated[float, Meta(ge=0)]
 
 
 class Member(Struct):
@@ -57,7 +54,7 @@ class Member(Struct):
     keep: float
     perplexity: Perplexities
     alone: Perplexities
-    alone_seconds: Seconds  # of processor time
+    alone_seconds: Annotated[float, Meta(gt=0)]  # of processor time
     within_larger: bool  # its units are among those of the member before it
 
 
@@ -76,14 +73,17 @@ class Budgets(Struct):
     """The figures of a record of `budgets`."""
 
     dense_perplexity: Perplexities
-    family_seconds: Seconds  # of processor time
+    family_seconds: Annotated[float, Meta(ge=0)]  # of processor time
     members: list[Member]
     bounds: list[Bounded]
 
-
-def budgets_of(record: dict[str, Any], path: Path) -> Budgets:
-    """The figures that a record holds; InputError names the file and what is wrong in it."""
-    return typed(record, Budgets, path, "run `python -m benchmarks.budgets` again")
+    def __post_init__(self) -> None:
+        of_members = [x for one in self.members for x in (one.perplexity, one.alone)]
+        of_bounds = [one.other_excess for one in self.bounds if one.other_excess is not None]
+        if any(found.keys() != self.dense_perplexity.keys() for found in of_members + of_bounds):
+            raise ValueError(
+                "its members and bounds are not all measured on the dense model's texts"
+            )
 
 
 def tables_of(budgets: Budgets) -> list[Table]:

@@ -24,7 +24,7 @@ from benchmarks.common.output import (
     write,
 )
 from grasp_deploy.bench.kv import KvSettings, bench_kv
-from grasp_deploy.bench.kv_show import kv_table
+from grasp_deploy.bench.kv_show import tables
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.sizes import parse_bytes
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parse_bytes(options.memory, "--memory"), options.context, options.predict_only
         )
         record = bench_kv(models, settings, command_of("kv_capacity", arguments), on_progress)
-    Console().print(kv_table(record))
+    Console().print(*tables(record))
     write(options.output, record)
 
 

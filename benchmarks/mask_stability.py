@@ -13,9 +13,10 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
 
 import torch
+from msgspec import Meta, Struct, to_builtins
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -45,16 +46,29 @@ WAYS = {"projected straight-through": False, "Gumbel-TopK": True}  # whether noi
 SNAPSHOTS = 32
 
 
-def stability_table(record: dict[str, Any]) -> Table:
+class Survival(Struct):
+    """How many units keep their state from one snapshot to the next, for one way of learning."""
+
+    variant: str
+    ffn_survival: Annotated[list[float], Meta(min_length=2)]
+    kv_survival: Annotated[list[float], Meta(min_length=2)]
+
+
+class Stability(Struct):
+    """The figures of a record of `mask-stability`."""
+
+    rows: list[Survival]
+
+
+def stability_table(record: Stability) -> Table:
     """The mean over the first half and over the second half of learning, in percent."""
     table = Table(title="Units whose state survives to the next snapshot, %", title_justify="left")
     table.add_column("gates", overflow="fold")
     for kind in ("FFN", "KV"):
         for half in ("1st half", "2nd half"):
             table.add_column(f"{kind}, {half}", justify="right")
-    for row in record["rows"]:
-        cells = (*_halves(row["ffn_survival"]), *_halves(row["kv_survival"]))
-        table.add_row(Text(row["variant"]), *cells)
+    for row in record.rows:
+        table.add_row(Text(row.variant), *_halves(row.ffn_survival), *_halves(row.kv_survival))
     return table
 
 
@@ -103,17 +117,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with working_folder("mask-stability") as (folder, on_progress):
         settings = {**settings_of(options, folder), "keep": keep, "seed": seed}
         record = new_record("mask-stability", command_of("mask_stability", arguments), settings)
-        job, record["rows"] = prepare(CompressConfig(**settings)), []
+        job, found = prepare(CompressConfig(**settings)), Stability([])
         is_kv = job.budget.units.is_kv
         for name, noisy in WAYS.items():
             masks = masks_while_learning(noisy, job, on_progress)
-            shares = {
-                "ffn_survival": survival(masks, ~is_kv),
-                "kv_survival": survival(masks, is_kv),
-            }
-            record["rows"].append({"variant": name, **shares})
-            write(options.output, record)
-    Console().print(stability_table(record))
+            found.rows.append(Survival(name, survival(masks, ~is_kv), survival(masks, is_kv)))
+            write(options.output, {**record, **to_builtins(found)})
+    Console().print(stability_table(found))
 
 
 if __name__ == "__main__":

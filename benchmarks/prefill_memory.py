@@ -29,7 +29,7 @@ from benchmarks.common.output import (
     write,
 )
 from grasp_deploy.bench.memory import MemoryRecord, MemorySettings, bench_memory
-from grasp_deploy.bench.memory_show import memory_table
+from grasp_deploy.bench.memory_show import tables
 from grasp_deploy.bench.prefill import predict_prefill
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command = command_of("prefill_memory", arguments)
             record = bench_memory(models, settings, command, on_progress)
         if record:
-            Console().print(memory_table(record))
+            Console().print(*tables(record))
         if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
             Console().print(paper_table(models, lengths, record))
     if record:

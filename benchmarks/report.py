@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarks import budgets
+from benchmarks.budgets import Budgets, tables_of
 from benchmarks.common.output import new_parser, run_command
-from benchmarks.mask_stability import stability_table
+from benchmarks.mask_stability import Stability, stability_table
 from benchmarks.study.record import Study, study_of
 from benchmarks.study.tables import (
     accuracy_tables,
@@ -25,39 +25,33 @@ from benchmarks.study.tables import (
 from grasp_deploy.bench.kinds import KINDS, section_of
 from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.report import print_report, report_document, write_report
-from grasp_deploy.report.section import NamedRecord, Section, read_records
+from grasp_deploy.files.json_files import typed
+from grasp_deploy.report.section import REMEDY, Section, read_records
 from grasp_deploy.report.tables import value_table
 
 if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
     from grasp_deploy.report.figure_style import Drawing
 
 
-def section(named: NamedRecord) -> Section:
-    """The section of a record of a study, or of a bench."""
-    kind = named.record["benchmark"]
+def section(name: str, record: dict[str, Any], path: Path) -> Section:
+    """The section of a record of a study, or of a bench; InputError for a damaged one."""
+    kind, made = record["benchmark"], partial(Section, name, record=record)
     if kind in KINDS:
-        return section_of(named)
-    made = partial(Section, named.name, record=named.record)
+        return section_of(name, record, path)
     if kind == "study":
-        study = study_of(named.record, named.path)
-        return made(
-            title="Studies of quality",
-            tables=lambda: [
-                *quality_tables(study),
-                *accuracy_tables(study),
-                kept_table(study),
-                *budget_tables(study),
-            ],
-            figures=lambda: _study_figures(study),
-        )
+        study = study_of(record, path)
+        tables = [*quality_tables(study), *accuracy_tables(study), kept_table(study)]
+        tables += budget_tables(study)
+        figures = partial(_study_figures, study)
+        return made(title="Studies of quality", tables=tables, figures=figures)
     if kind == "mask-stability":
-        table = partial(stability_table, named.record)
-        return made(title="Mask stability", tables=lambda: [table()])
+        table = stability_table(typed(record, Stability, path, REMEDY))
+        return made(title="Mask stability", tables=[table])
     if kind == "budgets":
-        found = budgets.budgets_of(named.record, named.path)
-        return made(title="Families and bounds", tables=lambda: budgets.tables_of(found))
+        tables = tables_of(typed(record, Budgets, path, REMEDY))
+        return made(title="Families and bounds", tables=tables)
     title = kind.replace("_", " ").capitalize()
-    return made(title=title, tables=lambda: [value_table(named.record)])
+    return made(title=title, tables=[value_table(record)])
 
 
 def _study_figures(study: Study) -> list[Drawing]:
@@ -74,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     records = read_records(options.records)
-    sections = [section(named) for named in records]
+    sections = [section(*named) for named in records]
     files = write_report(sections, options.html, options.png)
     if options.json:
         print_json(report_document(sections, files))

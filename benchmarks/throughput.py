@@ -32,7 +32,7 @@ from benchmarks.common.output import (
     write,
 )
 from grasp_deploy.bench.throughput import ThroughputRecord, ThroughputSettings, bench_throughput
-from grasp_deploy.bench.throughput_show import throughput_table
+from grasp_deploy.bench.throughput_show import tables
 from grasp_deploy.checkpoint.format.shapes import LayerShape
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models = models_of(options, options.work or folder)
         command = command_of("throughput", arguments)
         record = bench_throughput(models, settings, command, on_progress)
-    Console().print(throughput_table(record))
+    Console().print(*tables(record))
     write(options.output, record)
 
 

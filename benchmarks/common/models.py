@@ -7,9 +7,9 @@ import functools
 import sys
 from pathlib import Path
 
-from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.result import finished_plan
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig, with_own
 from grasp_deploy.demo.run import MODEL as MODEL
@@ -18,8 +18,6 @@ from grasp_deploy.errors import InputError
 
 SEQUENCE_LENGTH, BATCH_SIZE = 256, 4
 NO_OWN = "self=0"
-# Options that name files: the hashes of what the files hold identify them better.
-HASHED_OPTIONS = ("model", "revision", "calibration", "calibration_split", "calibration_column")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -68,28 +66,15 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
         rounds=1 if options.smoke else CompressConfig.rounds,
         batch_size=BATCH_SIZE,
     )
-    if output.exists():
-        if difference := _difference(output, config):
-            raise InputError(f"{output} {difference}: name another folder as --work, or delete it")
-    else:
+    if not output.exists():
         print(f"compressing to {output.name}", file=sys.stderr)
         compress(config, output)
+    elif finished_plan(output, prepare(config)) is None:
+        raise InputError(
+            f"{output} was made with other options, files or release: name another folder as "
+            "--work, or delete it"
+        )
     return output
-
-
-def _difference(output: Path, config: CompressConfig) -> str:
-    """The first difference between a checkpoint and what this config would make, in words."""
-    try:
-        made = load_plan(output / PLAN_FILE).provenance
-    except InputError:
-        return "has no plan that can be read"
-    for name, now in config.as_dict().items():
-        before = made["config"].get(name)
-        if name not in HASHED_OPTIONS and before != now:
-            return f"was made with {name} {before}, not {now}"
-    inputs = made["inputs"]
-    others = [name for name, now in prepare(config).inputs.items() if inputs.get(name) != now]
-    return f"was made of other {others[0]}" if others else ""
 
 
 def synthesized(config: Path, work: Path, keep: float, kv_keep: float | None = None) -> Path:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.baselines.moments import add_bias
 from benchmarks.common.models import NO_OWN
-from benchmarks.study.record import Layer, Losses, Row
+from benchmarks.study.record import Layer, Row
 from benchmarks.study.tasks import accuracies
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import Plan
@@ -134,42 +134,33 @@ class Bench:
                 heldout_loss |= losses
             row.heldout_loss = heldout_loss
             if variant.bias:  # a checkpoint has no place for it, so there are no accuracies
-                found = self.mask_losses(plan, config)
-                row.perplexity, row.excess_nats = found.perplexity, found.excess_nats
+                self.set_biased_losses(row, plan, config)
                 return row
             self.set_losses(row, loaded(made))
             if self.tasks:
                 row.tasks, row.task_average = accuracies(made, self.tasks, on_progress)
-        if config.scale_epochs > 0 and not config.compensation:  # the rest is dense weights
-            row.without_scales = self.mask_losses(plan)
         return row
 
-    def mask_losses(self, plan: Plan, biased: CompressConfig | None = None) -> Losses:
-        """Losses of a plan's mask on the uncut model, which gives the cut model's logits.
+    def set_biased_losses(self, row: Row, plan: Plan, config: CompressConfig) -> None:
+        """Note the losses of a plan's mask on the uncut model, which gives the cut model's logits.
 
-        With `biased` its text decides the biases that stand in for removed columns.
+        The text of the config decides the biases that stand in for removed columns.
         """
-        model = loaded(self.directory)
-        units = UnitTable.of_layers(plan.dense_layers)
-        if biased is not None:
-            given = biased.calibration, biased.calibration_split, biased.calibration_column
-            count, length = biased.sequences_of("criterion"), biased.sequence_length
-            tokenizer, text = load_tokenizer(self.directory), calibration_sources(*given)[0]
-            blocks = read_blocks(tokenizer, text, length, count)
-            add_bias(model, units, plan.mask, CalibrationText(blocks.token_ids, 4))
+        model, units = loaded(self.directory), UnitTable.of_layers(plan.dense_layers)
+        given = config.calibration, config.calibration_split, config.calibration_column
+        count, length = config.sequences_of("criterion"), config.sequence_length
+        tokenizer, text = load_tokenizer(self.directory), calibration_sources(*given)[0]
+        blocks = read_blocks(tokenizer, text, length, count)
+        add_bias(model, units, plan.mask, CalibrationText(blocks.token_ids, 4))
         with gated(model, units) as gates:
             gates.assign(plan.mask.float().to(model.device))
-            return self.losses(model)
-
-    def losses(self, model: PreTrainedModel) -> Losses:
-        """Perplexities by corpus, and the loss above the dense model's in nats per token."""
-        found = self.perplexities(model)
-        return Losses(found, {name: math.log(p / self.dense[name]) for name, p in found.items()})
+            self.set_losses(row, model)
 
     def set_losses(self, row: Row, model: PreTrainedModel) -> None:
-        """Measure a model and note its losses in a row."""
-        losses = self.losses(model)
-        row.perplexity, row.excess_nats = losses.perplexity, losses.excess_nats
+        """Note perplexities by corpus, and the loss above the dense model's in nats per token."""
+        row.perplexity = self.perplexities(model)
+        excess = {name: math.log(p / self.dense[name]) for name, p in row.perplexity.items()}
+        row.excess_nats = excess
 
     def row(self, variant: str, config: CompressConfig, plan: Plan) -> Row:
         """The row of a plan, without losses and seconds, which are measured elsewhere."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,21 +15,19 @@ from benchmarks.study.record import Accuracy, Row, Study
 from benchmarks.study.tables import seeds_in_words, study_title
 from grasp_deploy.report.figure_style import (
     DASHED,
-    MARKERS,
+    MUTED,
     SERIES,
     Drawing,
-    color_of,
     finished,
     key_handle,
     line_handle,
+    look_of,
     new_axes,
 )
 from grasp_deploy.report.figures import UNITS, kept_drawing
 
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon
-NO_LOSS_NATS = 0.01  # about 1 % of perplexity: a loss this small needs no logarithm
-WIDE = 8.0  # times the smallest loss from where on an even axis would flatten it
 
 
 def study_drawings(study: Study) -> Iterator[Drawing]:
@@ -83,9 +80,9 @@ def _loss_drawing(
 ) -> Drawing:
     title = f"Loss on {text} by budget: {study_title(study)}"
     axes = new_axes(title, f"above the dense model's; {_notes(study, drawn)}")
-    handles, values = _lines_by_budget(axes, study, drawn, value)
+    handles = _lines_by_budget(axes, study, drawn, value)
+    axes.axhline(0, color=MUTED, linewidth=1)
     axes.set_ylabel("excess loss, nats per token")
-    _loss_axis(axes, values)
     name = "".join(letter if letter.isalnum() else "-" for letter in text)
     return finished(f"loss-{name}", title, axes, handles)
 
@@ -93,7 +90,7 @@ def _loss_drawing(
 def _accuracy_drawing(study: Study, dense: Accuracy, drawn: Sequence[str]) -> Drawing:
     title = f"Accuracy on tasks by budget: {study_title(study)}"
     axes = new_axes(title, f"average of the tasks; {_notes(study, drawn)}")
-    handles, _ = _lines_by_budget(axes, study, drawn, _accuracy)
+    handles = _lines_by_budget(axes, study, drawn, _accuracy)
     axes.axhline(100 * dense.accuracy, color="0.5", linestyle=DASHED, linewidth=1.2)
     axes.set_ylabel("accuracy, %")
     return finished("accuracy", title, axes, [key_handle("dense", DASHED), *handles])
@@ -112,10 +109,9 @@ def _notes(study: Study, drawn: Sequence[str]) -> str:
 
 def _lines_by_budget(
     axes: Axes, study: Study, drawn: Sequence[str], value: Callable[[Row], float | None]
-) -> tuple[list[Line2D], list[float]]:
-    """Draw a line of values by budget for each variant; its handles, and all values."""
+) -> list[Line2D]:
+    """Draw a line of values by budget for each variant that has some; returns their handles."""
     handles = []
-    values: list[float] = []
     for index, name in enumerate(drawn):
         found = {keep: [value(row) for row in study.runs(name, keep)] for keep in study.budgets}
         known = {
@@ -124,11 +120,10 @@ def _lines_by_budget(
         if known:
             _draw_losses(axes, known, index)
             handles.append(line_handle(index, name))
-        values += itertools.chain(*known.values())
     axes.set_xticks(study.budgets, labels=[f"{keep:g}" for keep in study.budgets])
     axes.invert_xaxis()
     axes.set_xlabel("share of the prunable cost that is kept")
-    return handles, values
+    return handles
 
 
 def _draw_losses(axes: Axes, losses: dict[float, list[float]], index: int) -> None:
@@ -141,8 +136,7 @@ def _draw_losses(axes: Axes, losses: dict[float, list[float]], index: int) -> No
         list(losses),
         means,
         yerr=(below, above),
-        color=color_of(index),
-        marker=MARKERS[index % len(MARKERS)],
+        **look_of(index),
         linestyle="-",
         capsize=3,
         elinewidth=1.2,
@@ -150,35 +144,16 @@ def _draw_losses(axes: Axes, losses: dict[float, list[float]], index: int) -> No
     )
 
 
-def _loss_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Scale the axis evenly from 0, or logarithmically if the largest loss would hide the rest."""
-    low, high = min(values), max(values)
-    if high <= WIDE * max(low, NO_LOSS_NATS):
-        axes.set_ylim(bottom=min(0.0, low - 0.04 * high))  # room for a marker at 0
-        return
-    even = max(NO_LOSS_NATS, -low)  # what is better than the dense model gets no decades of its own
-    axes.set_yscale("symlog", linthresh=even, linscale=0.4)
-    axes.set_ylabel("nats per token, log scale")
-    axes.set_ylim(low / 1.25 if low > NO_LOSS_NATS else min(low * 1.25, 0.0), high * 1.25)
-    steps = (1, 2, 5) if low > NO_LOSS_NATS and high < 60 * low else (1, 3)
-    sizes = [step * 10.0**power for power in range(-2, 3) for step in steps]
-    sizes = [size for size in sizes if size > 0.7 * even]  # others would cover 0
-    bottom, top = axes.get_ylim()
-    ticks = [tick for tick in (*(-s for s in sizes), 0.0, *sizes) if bottom <= tick <= top]
-    axes.set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
-    axes.set_yticks([], minor=True)
-
-
 def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> Iterator[Drawing]:
     shared = _shared_budgets(study, best)
     if not shared:
         return
     keep = min(shared)
-    pruned = [
-        (index, {"name": name, "footprint": {"layers": _mean_layers(study.runs(name, keep))}})
+    pruned = {
+        index: (name, _mean_layers(study.runs(name, keep)))
         for index, name in enumerate(drawn)
         if name in best
-    ]
+    }
     dense = [_layer(*pair) for pair in study.dense_layers]
     ranked = f"{len(study.variants)} variants" + " by the mean" * (len(study.budgets) > 1)
     note = f"{study_title(study)}, budget {keep:g}; the best {len(best)} of {ranked}"

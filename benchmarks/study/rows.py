@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from benchmarks.study.record import Row, Study, read_study
 from grasp_deploy.errors import InputError
@@ -59,24 +58,7 @@ def rows_of_others(paths: Sequence[Path], study: Study) -> dict[Key, Row]:
 
 
 def by_key(row: Row) -> dict[Key, Row]:
-    """A row by its key, and its twin without scales if it has one.
-
-    With no epoch of scales, gates learn the same mask, so the losses without scales are those of
-    another compression. Accuracies are not: they were measured with scales only.
-    """
-    rows = {key_of(row.options, row.keep, row.seed): row}
-    if row.without_scales is not UNSET and row.tasks is UNSET:
-        options = {**row.options, "scale_epochs": 0}
-        rows[key_of(options, row.keep, row.seed)] = replace(
-            row,
-            options=options,
-            perplexity=row.without_scales.perplexity,
-            excess_nats=row.without_scales.excess_nats,
-            seconds={**row.seconds, "scales": 0.0},
-            without_scales=UNSET,
-            heldout_loss=UNSET,
-        )
-    return rows
+    return {key_of(row.options, row.keep, row.seed): row}
 
 
 def key_of(options: dict[str, Any], keep: float, seed: int) -> Key:

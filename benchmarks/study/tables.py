@@ -13,6 +13,7 @@ from rich.text import Text
 
 from benchmarks.study.record import Accuracy, Row, Study, Tasks
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE
+from grasp_deploy.report.tables import add_group
 from grasp_deploy.stats.wording import listed, percent
 
 UNKNOWN = "-"
@@ -130,12 +131,9 @@ def add_rows_by_budget(
 ) -> None:
     """Add a heading for each budget, and below it a row for each variant measured under it."""
     for keep in study.budgets:
-        table.add_row(Text(f"keep {keep:g}", style="bold"))
-        for variant in study.variants:
-            rows = study.runs(variant, keep)
-            if rows and (texts := cells(rows)):
-                table.add_row(Text(variant), *texts)
-        table.add_section()
+        measured = ((name, study.runs(name, keep)) for name in study.variants)
+        shown = [[name, *texts] for name, rows in measured if rows and (texts := cells(rows))]
+        add_group(table, f"keep {keep:g}", shown)
 
 
 def study_title(study: Study) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import to_builtins
 
@@ -21,88 +20,63 @@ from grasp_deploy.evaluate.tasks.accuracy import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.report import losses
-from grasp_deploy.report.section import Line, NamedRecord, Section, read_records
+from grasp_deploy.report.section import REMEDY, Line, Section, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.table import Table
 
     from grasp_deploy.report.figure_style import Drawing
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """Reading and drawing of one benchmark's records; the functions take the typed record."""
 
     title: str
     record: type[Any]
-    tables: Sequence[Callable[[Any], Table]]
+    tables: Callable[[Any], list[Table]]
     headlines: Callable[[Any], list[Line]] = lambda _: []
     figures: Callable[[Any], Iterable[Drawing]] = lambda _: []
 
 
 KINDS = {
-    "throughput": Kind(
-        "Throughput and latency",
-        ThroughputRecord,
-        (throughput_show.throughput_table, throughput_show.gain_table),
-        throughput_show.headlines,
-        throughput_show.figures,
-    ),
-    "memory": Kind(
-        "Prefill memory",
-        MemoryRecord,
-        (memory_show.memory_table,),
-        memory_show.headlines,
-        memory_show.figures,
-    ),
-    "kv": Kind("KV cache", KvRecord, (kv_show.kv_table,), kv_show.headlines, kv_show.figures),
-    "serve": Kind(
-        "Load on the live server",
-        ServeRecord,
-        (serve_show.serve_table,),
-        serve_show.headlines,
-        serve_show.figures,
-    ),
-    "tasks": Kind("Accuracy on tasks", TasksRecord, (lambda r: task_table(to_builtins(r)),)),
-    "compare": Kind(
-        "Losses compared", CompareRecord, (compare_table,), losses.headlines, losses.figures
-    ),
+    name: Kind(title, record, show.tables, show.headlines, show.figures)
+    for name, title, record, show in (
+        ("throughput", "Throughput and latency", ThroughputRecord, throughput_show),
+        ("memory", "Prefill memory", MemoryRecord, memory_show),
+        ("kv", "KV cache", KvRecord, kv_show),
+        ("serve", "Load on the live server", ServeRecord, serve_show),
+    )
 }
+KINDS["tasks"] = Kind("Accuracy on tasks", TasksRecord, lambda r: [task_table(to_builtins(r))])
+shown: Any = (lambda r: [compare_table(r)], losses.headlines, losses.figures)
+KINDS["compare"] = Kind("Losses compared", CompareRecord, *shown)
 KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
     """Read and check records; InputError for a file that is not a whole record of a bench."""
-    return [section_of(named) for named in read_records(paths)]
+    return [section_of(*named) for named in read_records(paths)]
 
 
-def section_of(named: NamedRecord) -> Section:
-    """The section of a record; InputError for a record of a study."""
-    document, benchmark = named.record, named.record["benchmark"]
-    if benchmark not in KINDS:
+def section_of(name: str, document: dict[str, Any], path: Path = Path("record.json")) -> Section:
+    """The section of a record.
+
+    Raises InputError for a record of a study, for a key that is missing or of another type, and for
+    cells at odds with each other or with the models.
+    """
+    if (benchmark := document["benchmark"]) not in KINDS:
         raise InputError(
-            f"{named.path} is a record of {benchmark}, which is a study: draw it with "
+            f"{path} is a record of {benchmark}, which is a study: draw it with "
             "`python -m benchmarks.report`"
         )
-    kind, record = KINDS[benchmark], typed_record(document, named.path)
+    kind = KINDS[benchmark]
+    record = typed(document, kind.record, path, REMEDY)
     return Section(
-        name=named.name,
+        name=name,
         title=kind.title,
         record=document,
-        tables=lambda: [t for draw in kind.tables if (t := draw(record)).row_count],
+        tables=kind.tables(record),
         headlines=kind.headlines(record),
         figures=lambda: list(kind.figures(record)),
         models=document["models"],
     )
-
-
-def typed_record(document: dict[str, Any], path: Path) -> Any:
-    """The typed record of a JSON document, whose `benchmark` is one of KINDS.
-
-    Raises InputError for a key that is missing or of another type, and for cells at odds with each
-    other or with the models.
-    """
-    remedy = "run its command again, or name another record"
-    return typed(document, KINDS[document["benchmark"]].record, path, remedy)

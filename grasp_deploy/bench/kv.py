@@ -13,11 +13,11 @@ from grasp_deploy.bench.record import (
     PositiveCount,
     check_positions,
     check_room,
+    fewest_positions,
 )
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
-from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
-from grasp_deploy.engine.offline import KvCapacity, kv_capacity, predict_capacity
+from grasp_deploy.engine.offline import KvCapacity, deployed, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
@@ -86,12 +86,9 @@ def bench_kv(
     """
     from grasp_deploy.evaluate.models import model_folder
 
-    limits = filter(None, (positions_at(model.path) for model in models))
-    context_tokens = settings.context_tokens or min([DEFAULT_CONTEXT_TOKENS, *limits])
+    context_tokens = settings.context_tokens or fewest_positions(models, DEFAULT_CONTEXT_TOKENS)
     check_positions(models, context_tokens, "--context")
-    platform: Platform | None = None
-    with suppress(InputError):
-        platform = installed_platform()
+    platform = found_platform()
     measures = platform is not None and not settings.predict_only
     if measures and platform == "cpu":
         check_room(settings.memory_bytes, "--gpu-memory is", "ask for less, or give --predict-only")
@@ -105,17 +102,25 @@ def bench_kv(
     if measures:
         advance = step_counter(on_progress, "asking vLLM", len(models))
         for model, cell in zip(models, cells, strict=True):
-            with model_folder(model) as directory:
-                cell.measured = kv_capacity(
-                    directory,
-                    cell.memory_bytes,
-                    context_tokens,
-                    dtype=model.shape.dtype,
-                    random_weights=model.random_weights,
-                    seed=settings.seed,
-                )
+            engine = {
+                "dtype": model.shape.dtype,
+                "kv_cache_memory_bytes": cell.memory_bytes,
+                "max_model_len": context_tokens,
+                "max_num_seqs": 1,  # the batch size does not change the cache
+                **({"load_format": "dummy"} if model.random_weights else {}),
+                "seed": settings.seed,
+            }
+            with model_folder(model) as path:
+                cell.measured = deployed(path, engine).capacity
             advance()
     return KvRecord.made("kv", command, settings, models, cells)
+
+
+def found_platform() -> Platform | None:
+    """The platform of the installed vLLM; None where there is none."""
+    with suppress(InputError):
+        return installed_platform()
+    return None
 
 
 def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> Cell:

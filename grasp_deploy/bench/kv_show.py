@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.bench.kv import KvRecord
-from grasp_deploy.bench.record import prediction_outcome, relative_error
+from grasp_deploy.bench.show import prediction_outcome, relative_error
 from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.report.tables import figure_table
 
@@ -20,7 +20,7 @@ HEADS = ("model", "bytes per\ntoken", "cache", "tokens,\npredicted", "tokens,\nv
 LARGEST_BLOCK_TOKENS = 128  # of vLLM's cache, which has whole blocks only: this many on a CPU
 
 
-def kv_table(record: KvRecord) -> Table:
+def tables(record: KvRecord) -> list[Table]:
     """Tokens and full sequences that fit beside the weights, predicted and measured."""
     table = figure_table(
         f"KV cache beside the weights in {format_bytes(record.settings.memory_bytes)}; "
@@ -30,16 +30,15 @@ def kv_table(record: KvRecord) -> Table:
         fold=False,
     )
     for cell in record.cells:
-        tokens = f"{cell.measured.cached_tokens:,}" if cell.measured else ""
         table.add_row(
             Text(cell.model),
             f"{cell.kv_bytes_per_token:,}",
             format_bytes(cell.memory_bytes),
             f"{cell.predicted.cached_tokens:,}",
-            tokens,
+            f"{cell.measured.cached_tokens:,}" if cell.measured else "",
             f"{cell.held.sequences:,}",
         )
-    return table
+    return [table]
 
 
 def headlines(record: KvRecord) -> list[dict[str, Any]]:
@@ -65,25 +64,24 @@ def headlines(record: KvRecord) -> list[dict[str, Any]]:
 
 def figures(record: KvRecord) -> Iterator[Drawing]:
     """Horizontal bars of the sequences that fit, one for each model."""
-    from matplotlib.ticker import MaxNLocator
-
     from grasp_deploy.report import figure_style as style
 
     measured = any(cell.measured for cell in record.cells)
     source = "as the running vLLM reports them" if measured else "predicted from config.json"
     memory, title = format_bytes(record.settings.memory_bytes), "Sequences that the KV cache holds"
     note = f"{source}; legend: size of the cache beside the weights in {memory}"
-    axes = style.new_axes(title, note, 1.3 + 0.24 * len(record.cells))
-    handles = []
+    axes = style.new_axes(title, note)
+    handles: list[Any] = []
     for index, cell in enumerate(record.cells):
-        bars = axes.barh(index, cell.held.sequences, color=style.color_of(index))
-        axes.bar_label(bars, fmt="{:,.0f}", padding=4, fontsize=8.5)
         label = f"{cell.model}: {format_bytes(cell.memory_bytes)}"
-        handles.append(style.patch_handle(index, label))
+        color = style.look_of(index)["color"]
+        bars = axes.barh(index, cell.held.sequences, color=color, label=label)
+        axes.bar_label(bars, fmt="{:,.0f}", padding=4)
+        handles.append(bars)
     axes.set_yticks([])
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.set_xlabel(f"sequences of {record.cells[0].context_tokens:,} tokens at once")
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.locator_params(axis="x", nbins=6, integer=True)
     axes.xaxis.set_major_formatter("{x:,.10g}")
     yield style.finished("kv-capacity", title, axes, handles)

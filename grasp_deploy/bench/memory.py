@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, PositiveCount, check_positions
+from grasp_deploy.bench.record import (
+    BenchCell,
+    BenchRecord,
+    Count,
+    PositiveCount,
+    check_positions,
+    fewest_positions,
+)
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, option
 from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
+from grasp_deploy.stats.wording import listed
 
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
+
+DEFAULT_LENGTHS = (256, 512, 1024, 2048)
 
 
 @dataclass(frozen=True)
@@ -22,7 +32,9 @@ class MemorySettings:
     """The prefills to measure: `batch` prompts at each length."""
 
     prompt_tokens: tuple[CountOption, ...] = option(
-        "Tokens of a prompt, one measurement for each length.", (256, 512, 1024, 2048)
+        "Tokens of a prompt, one measurement for each length. Default: 256,512,1024,2048, or up to "
+        "the models' limit if lower.",
+        (),
     )
     batch: CountOption = option("Prompts in a prefill.", 4)
     device: str = option("auto, cuda, cuda:1, ...; cpu: predict only.", "auto")
@@ -77,10 +89,14 @@ def bench_memory(
     from grasp_deploy.checkpoint.read.loading import resolve_device
 
     device, lengths = str(resolve_device(settings.device)), settings.prompt_tokens
-    settings = replace(settings, device=device, random_weights=models[0].random_weights)
+    if not lengths:
+        lengths = tuple(sorted({fewest_positions(models, tokens) for tokens in DEFAULT_LENGTHS}))
     check_positions(models, max(lengths), "--prompt-tokens")
+    is_random = models[0].random_weights
+    settings = replace(settings, prompt_tokens=lengths, device=device, random_weights=is_random)
     cells = []
-    stage = "predicting prefills" if device == "cpu" else "measuring prefills"
+    work = "predicting" if device == "cpu" else "measuring"
+    stage = f"{work} prefills of {listed(lengths)} tokens"
     advance = step_counter(on_progress, stage, len(models))
     for model in models:
         measured = {} if device == "cpu" else measure_prefills(model, settings)

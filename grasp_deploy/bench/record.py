@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
 
+from grasp_deploy.checkpoint import limits
 from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
+from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import check_models, new_record
@@ -20,7 +22,6 @@ Positive = Annotated[float, Meta(ge=1e-12, le=1e15)]
 Amount = Annotated[float, Meta(ge=0, le=1e15)]
 PositiveCount = Annotated[int, Meta(ge=1, le=2**62)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
-TOLERANCE = 0.005  # of weights and KV cache, which config.json determines
 
 
 class BenchCell(Struct):
@@ -34,9 +35,9 @@ class BenchCell(Struct):
         return None
 
     @property
-    def repetitions(self) -> int:
-        """Number of samples, which pair up with those of another model; 0: not measured."""
-        return 1
+    def rates(self) -> list[float]:
+        """A rate of each repetition, which pair up with those of another model; none: not timed."""
+        return []
 
 
 Cell = TypeVar("Cell", bound=BenchCell)
@@ -64,10 +65,11 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
         check_models(names, [cell.model for cell in self.cells])
         for index, cell in enumerate(self.cells):
             dense = self.dense_cell(cell)
-            if dense and dense.repetitions and cell.repetitions not in (0, dense.repetitions):
+            counts = [len(one.rates) for one in (cell, dense) if one and one.rates]
+            if len(set(counts)) > 1:
                 raise ValueError(
-                    f"cells[{index}] has {cell.repetitions} repetitions, and the first model has "
-                    f"{dense.repetitions}"
+                    f"cells[{index}] has {counts[0]} repetitions, and the first model has "
+                    f"{counts[1]}"
                 )
 
     @classmethod
@@ -105,25 +107,15 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
         return {"benchmark": self.benchmark, "baseline": self.baseline, **figures}
 
 
-def relative_error(measured: float, predicted: float) -> float:
-    """Measured over predicted, less 1; a prediction of nothing counts as one."""
-    return measured / max(predicted, 1) - 1
+def fewest_positions(models: Sequence[BenchModel], at_most: int) -> int:
+    """The longest sequence, of at most so many tokens, that all models were made for."""
+    return min([at_most, *filter(None, (positions_at(model.path) for model in models))])
 
 
-def prediction_outcome(error: float) -> str:
-    """The outcome for a relative error of weights or KV cache."""
-    return "as predicted" if abs(error) <= TOLERANCE else "not as predicted"
-
-
-def check_positions(models: Sequence[BenchModel], tokens: int, options: str) -> None:
-    """InputError, naming the options to lower, for sequences longer than a model has positions."""
+def check_positions(models: Sequence[BenchModel], tokens: int, option: str) -> None:
+    """InputError, naming the option, for sequences longer than a model has positions."""
     for model in models:
-        positions = positions_at(model.path)
-        if positions is not None and tokens > positions:
-            raise InputError(
-                f"sequences of {tokens} tokens exceed the {positions} positions that {model.name} "
-                f"was made for: lower {options}"
-            )
+        limits.check_positions(tokens, read_config(model.path), option, model.name)
 
 
 def check_room(needed_bytes: int, what: str, remedy: str) -> None:

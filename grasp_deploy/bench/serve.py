@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +26,7 @@ from grasp_deploy.bench.record import (
     PositiveCount,
     check_positions,
 )
+from grasp_deploy.bench.serve_child import METRICS, PERCENTILES
 from grasp_deploy.bench.throughput import rounds
 from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.config.option import (
@@ -36,7 +37,7 @@ from grasp_deploy.config.option import (
     option,
 )
 from grasp_deploy.config.option import Count as CountOption
-from grasp_deploy.engine.child import Ask, child
+from grasp_deploy.engine.child import child
 from grasp_deploy.engine.flags import FORMAT, read_flags
 from grasp_deploy.engine.vllm_process import CACHE_VARIABLE
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
@@ -44,9 +45,8 @@ from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counte
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
 
-CHILD = "grasp_deploy.bench.engines.load_generator"
+CHILD = "grasp_deploy.bench.serve_child"
 CONCURRENCIES = (1, 8, 32)
-METRICS, PERCENTILES = ("ttft", "tpot", "e2el"), (50, 90, 99)
 PATIENCE_SECONDS = 12 * 3600.0  # 500 long requests, one after the other, on a CPU
 START_SECONDS = 1800.0
 RateOption = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
@@ -126,12 +126,13 @@ class Cell(BenchCell):
         return self.load
 
     @property
-    def repetitions(self) -> int:
-        return len(self.samples)
+    def asked(self) -> int:
+        """Requests of all samples."""
+        return self.requests * len(self.samples)
 
     @property
     def failed(self) -> int:
-        """Failed requests of all samples."""
+        """Those of them that failed."""
         return sum(sample.failed for sample in self.samples)
 
     @property
@@ -163,27 +164,32 @@ def bench_serve(
     `vllm_arguments` go to every server. Raises InputError for what cannot be served or loaded, and
     ChildError if vLLM fails.
     """
-    from grasp_deploy.engine.serve import check_before_serving
+    from grasp_deploy.engine.serve import check_before_serving, running_server
 
     installed_platform()
     tokens = settings.prompt_tokens + settings.new_tokens
-    check_positions(models, tokens, "--prompt-tokens or --new-tokens")
+    check_positions(models, tokens, "--prompt-tokens + --new-tokens")
     settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
     for model in models:  # all of them before the first, which may be hours
         check_before_serving(model.path, settings.server_flags)
-    loads = [
-        *(LoadPoint(concurrency, None) for concurrency in settings.concurrencies),
-        *(LoadPoint(None, rate) for rate in settings.request_rates),
-    ]
+    loads = [LoadPoint(concurrency, None) for concurrency in settings.concurrencies]
+    loads += [LoadPoint(None, rate) for rate in settings.request_rates]
     cells = [Cell(model.name, load, settings.requests, []) for model in models for load in loads]
     advance = step_counter(on_progress, "serving", settings.repetitions * len(cells))
     environment, patience = bench_serve_environment(), PATIENCE_SECONDS
-    with child(CHILD, environment, name="vllm bench serve", timeout_seconds=patience) as ask:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        child(CHILD, environment, name="vllm bench serve", timeout_seconds=patience) as ask,
+    ):
         for repetition, order in enumerate(rounds(models, settings.repetitions)):
-            seed = settings.seed + repetition * len(loads)
-            for model in order:
-                own = [cell for cell in cells if cell.model == model.name]
-                _serve_and_load(model.path, settings, seed, own, ask, advance)
+            for path, name in ((model.path, model.name) for model in order):
+                log = Path(folder) / "server.log"
+                with running_server(path, settings.server_flags, log, START_SECONDS) as url:
+                    own = [cell for cell in cells if cell.model == name]
+                    for seed, cell in enumerate(own, settings.seed + repetition * len(loads)):
+                        arguments = load_arguments(cell.load, settings, seed, url, path)
+                        cell.samples.append(convert(ask({"arguments": arguments}), Sample))
+                        advance()
     return ServeRecord.made("serve", command, settings, models, cells)
 
 
@@ -209,26 +215,6 @@ def bench_serve_environment() -> dict[str, str]:
     return {**os.environ, "no_proxy": ",".join(local), "NO_PROXY": ",".join(local)}
 
 
-def _serve_and_load(
-    directory: Path,
-    settings: ServeSettings,
-    seed: int,
-    cells: Sequence[Cell],
-    ask: Ask,
-    advance: Callable[[], None],
-) -> None:
-    """Start a server and add a sample to each cell; load i draws its requests from seed + i."""
-    from grasp_deploy.engine.serve import running_server
-
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "server.log"
-        with running_server(directory, settings.server_flags, log, START_SECONDS) as url:
-            for index, cell in enumerate(cells):
-                arguments = load_arguments(cell.load, settings, seed + index, url, directory)
-                cell.samples.append(convert(ask({"arguments": arguments}), Sample))
-                advance()
-
-
 def load_arguments(
     load: LoadPoint, settings: ServeSettings, seed: int, url: str, directory: Path
 ) -> list[str]:
@@ -243,7 +229,7 @@ def load_arguments(
         *("--random-input-len", str(settings.prompt_tokens)),
         *("--random-output-len", str(settings.new_tokens), "--random-range-ratio", "0"),
         *("--ignore-eos", "--temperature", "0", "--seed", str(seed), "--disable-tqdm"),
-        *("--percentile-metrics", ",".join(METRICS)),
+        *("--percentile-metrics", ",".join(METRICS.values())),
         *("--metric-percentiles", ",".join(map(str, PERCENTILES)), "--save-detailed"),
         *("--num-warmups", str(load.max_concurrency or 1)),
     ]

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.bench.serve import Cell, LoadPoint, ServeRecord
-from grasp_deploy.bench.show import line_drawing, number, paired_change, with_spread
-from grasp_deploy.report.tables import figure_table
-from grasp_deploy.stats.noise import (
-    TOO_FEW,
-    UNDECIDED,
-    Difference,
-    differences,
-    of_repetitions,
+from grasp_deploy.bench.serve import Cell, ServeRecord
+from grasp_deploy.bench.show import (
+    cell_table,
+    gain_in_words,
+    gains,
+    line_drawing,
+    number,
+    paired_change,
+    with_spread,
 )
-from grasp_deploy.stats.wording import common_outcome, counted, grouped, points_by_outcome, span
+from grasp_deploy.stats.noise import of_repetitions
+from grasp_deploy.stats.wording import common_outcome, counted, grouped
 
 if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
@@ -30,85 +31,56 @@ LATENCIES = {
     "tpot": "Time per output token",
     "e2e": "Time to the last token",
 }
+NOTE = "tokens/s of output; Δ: change against the first model; latencies: median/99th percentile"
 
 
-def serve_table(record: ServeRecord) -> Table:
+def tables(record: ServeRecord) -> list[Table]:
     """Rates, latencies and failed requests of each model's server under each load."""
     settings = record.settings
     title = (
         f"Load on the live server: {settings.requests:,} requests of "
         f"{settings.prompt_tokens:,} + {settings.new_tokens:,} tokens"
     )
-    slo = settings.slo_ms
-    notes = [
-        "tokens/s of output; Δ: change against the first model; latencies: median/99th percentile",
-        *(["good/s: requests within the SLO"] if slo else []),
-    ]
-    table = figure_table(title, (*HEADS, "good/s") if slo else HEADS, notes, fold=False)
-    for cells in grouped(record.cells, lambda cell: cell.load):
-        table.add_row(Text(cells[0].load.title, style="bold"))
-        for cell in cells:
+    heads, notes = [*HEADS], [NOTE]
+    if settings.slo_ms:
+        heads.append("good/s")
+        notes.append("good/s: requests within the SLO")
+
+    def figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
+        row: list[str | Text] = [with_spread(cell.rates)]
+        row.append(paired_change(cell.rates, dense.rates if dense else []))
+        for name in LATENCIES:
+            pair = (cell.latency(name, percentile) for percentile in ("p50", "p99"))
+            row.append("/".join(number(1000 * seconds) for seconds in pair))
+        row.append(Text(f"{cell.failed:,} of {cell.asked:,}", "red") if cell.failed else "none")
+        if settings.slo_ms:
             good = [sample.goodput_requests_per_second or 0.0 for sample in cell.samples]
-            figures = _figures(cell, record.dense_cell(cell))
-            figures += [f"{statistics.median(good):,.2f}"] if slo else []
-            table.add_row(Text(cell.model), *figures)
-        table.add_section()
-    return table
+            row.append(f"{statistics.median(good):,.2f}")
+        return row
 
-
-def _figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
-    latencies = (
-        "/".join(number(1000 * cell.latency(name, percentile)) for percentile in ("p50", "p99"))
-        for name in ("ttft", "tpot", "e2e")
-    )
-    asked = cell.requests * len(cell.samples)
-    return [
-        with_spread(cell.rates),
-        paired_change(cell.rates, dense.rates if dense else []),
-        *latencies,
-        Text(f"{cell.failed:,} of {asked:,}", "red") if cell.failed else "none",
-    ]
-
-
-def compared(record: ServeRecord) -> dict[tuple[str, LoadPoint], Difference]:
-    """The difference of output tokens per second from the first model's, by model and load.
-
-    Cells whose requests failed are left out: a server that drops some has less to do.
-    """
-    pairs = [
-        (dense, cell)
-        for cell in record.cells
-        if (dense := record.dense_cell(cell)) and not dense.failed and not cell.failed
-        if all(dense.rates + cell.rates)
-    ]
-    results = differences([(dense.rates, cell.rates) for dense, cell in pairs])
-    return {(cell.model, cell.load): one for (_, cell), one in zip(pairs, results, strict=True)}
+    return [cell_table(record, title, heads, notes, lambda cell: cell.load.title, figures)]
 
 
 def headlines(record: ServeRecord) -> list[dict[str, Any]]:
-    """One sentence for each model over all loads."""
-    lines, results = [], compared(record)
+    """One sentence for each model over all loads.
+
+    A server that drops requests has less to do, so it is not compared where some failed.
+    """
+    compared = gains(record, lambda cell: not cell.failed and all(cell.rates))
+    lines = []
     for cells in grouped(record.cells, lambda cell: cell.model):
         model, failed = cells[0].model, sum(cell.failed for cell in cells)
-        found = {c.load: results[model, c.load] for c in cells if (model, c.load) in results}
+        found = {cell.load.title: one for _, cell, one in compared if cell.model == model}
         no_claim = f"{counted(failed, 'request') if failed else 'no request'} failed"
-        outcomes = [found[c.load].outcome if c.load in found else no_claim for c in cells]
-        asked = sum(cell.requests * len(cell.samples) for cell in cells)
-        sentence = f"{failed:,} of {asked:,} requests failed"
+        outcomes = [one.outcome for one in found.values()]
+        outcomes += [no_claim] * (len(found) < len(cells))
+        sentence = f"{failed:,} of {sum(cell.asked for cell in cells):,} requests failed"
         if found:
-            sentence += f"; {_comparison(found, record.baseline, len(cells[0].samples))}"
+            what = f"the output tokens per second of {record.baseline} over {len(found)} loads"
+            sentence += f"; {gain_in_words(found, what, len(cells[0].samples))}"
         outcome = no_claim if failed else common_outcome(outcomes)
         lines.append(record.line(model, outcome, f"{sentence}."))
     return lines
-
-
-def _comparison(found: Mapping[LoadPoint, Difference], baseline: str, repetitions: int) -> str:
-    ratios = span([one.ratio for one in found.values()], ".2f", "x")
-    points = points_by_outcome([(one.outcome, load.title) for load, one in found.items()])
-    if any(one.outcome == UNDECIDED for one in found.values()):
-        points = TOO_FEW.format(repetitions)
-    loads = f"over {len(found)} loads"
-    return f"{ratios} the output tokens per second of {baseline} {loads}: {points}"
 
 
 def figures(record: ServeRecord) -> Iterator[Drawing]:

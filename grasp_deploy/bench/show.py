@@ -1,15 +1,24 @@
-"""What the benches show alike: cells of tables, and figures with a line for each model."""
+"""What the benches show alike: cells of tables, gains, and figures with a line for each model."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from grasp_deploy.bench.record import BenchRecord
+from rich.table import Table
+from rich.text import Text
+
+from grasp_deploy.bench.record import BenchCell, BenchRecord
+from grasp_deploy.report.tables import add_group, figure_table
+from grasp_deploy.stats.noise import TOO_FEW, UNDECIDED, Difference, differences
+from grasp_deploy.stats.wording import grouped, points_by_outcome, span
 
 if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
+
+TOLERANCE = 0.005  # of weights and KV cache, which config.json determines
+Cell = TypeVar("Cell", bound=BenchCell)
 
 
 def number(value: float) -> str:
@@ -34,6 +43,53 @@ def paired_change(values: Sequence[float], before: Sequence[float]) -> str:
     return f"{mean:+.1%}" if abs(mean) < 0.0995 else f"{mean:+.0%}"
 
 
+def cell_table(
+    record: BenchRecord[Cell],
+    title: str,
+    heads: Sequence[str],
+    notes: Sequence[str],
+    point: Callable[[Cell], str],
+    figures: Callable[[Cell, Cell | None], list[str | Text]],
+) -> Table:
+    """A row for each cell under a line for its point; `figures` also takes the first model's."""
+    table = figure_table(title, heads, notes, fold=False)
+    for head, cells in ((point(cells[0]), cells) for cells in grouped(record.cells, point)):
+        rows = [[cell.model, *figures(cell, record.dense_cell(cell))] for cell in cells]
+        add_group(table, head, rows)
+    return table
+
+
+def gains(
+    record: BenchRecord[Cell], is_whole: Callable[[Cell], bool]
+) -> list[tuple[Cell, Cell, Difference]]:
+    """The first model's cell, another one's, and the difference of rates, where both are whole."""
+    pairs = [
+        (dense, cell)
+        for cell in record.cells
+        if (dense := record.dense_cell(cell)) and is_whole(dense) and is_whole(cell)
+    ]
+    results = differences([(dense.rates, cell.rates) for dense, cell in pairs])
+    return [(*pair, result) for pair, result in zip(pairs, results, strict=True)]
+
+
+def gain_in_words(found: Mapping[Any, Difference], what: str, repetitions: int) -> str:
+    """Differences by point: `1.10x to 1.42x WHAT: faster at 4 and 8, slower at 1`."""
+    outcomes = points_by_outcome([(one.outcome, point) for point, one in found.items()])
+    if any(one.outcome == UNDECIDED for one in found.values()):
+        outcomes = TOO_FEW.format(repetitions)
+    return f"{span([one.ratio for one in found.values()], '.2f', 'x')} {what}: {outcomes}"
+
+
+def relative_error(measured: float, predicted: float) -> float:
+    """Measured over predicted, less 1; a prediction of nothing counts as one."""
+    return measured / max(predicted, 1) - 1
+
+
+def prediction_outcome(error: float) -> str:
+    """The outcome for a relative error of weights or KV cache."""
+    return "as predicted" if abs(error) <= TOLERANCE else "not as predicted"
+
+
 def line_drawing(
     record: BenchRecord[Any],
     heading: tuple[str, str, str],
@@ -55,18 +111,16 @@ def line_drawing(
     axes.margins(x=0.08)
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
-    handles = []
+    handles, dashes = [], dict(zip(curves, ("-", style.DASHED), strict=False))
     for index, model in enumerate(record.models):
         own = sorted((cell for cell in cells if cell.model == model.name), key=at)
         if not own:
             continue
         handles.append(style.line_handle(index, model.name))
-        look: dict[str, Any] = {"color": style.color_of(index), "marker": style.marker_of(index)}
-        for curve, dashes in zip(curves.values(), ("-", style.DASHED), strict=False):
-            x, y = [places.index(at(cell)) for cell in own], [curve(cell) for cell in own]
-            axes.plot(x, y, linestyle=dashes, **look)
+        for curve, dash in dashes.items():
+            x, y = [places.index(at(cell)) for cell in own], [curves[curve](cell) for cell in own]
+            axes.plot(x, y, linestyle=dash, **style.look_of(index))
     style.count_from_zero(axes)
     if len(curves) > 1:
-        keys = zip(curves, ("-", style.DASHED), strict=False)
-        handles += [style.key_handle(label, dashes) for label, dashes in keys]
+        handles += [style.key_handle(label, dash) for label, dash in dashes.items()]
     return style.finished(name, title, axes, handles)

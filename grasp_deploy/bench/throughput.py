@@ -45,10 +45,7 @@ from grasp_deploy.files.sizes import parse_bytes
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
     from grasp_deploy.evaluate.models import BenchModel
 
-ENGINES = {
-    "vllm": "grasp_deploy.bench.engines.vllm_child",
-    "transformers": "grasp_deploy.bench.engines.transformers_child",
-}
+CHILD = "grasp_deploy.bench.throughput_child"
 PATIENCE_SECONDS = 6 * 3600.0  # a large batch on a CPU may take an hour
 Engine = Literal["vllm", "transformers"]
 T = TypeVar("T")
@@ -113,10 +110,6 @@ class Cell(BenchCell, kw_only=True, omit_defaults=True):
         return self.batch
 
     @property
-    def repetitions(self) -> int:
-        return len(self.samples)
-
-    @property
     def rates(self) -> list[float]:
         """Output tokens per second of each repetition, over all of its time."""
         return [self.batch * self.new_tokens / sample.seconds for sample in self.samples]
@@ -165,51 +158,39 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
     """
     from grasp_deploy.checkpoint.read.loading import resolve_device  # help needs no torch
 
-    check_positions(models, settings.tokens, "--prompt-tokens or --new-tokens")
+    check_positions(models, settings.tokens, "--prompt-tokens + --new-tokens")
     settings = replace(settings, random_weights=models[0].random_weights)
+    load = Load(max(settings.batches), settings.tokens)
     if settings.engine == "vllm":
-        settings = _checked_for_vllm(models, settings)
+        platform = vllm_platform(settings.device, settings.enforce_eager)
+        load = replace(load, block_tokens=BLOCK_TOKENS[platform])
+        memory = settings.kv_memory_bytes or kv_bytes(models[0].shape, load)
+        for model in models:
+            check_vllm_runs(model.shape, platform)
+            least = kv_bytes(model.shape, replace(load, sequences=1))
+            if memory < least:
+                raise InputError(
+                    f"--kv-memory of {memory:,} bytes does not hold one sequence of "
+                    f"{settings.tokens} tokens of {model.name}: give at least "
+                    f"{ceil(least / 2**20)}MiB"
+                )
+        settings = replace(settings, device=platform, kv_memory_bytes=memory)
+        cache_bytes = len(models) * memory  # the pools stay; those of transformers take turns
     elif settings.kv_memory_bytes is not None or settings.enforce_eager:
         raise InputError(
             "--kv-memory and --enforce-eager are options of vLLM: leave them out, or give "
             "--engine vllm"
         )
+    else:
+        cache_bytes = max(kv_bytes(model.shape, load) for model in models)
     settings = replace(settings, device=str(resolve_device(settings.device)))
     if settings.device == "cpu":  # a GPU says itself when it is full
         check_room(
-            _needed_bytes(models, settings),
+            cache_bytes + sum(model.shape.weight_bytes for model in models),
             f"{len(models)} models side by side take",
             "take smaller batches or shorter prompts, or compare fewer models at a time",
         )
     return settings
-
-
-def _checked_for_vllm(
-    models: Sequence[BenchModel], settings: ThroughputSettings
-) -> ThroughputSettings:
-    platform = vllm_platform(settings.device, settings.enforce_eager)
-    block, memory = BLOCK_TOKENS[platform], settings.kv_memory_bytes
-    if memory is None:
-        load = Load(max(settings.batches), settings.tokens, block_tokens=block)
-        memory = kv_bytes(models[0].shape, load)
-    for model in models:
-        check_vllm_runs(model.shape, platform)
-        least = kv_bytes(model.shape, Load(1, settings.tokens, block_tokens=block))
-        if memory < least:
-            raise InputError(
-                f"--kv-memory of {memory:,} bytes does not hold one sequence of {settings.tokens} "
-                f"tokens of {model.name}: give at least {ceil(least / 2**20)}MiB"
-            )
-    return replace(settings, device=platform, kv_memory_bytes=memory)
-
-
-def _needed_bytes(models: Sequence[BenchModel], settings: ThroughputSettings) -> int:
-    """All weights, and the caches: vLLM's pools stay, those of transformers come one at a time."""
-    weight_bytes = sum(model.shape.weight_bytes for model in models)
-    if settings.engine == "vllm":
-        return weight_bytes + len(models) * (settings.kv_memory_bytes or 0)
-    load = Load(max(settings.batches), settings.tokens)
-    return weight_bytes + max(kv_bytes(model.shape, load) for model in models)
 
 
 def _start(
@@ -220,25 +201,20 @@ def _start(
 ) -> list[Ask]:
     from grasp_deploy.evaluate.models import model_folder
 
-    engine, asks = settings.engine, []
     # Threads shall not spin while a child is idle, at the next one's expense. GNU's OpenMP stops
     # after a few milliseconds by default, Intel's after 200; vLLM gives its own workers 5.
-    environment = vllm_child_environment() if engine == "vllm" else os.environ
+    environment = vllm_child_environment() if settings.engine == "vllm" else os.environ
     environment = {"KMP_BLOCKTIME": "5", **environment}
+    asks, patience = [], PATIENCE_SECONDS
     for model in models:  # all of them at once, because libraries take seconds to import
-        name = f"{engine} with {model.name}"
-        started = child(ENGINES[engine], environment, name=name, timeout_seconds=PATIENCE_SECONDS)
+        name = f"{settings.engine} with {model.name}"
+        started = child(CHILD, environment, name=name, timeout_seconds=patience)
         asks.append(stack.enter_context(started))
     advance = step_counter(on_progress, "starting engines", len(models))
     for model, ask in zip(models, asks, strict=True):
-        ask(
-            {
-                "model": str(stack.enter_context(model_folder(model))),
-                "dtype": model.shape.dtype,
-                "random_weights": model.random_weights,
-                "settings": to_builtins(settings),
-            }
-        )
+        folder, loading = stack.enter_context(model_folder(model)), to_builtins(settings)
+        place = {"model": str(folder), "dtype": model.shape.dtype}
+        ask({**place, "random_weights": model.random_weights, "settings": loading})
         advance()
     return asks
 
@@ -259,9 +235,11 @@ def _cells_of_batch(
         # Other prompts in each round, the same for all models.
         request = {**point, "seed": settings.seed + number}
         for ask, cell in turns:
-            _measure(ask, request, cell)
-            if number == 0:
-                cell.samples.clear()
+            try:
+                sample = None if cell.refused else convert(ask(request), Sample)
+                cell.samples += [sample] if sample and number else []
+            except InputError as error:
+                cell.samples, cell.refused = [], str(error)
             advance()
     return cells
 
@@ -269,13 +247,3 @@ def _cells_of_batch(
 def rounds(models: Sequence[T], repetitions: int) -> list[list[T]]:
     """The models' turns in each round: in order, and backwards in every other round."""
     return [list(models[::-1] if index % 2 else models) for index in range(repetitions)]
-
-
-def _measure(ask: Ask, request: dict[str, Any], cell: Cell) -> None:
-    if cell.refused:
-        return
-    try:
-        cell.samples.append(convert(ask(request), Sample))
-    except InputError as error:
-        cell.samples.clear()
-        cell.refused = str(error)

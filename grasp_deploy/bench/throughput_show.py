@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.bench.show import line_drawing, number, paired_change, with_spread
+from grasp_deploy.bench.show import (
+    cell_table,
+    gain_in_words,
+    gains,
+    line_drawing,
+    number,
+    paired_change,
+    with_spread,
+)
 from grasp_deploy.bench.throughput import Cell, ThroughputRecord
 from grasp_deploy.checkpoint.footprint import Footprint
-from grasp_deploy.report.tables import figure_table
-from grasp_deploy.stats.noise import (
-    NO_DIFFERENCE,
-    TOO_FEW,
-    UNDECIDED,
-    Difference,
-    differences,
-    of_repetitions,
-)
-from grasp_deploy.stats.wording import common_outcome, grouped, listed, points_by_outcome, span
+from grasp_deploy.report.tables import add_group, figure_table
+from grasp_deploy.stats.noise import NO_DIFFERENCE, Difference, of_repetitions
+from grasp_deploy.stats.wording import common_outcome, grouped, listed, span
 
 if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
@@ -40,30 +41,18 @@ NOTES = (
     "tokens/s of output: median ± half the range of the repetitions; Δ: mean change against the "
     "first model, repetition by repetition; the verdicts say if it is more than noise",
 )
+GAIN_HEADS = ("model and batch", "ratio", "interval", "ideal", "verdict")
+Gain = tuple[Cell, Difference, float]  # a model at a batch, its rate over the first's, the ideal
 
 
-@dataclass(frozen=True)
-class Gain:
-    """How many times the first model's throughput a model has at one batch."""
-
-    cell: Cell
-    measured: Difference
-    ideal: float
-
-
-def gains(record: ThroughputRecord) -> list[Gain]:
+def gains_by_model(record: ThroughputRecord) -> list[list[Gain]]:
     """The gains of all models but the first, where both were measured."""
-    pairs = [
-        (dense, cell)
-        for cell in record.cells
-        if cell.samples and (dense := record.dense_cell(cell)) and dense.samples
-    ]
-    results = differences([(dense.rates, cell.rates) for dense, cell in pairs])
     sizes = record.footprints
-    return [
-        Gain(cell, result, ideal_gain(sizes[dense.model], sizes[cell.model], dense))
-        for (dense, cell), result in zip(pairs, results, strict=True)
+    found = [
+        (cell, result, ideal_gain(sizes[dense.model], sizes[cell.model], dense))
+        for dense, cell, result in gains(record, lambda cell: bool(cell.samples))
     ]
+    return grouped(found, lambda gain: gain[0].model)
 
 
 def ideal_gain(dense: Footprint, pruned: Footprint, cell: Cell) -> float:
@@ -108,21 +97,21 @@ def prefill_operations(footprint: Footprint, cell: Cell) -> float:
     return cell.batch * operations
 
 
-def throughput_table(record: ThroughputRecord) -> Table:
-    """Output tokens per second, TTFT and TPOT of each model, one batch size at a time."""
-    table = figure_table(f"Throughput: {record.settings.title}", HEADS, NOTES, fold=False)
-    for cells in grouped(record.cells, lambda cell: cell.batch):
-        table.add_row(Text(f"batch {cells[0].batch:,}", style="bold"))
-        for cell in cells:
-            table.add_row(Text(cell.model), *_figures(cell, record.dense_cell(cell)))
-        table.add_section()
-    return table
+def tables(record: ThroughputRecord) -> list[Table]:
+    """Rates and latencies of each model, batch by batch; ratios to the first beside the ideal."""
+    title, batch = f"Throughput: {record.settings.title}", "batch {0.batch:,}".format
+    measured = cell_table(record, title, HEADS, NOTES, batch, _figures)
+    of_gains = figure_table("Throughput against the first model", GAIN_HEADS, fold=False)
+    for rows in gains_by_model(record):
+        add_group(of_gains, rows[0][0].model, ([batch(row[0]), *_judged(*row)] for row in rows))
+    return [measured, of_gains] if of_gains.row_count else [measured]
 
 
-def _figures(cell: Cell, dense: Cell | None) -> list[str]:
+def _figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
     if not cell.samples:
         return ["does not fit"]
-    row = [with_spread(cell.rates), paired_change(cell.rates, dense.rates if dense else [])]
+    row: list[str | Text] = [with_spread(cell.rates)]
+    row.append(paired_change(cell.rates, dense.rates if dense else []))
     for name in LATENCIES:
         values = cell.seconds(name)
         row += [number(1000 * statistics.median(values)) if values else ""]
@@ -130,23 +119,10 @@ def _figures(cell: Cell, dense: Cell | None) -> list[str]:
     return row
 
 
-def gain_table(record: ThroughputRecord) -> Table:
-    """Ratios to the first model, their intervals and the ideal, point by point."""
-    heads = ("model and batch", "ratio", "interval", "ideal", "verdict")
-    table = figure_table("Throughput against the first model", heads, fold=False)
-    for rows in grouped(gains(record), lambda gain: gain.cell.model):
-        table.add_row(Text(rows[0].cell.model, style="bold"))
-        for gain in rows:
-            measured = gain.measured
-            table.add_row(
-                f"batch {gain.cell.batch:,}",
-                f"{measured.ratio:.2f}x",
-                "{:.2f}-{:.2f}".format(*measured.interval) if measured.interval else "",
-                f"{gain.ideal:.2f}x",
-                "within noise" if measured.outcome == NO_DIFFERENCE else measured.outcome,
-            )
-        table.add_section()
-    return table
+def _judged(_: Cell, measured: Difference, ideal: float) -> list[str]:
+    interval = "{:.2f}-{:.2f}".format(*measured.interval) if measured.interval else ""
+    verdict = "within noise" if measured.outcome == NO_DIFFERENCE else measured.outcome
+    return [f"{measured.ratio:.2f}x", interval, f"{ideal:.2f}x", verdict]
 
 
 def headlines(record: ThroughputRecord) -> list[dict[str, Any]]:
@@ -159,20 +135,14 @@ def headlines(record: ThroughputRecord) -> list[dict[str, Any]]:
         batches = listed(cell.batch for cell in cells)
         refusal = f"not measured at batch {batches}: {cells[0].refused}."
         lines.append(record.line(cells[0].model, "not measured", refusal))
-    for rows in grouped(gains(record), lambda gain: gain.cell.model):
-        outcome = common_outcome(gain.measured.outcome for gain in rows)
-        lines.append(record.line(rows[0].cell.model, outcome, _sentence(rows, record.baseline)))
+    for rows in gains_by_model(record):
+        found = {cell.batch: difference for cell, difference, _ in rows}
+        batches, ideals = span([*found], ","), span([ideal for *_, ideal in rows], ".2f", "x")
+        what = f"the throughput of {record.baseline} at batch {batches} (ideal {ideals})"
+        first, outcome = rows[0][0], common_outcome(one.outcome for one in found.values())
+        sentence = gain_in_words(found, what, len(first.samples))
+        lines.append(record.line(first.model, outcome, f"{sentence}."))
     return lines
-
-
-def _sentence(rows: Sequence[Gain], baseline: str) -> str:
-    ratios = span([gain.measured.ratio for gain in rows], ".2f", "x")
-    ideals = span([gain.ideal for gain in rows], ".2f", "x")
-    batches = span([gain.cell.batch for gain in rows], ",")
-    outcomes = points_by_outcome([(gain.measured.outcome, gain.cell.batch) for gain in rows])
-    if rows[0].measured.outcome == UNDECIDED:
-        outcomes = TOO_FEW.format(len(rows[0].cell.samples))
-    return f"{ratios} the throughput of {baseline} at batch {batches} (ideal {ideals}): {outcomes}."
 
 
 def figures(record: ThroughputRecord) -> Iterator[Drawing]:
@@ -189,15 +159,15 @@ def figures(record: ThroughputRecord) -> Iterator[Drawing]:
     cells = [cell for cell in record.cells if cell.samples]
     title, unit = "Output tokens per second", "tokens per second"
     yield drawn("throughput", title, unit, cells, rate=lambda cell: statistics.median(cell.rates))
-    found = {(gain.cell.model, gain.cell.batch): gain for gain in gains(record)}
+    found = {(gain[0].model, gain[0].batch): gain for gain in chain(*gains_by_model(record))}
     if found:
         yield drawn(
             "throughput-ratio",
             f"Throughput against {record.baseline}",
             "times the first model",
-            [gain.cell for gain in found.values()],
-            measured=lambda cell: found[cell.model, cell.batch].measured.ratio,
-            ideal=lambda cell: found[cell.model, cell.batch].ideal,
+            [cell for cell in cells if (cell.model, cell.batch) in found],
+            measured=lambda cell: found[cell.model, cell.batch][1].ratio,
+            ideal=lambda cell: found[cell.model, cell.batch][2],
         )
     for name, title in LATENCIES.items():
         if timed := [cell for cell in cells if cell.seconds(name)]:

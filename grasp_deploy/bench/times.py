@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from grasp_deploy.bench.record import check_positions
 from grasp_deploy.bench.throughput import Cell, Engine, ThroughputSettings, bench_throughput
@@ -54,7 +53,7 @@ def with_times(
     cache, or are measured now. InputError if that fails, or without `measures`.
     """
     if (known := _of_run(begun, config)) is not None:
-        return replace(config, times=known), _sentence(known, config, "those of this run")
+        return _told(config, known, "those of this run")
     stated = resolve_config(config.model, config.revision)
     shape = config_and_shape(stated)[1]
     refuse_quantised(shape)
@@ -62,19 +61,30 @@ def with_times(
     engine = engine_for(shape)
     path = cache_file(shape, engine, config)
     with suppress(InputError):  # absent, damaged, or without a price in this phase
-        known = typed(read_json(path, ""), Times, path, "")
-        time_budget(replace(config, times=known))
-        return replace(config, times=known), _sentence(known, config, f"kept in {path}")
+        return _told(config, typed(read_json(path, ""), Times, path, ""), f"kept in {path}")
     if not measures:
         raise InputError(
             "no times of this model are kept here, and one process alone measures them: give the "
             "command once without torchrun, with --dry-run"
         )
-    known = _measured(stated, shape, engine, config, on_progress)
-    config = replace(config, times=known)
-    time_budget(config)
+    known = _measured(BenchModel("dense", stated, shape, True), engine, config, on_progress)
+    made = _told(config, known, f"measured now, kept in {path}")
     write_json(path, asdict(known))
-    return config, _sentence(known, config, f"measured now, kept in {path}")
+    return made
+
+
+def _told(config: CompressConfig, times: Times, source: str) -> tuple[CompressConfig, str]:
+    """The config with these times, and what they say; InputError if they make no price."""
+    config = replace(config, times=times)
+    time_budget(config)
+    phase, step = phase_of(config), {"decode": "a decode step", "prefill": "a prefill"}
+    dense, channels, groups = map(milliseconds, asdict(getattr(times, phase)).values())
+    return config, (
+        f"{step[phase]} at batch {times.batch}, context {times.context} takes {dense}; {channels} "
+        f"with {times.channels_share:.0%} of the FFN channels, {groups} with "
+        f"{times.groups_share:.0%} of the KV groups ({times.engine}, {times.machine}, "
+        f"{times.measured_on}; {source})"
+    )
 
 
 def engine_for(shape: ModelShape) -> Engine:
@@ -109,22 +119,18 @@ def _of_run(begun: Path | None, config: CompressConfig) -> Times | None:
 
 
 def _measured(
-    stated: Path,
-    shape: ModelShape,
-    engine: Engine,
-    config: CompressConfig,
-    on_progress: OnProgress,
+    dense: BenchModel, engine: Engine, config: CompressConfig, on_progress: OnProgress
 ) -> Times:
     """Time the three models; InputError for what cannot be measured."""
-    dense = BenchModel("dense", stated, shape, random_weights=True)
-    settings = throughput_settings(dense, engine, config)
-    layer = shape.layers[0]
+    settings, layer = throughput_settings(dense, engine, config), dense.shape.layers[0]
     channels, groups = layer.intermediate_size, layer.num_key_value_heads
     fewer_channels = channels // 2 // TILE * TILE or max(1, channels // 2)
     fewer_groups = max(1, groups // 2)
-    sizes = [(fewer_channels, groups), (channels, fewer_groups)]
-    cells = timed(dense, [uniform(shape, *size) for size in sizes], settings, on_progress)
-    here = machine()
+    shapes = []
+    for pair in ((fewer_channels, groups), (channels, fewer_groups)):
+        layers = pruned_layers(dense.shape, [pair] * len(dense.shape.layers))
+        shapes.append(replace(dense.shape, layers=layers, pruned=True))
+    cells, here = timed(dense, shapes, settings, on_progress), machine()
     return Times(
         machine=here.get("gpu", here["processor"]),
         engine=engine,
@@ -154,12 +160,6 @@ def throughput_settings(
         new_tokens=new_tokens,
         repetitions=REPETITIONS,
     )
-
-
-def uniform(dense: ModelShape, channels: int, groups: int) -> ModelShape:
-    """The pruned shape whose layers all keep so many FFN channels and KV groups."""
-    layers = pruned_layers(dense, [(channels, groups)] * len(dense.layers))
-    return replace(dense, layers=layers, pruned=True)
 
 
 def timed(
@@ -193,15 +193,3 @@ def paired_medians(cells: Sequence[Cell], name: str) -> list[float]:
     dense = statistics.median(first)
     ratios = ([b / a for a, b in zip(first, other, strict=True)] for other in others)
     return [dense, *(dense * statistics.median(ratio) for ratio in ratios)]
-
-
-def _sentence(times: Times, config: CompressConfig, source: str) -> str:
-    phase, step = phase_of(config), {"decode": "a decode step", "prefill": "a prefill"}
-    seconds: dict[str, Any] = asdict(getattr(times, phase))
-    dense, channels, groups = map(milliseconds, seconds.values())
-    return (
-        f"{step[phase]} at batch {times.batch}, context {times.context} takes {dense}; {channels} "
-        f"with {times.channels_share:.0%} of the FFN channels, {groups} with "
-        f"{times.groups_share:.0%} of the KV groups ({times.engine}, {times.machine}, "
-        f"{times.measured_on}; {source})"
-    )

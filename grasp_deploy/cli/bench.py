@@ -121,7 +121,6 @@ def run_bench(
     from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.files.record import check_place, write_record
     from grasp_deploy.report.progress import stage_bars
-    from grasp_deploy.report.section import NamedRecord
 
     check_place(output, kind)
     chosen, command = bench_models(models, **loading), ["grasp-deploy", *sys.argv[1:]]
@@ -131,7 +130,7 @@ def run_bench(
     if as_json:
         print_json(document)
     else:
-        print_report([section_of(NamedRecord(kind, document))], [])
+        print_report([section_of(kind, document)], [])
     if output is not None:
         write_record(output, record)
     return record

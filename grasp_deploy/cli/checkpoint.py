@@ -64,10 +64,10 @@ def inspect_command(
 
 
 def _print_inspected(record: dict[str, Any]) -> None:
-    from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table
+    from grasp_deploy.report.tables import footprint_table, layer_table
 
     if record["pruned"]:
-        stdout.print(layer_table(record["dense"], record), ratio_table(record["ratios"]))
+        stdout.print(layer_table(record["dense"], record))
         stdout.print(footprint_table({"dense": record["dense"], "pruned": record}))
     else:
         stdout.print(footprint_table({"dense": record}))

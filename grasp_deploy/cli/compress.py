@@ -169,14 +169,13 @@ def synthesize_command(
         raise InputError(str(error).replace("--set targets=", "--targets ")) from None
     from grasp_deploy.checkpoint.footprint import inspect_model
     from grasp_deploy.compression.synthesize import synthesize
-    from grasp_deploy.report.tables import footprint_table, ratio_table
+    from grasp_deploy.report.tables import footprint_table
 
     synthesize(checked, output, kv_keep=kv_keep)
     record = inspect_model(str(output))
     if as_json:
         print_json(record)
         return
-    stdout.print(ratio_table(record["ratios"]))
     stdout.print(footprint_table({"dense": record["dense"], "pruned": record}))
     print_line(f"wrote {output}")
 
@@ -185,11 +184,11 @@ def demo_command() -> None:
     """Compress, verify and serve the small model inside this package; print dense and pruned."""
     from grasp_deploy.demo.run import PROMPT, run_demo
     from grasp_deploy.report.progress import stage_bars
-    from grasp_deploy.report.tables import comparison_table
+    from grasp_deploy.report.tables import footprint_table
 
     with stage_bars(stderr) as on_progress:
         dense, pruned, completion = run_demo(on_progress, say=stderr.print)
-    stdout.print(comparison_table(dense, pruned))
+    stdout.print(footprint_table({"dense": dense, "pruned": pruned}, "What was won and lost"))
     print_line(f"prompt:     {PROMPT}\ncompletion: {completion}")
 
 

@@ -42,11 +42,14 @@ def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
 
 def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     """Print what was kept, its footprint, the loss on held-out text, and how to serve it."""
-    from grasp_deploy.report.tables import footprint_table, layer_table, ratio_table, time_table
+    from grasp_deploy.report.tables import footprint_table, layer_table, time_table
 
-    budget = {**record, "limit": record["budget"]}
-    stdout.print(layer_table(record["dense"], record), ratio_table(record["ratios"], budget))
+    stdout.print(layer_table(record["dense"], record))
     stdout.print(footprint_table({"dense": record["dense"], "pruned": record}, "What it takes"))
+    print_line(
+        f"budget ({record['cost_model']}): {record['kept_cost']:,.0f} of {record['budget']:,.0f} "
+        f"used, {record['ratios']['prunable_cost']:.2%} of the prunable cost"
+    )
     if "time" in record:
         stdout.print(time_table(record["time"]))
     if record["heldout_loss_pruned"] is not None:

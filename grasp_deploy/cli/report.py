@@ -89,7 +89,7 @@ def print_report(sections: Sequence[Section], files: Sequence[Path]) -> None:
     for section in sections:
         stdout.print()
         stdout.rule(": ".join(filter(None, (section.title, section.label))), align="left")
-        for table in section.tables():
+        for table in section.tables:
             stdout.print(table)
         for line in section.headlines:
             print_line(f"{line['model']}: {line['sentence']}")

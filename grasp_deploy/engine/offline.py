@@ -42,27 +42,6 @@ def predict_capacity(
     return KvCapacity(blocks * block_tokens, blocks // blocks_per_sequence)
 
 
-def kv_capacity(
-    directory: Path,
-    pool_bytes: int,
-    context_tokens: int,
-    *,
-    dtype: str,
-    random_weights: bool,
-    seed: int,
-) -> KvCapacity:
-    """The capacity of a KV cache of `pool_bytes` in a running engine. Raises like greedy_tokens."""
-    engine = {
-        "dtype": dtype,
-        "kv_cache_memory_bytes": pool_bytes,
-        "max_model_len": context_tokens,
-        "max_num_seqs": 1,  # the batch size does not change the cache
-        **({"load_format": "dummy"} if random_weights else {}),
-        "seed": seed,
-    }
-    return KvCapacity(**_ask(directory, engine)["capacity"])
-
-
 @dataclass(frozen=True)
 class Deployed:
     """What a running engine holds: bytes of its weights and of its KV cache, and the capacity."""
@@ -75,7 +54,7 @@ class Deployed:
 def deployed(directory: Path, engine: dict[str, Any]) -> Deployed:
     """Start the engine of a deployment and count what it holds. Raises like greedy_tokens.
 
-    `engine` are vLLM's own arguments; the weights are read as they are stored.
+    `engine` are vLLM's own arguments.
     """
     return convert(_ask(directory, engine, counts_bytes=True), Deployed)
 

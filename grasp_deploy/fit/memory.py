@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from grasp_deploy.bench.kv import found_platform
 from grasp_deploy.checkpoint.footprint import Load, Room, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.limits import (
-    BLOCK_TOKENS,
-    Platform,
-    check_positions,
-    installed_platform,
-)
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_positions
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, load_of, room_of
@@ -55,17 +51,17 @@ class Fit:
             flags = _flags(_engine_options(self.shape, self.load), self.room.utilization)
             command = shlex.join(["grasp-deploy", "serve", self.model, "--", *flags])
             return f"{self.model} fits as it is: serve it unpruned, by {command}"
-        alone = [offer.name for offer in self.offers[1:] if offer.fits and offer.keep is None]
-        if alone:
+        fitting = [offer for offer in self.offers if offer.fits]
+        if alone := " or ".join(offer.name for offer in fitting if offer.keep is None):
             return (
-                f"Quantising is enough: {' or '.join(alone)} would do without pruning. See which "
-                "costs less quality on text of yours."
+                f"Quantising is enough: {alone} would do without pruning. See which costs less "
+                "quality on text of yours."
             )
-        if self.impossible and any(offer.fits for offer in self.offers):
+        if self.impossible is None:
+            return "Quantising alone is not enough."
+        if fitting:
             return f"It fits only if it is pruned and quantised; pruned alone, {self.impossible}."
-        if self.impossible:
-            return f"No budget fits: {self.impossible}."
-        return "Quantising alone is not enough."
+        return f"No budget fits: {self.impossible}."
 
     def as_dict(self) -> dict[str, Any]:
         """The record: sizes are whole bytes."""
@@ -130,12 +126,11 @@ def serve_fit(checkpoint: Path, config: CompressConfig) -> Served:
     Raises like `deployed`.
     """
     shape, load, room = model_shape(read_config(checkpoint)), load_of(config), room_of(config)
-    platform, pool = _platform(), pool_bytes(shape, load, room)
+    platform, pool, measured = found_platform(), pool_bytes(shape, load, room), None
     token_bytes = shape.kv_bytes_per_token(load.kv_bytes_per_value)
     block_tokens = BLOCK_TOKENS[platform or "cuda"]
     capacity = predict_capacity(pool, token_bytes, load.context_tokens, block_tokens)
     predicted = Deployed(shape.weight_bytes, capacity.cached_tokens * token_bytes, capacity)
-    measured = None
     if platform is not None:
         size = {"dtype": shape.dtype, "kv_cache_memory_bytes": pool}
         measured = deployed(checkpoint, {**size, **_engine_options(shape, load)})
@@ -145,16 +140,9 @@ def serve_fit(checkpoint: Path, config: CompressConfig) -> Served:
 def serve_flags(shape: ModelShape, load: Load, room: Room) -> list[str]:
     """The flags of `vllm serve` for a load in the memory that it was fitted to."""
     options = _engine_options(shape, load)
-    if _platform() == "cpu":  # where a share of the memory means something else
+    if found_platform() == "cpu":  # where a share of the memory means something else
         return _flags({**options, "kv_cache_memory_bytes": pool_bytes(shape, load, room)})
     return _flags(options, room.utilization)
-
-
-def _platform() -> Platform | None:
-    """The platform of the installed vLLM; None where there is none."""
-    with suppress(InputError):
-        return installed_platform()
-    return None
 
 
 def _engine_options(shape: ModelShape, load: Load) -> dict[str, Any]:
@@ -173,5 +161,5 @@ def _engine_options(shape: ModelShape, load: Load) -> dict[str, Any]:
 def _flags(options: dict[str, Any], utilization: float | None = None) -> list[str]:
     if utilization is not None:
         options = {**options, "gpu_memory_utilization": utilization}
-    pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items()]
-    return [part for pair in pairs for part in pair]
+    pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in options.items())
+    return list(chain(*pairs))

@@ -7,59 +7,37 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import matplotlib as mpl
+import matplotlib.style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.textpath import TextToPath
-from matplotlib.ticker import FuncFormatter
 
-WIDTH_INCHES, PLOT_HEIGHT_INCHES, LEGEND_LINE_INCHES = 4.5, 3.1, 0.2
-TITLE_POINTS, NOTE_POINTS, LEGEND_POINTS = 308.0, 240.0, 262.0  # the widest line of each
-TITLE_SIZE, NOTE_SIZE, LEGEND_SIZE = 11.0, 8.5, 9.5
-FONT = "DejaVu Sans"  # comes with matplotlib: the same figure everywhere
-SURFACE, INK, MUTED, GRID = "#ffffff", "#1f2430", "#5e6673", "#d9dde3"
+LINE_CHARACTERS = 40  # of a title, a note or a name in the legend; longer ones are wrapped
+MUTED = "#5e6673"
 # Okabe and Ito's hues, each dark enough for white; the first, grey, is the first model's.
 SERIES = ("#4a5260", "#0072b2", "#d55e00", "#009e73", "#a65a96", "#b07a00", "#3a9bdc")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 Dashes = Literal["-"] | tuple[float, tuple[float, float]]
 DASHED: Dashes = (0, (4, 2))
 DOTTED: Dashes = (0, (1, 2))
-SETTINGS: dict[Any, Any] = {
-    "font.family": FONT,
-    "font.size": 10,
+SETTINGS: dict[str, Any] = {
+    "figure.constrained_layout.use": True,
+    "figure.figsize": (4.5, 3.1),
+    "savefig.bbox": "tight",  # a long name widens the figure, and is never cut
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same figure everywhere
     "text.parse_math": False,  # a $ in a model's name is a $
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
-    "axes.titlesize": NOTE_SIZE,
+    "axes.titlesize": 8.5,
     "axes.titlecolor": MUTED,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 9.5,
-    "ytick.labelsize": 9.5,
-    "figure.facecolor": SURFACE,
-    "axes.facecolor": SURFACE,
-    "savefig.facecolor": SURFACE,
-    "legend.frameon": False,
-    "legend.fontsize": LEGEND_SIZE,
-    "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
     "svg.fonttype": "path",  # no label depends on the reader's fonts
     "svg.hashsalt": "grasp-deploy",
@@ -75,75 +53,44 @@ class Drawing:
     figure: Figure
 
 
-@contextmanager
-def our_style() -> Iterator[None]:
+def our_style() -> AbstractContextManager[None]:
     """Draw and save in this style, whatever the user's own matplotlib settings."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(SETTINGS)
-        yield
+    return mpl.style.context(["seaborn-v0_8-whitegrid", SETTINGS], after_reset=True)
 
 
-def new_axes(title: str, note: str, height_inches: float = PLOT_HEIGHT_INCHES) -> Axes:
+def new_axes(title: str, note: str) -> Axes:
     """Axes in a new figure, with a title and a note beneath it."""
-    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
-    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout=layout)
+    figure = Figure()
+    heading = textwrap.fill(title, LINE_CHARACTERS)
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold")
     axes = figure.add_subplot()
-    heading = fitted(title, TITLE_SIZE, TITLE_POINTS, weight="bold")
-    figure.suptitle(heading, x=0.01, ha="left", fontsize=TITLE_SIZE, fontweight="bold")
-    axes.set_title(fitted(note, NOTE_SIZE, NOTE_POINTS))
+    axes.set_title(textwrap.fill(note, LINE_CHARACTERS + 10))
     return axes
 
 
 def finished(name: str, title: str, axes: Axes, handles: Sequence[Artist]) -> Drawing:
     """A drawing with its legend below the plot; the figure grows by the legend's lines."""
-    labels = [fitted(str(h.get_label()), LEGEND_SIZE, LEGEND_POINTS) for h in handles]
-    widest = max(text_points(line, LEGEND_SIZE) for label in labels for line in label.splitlines())
-    columns = 2 if widest < LEGEND_POINTS / 2 - 25 and len(labels) > 1 else 1
-    lines = sum(label.count("\n") + 1 for label in labels) / columns
+    labels = [textwrap.fill(str(h.get_label()), LINE_CHARACTERS) for h in handles]
     figure = axes.get_figure(root=True)
     assert figure is not None, "axes are made with their figure"
-    figure.set_figheight(figure.get_figheight() + LEGEND_LINE_INCHES * (lines + 0.5))
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * sum(1 + x.count("\n") for x in labels))
+    figure.legend(handles, labels, loc="outside lower left")
     return Drawing(name, title, figure)
 
 
-def fitted(text: str, size: float, points: float, weight: str = "normal") -> str:
-    """Text in lines of at most `points`; a word longer than a line is broken."""
-    for characters in range(80, 4, -2):
-        lines = textwrap.wrap(text, characters, break_on_hyphens=False)
-        if all(text_points(line, size, weight) <= points for line in lines):
-            break
-    return "\n".join(lines)
-
-
-def text_points(text: str, size: float, weight: str = "normal") -> float:
-    """Width of a line of text in points."""
-    font = FontProperties(family=FONT, size=size, weight=weight)
-    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
-    return float(width)
-
-
-def color_of(index: int) -> str:
-    """Colour of the model at an index; the first model, which others are compared with, is grey."""
-    return SERIES[index if index < len(SERIES) else 1 + (index - 1) % (len(SERIES) - 1)]
-
-
-def marker_of(index: int) -> str:
-    return MARKERS[index % len(MARKERS)]
+def look_of(index: int) -> dict[str, Any]:
+    """Colour and marker of the model at an index; only the first one is grey."""
+    color = SERIES[index if index < len(SERIES) else 1 + (index - 1) % (len(SERIES) - 1)]
+    return {"color": color, "marker": MARKERS[index % len(MARKERS)]}
 
 
 def line_handle(index: int, label: str) -> Line2D:
-    return Line2D([], [], color=color_of(index), marker=marker_of(index), label=label)
+    return Line2D([], [], label=label, **look_of(index))
 
 
-def key_handle(label: str, dashes: Dashes = "-", color: str = MUTED) -> Line2D:
+def key_handle(label: str, dashes: Dashes = "-") -> Line2D:
     """A legend entry for a line that belongs to no model."""
-    return Line2D([], [], color=color, linestyle=dashes, linewidth=1.4, label=label)
-
-
-def patch_handle(index: int, label: str) -> Patch:
-    return Patch(color=color_of(index), label=label)
+    return Line2D([], [], color=MUTED, linestyle=dashes, linewidth=1.4, label=label)
 
 
 def count_from_zero(axes: Axes) -> None:
@@ -151,7 +98,7 @@ def count_from_zero(axes: Axes) -> None:
     axes.update_datalim([(0, 0)], updatex=False)
     axes.autoscale_view(scalex=False)  # by the range from 0: that of one point leaves no room
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_major_formatter("{x:,.10g}")
 
 
 def png(drawing: Drawing) -> bytes:

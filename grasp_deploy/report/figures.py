@@ -15,11 +15,10 @@ from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.report.figure_style import (
     DOTTED,
     Drawing,
-    color_of,
     finished,
     key_handle,
     line_handle,
-    marker_of,
+    look_of,
     new_axes,
     our_style,
     png,
@@ -34,31 +33,26 @@ UNITS = {
 }
 
 
-def figure_groups(sections: Sequence[Section]) -> Iterator[tuple[Section, list[Drawing]]]:
-    """The figures of each section that has some."""
-    with our_style():
-        for section in sections:
-            if drawings := section.figures():
-                yield section, drawings
+def figure_groups(sections: Sequence[Section]) -> Iterator[tuple[str, Section, list[Drawing]]]:
+    """A heading, its section and the figures below it: all sections' own, then what layers keep.
 
-
-def layer_groups(sections: Sequence[Section]) -> Iterator[tuple[Section, list[Drawing]]]:
-    """The figures of what layers keep, under the first section that has these models."""
-    seen: list[Any] = []
+    The latter stand under the first section of the same models.
+    """
     with our_style():
+        yield from ((one.title, one, found) for one in sections if (found := one.figures()))
+        seen: list[Any] = []
         for section in sections:
             if section.models and section.models not in seen:
                 seen.append(section.models)
                 if drawings := list(_kept_drawings(section.models)):
-                    yield section, drawings
+                    yield "What each layer keeps", section, drawings
 
 
 def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
     """PNG content by file name for each figure, named after its section."""
     return {
         re.sub(r"[^\w.-]", "-", f"{section.name}-{drawing.name}.png"): png(drawing)
-        for groups in (figure_groups, layer_groups)
-        for section, drawings in groups(sections)
+        for _, section, drawings in figure_groups(sections)
         for drawing in drawings
     }
 
@@ -77,43 +71,42 @@ def check_ours(path: Path, option: str) -> None:
 
 def _kept_drawings(models: Sequence[Mapping[str, Any]]) -> Iterator[Drawing]:
     """Nothing if no other model of the same depth keeps less than the first."""
-    dense = models[0]["footprint"]["layers"]
-    pruned = [
-        (index, model)
-        for index, model in enumerate(models)
-        if len(model["footprint"]["layers"]) == len(dense) and model["footprint"]["layers"] != dense
-    ]
+    first, *others = ((model["name"], model["footprint"]["layers"]) for model in models)
+    name, dense = first
+    pruned = {
+        index: (other, layers)
+        for index, (other, layers) in enumerate(others, start=1)
+        if len(layers) == len(dense) and layers != dense
+    }
     if pruned:
-        for name in UNITS:
-            yield kept_drawing(name, f"share of what {models[0]['name']} has", dense, pruned)
+        for unit in UNITS:
+            yield kept_drawing(unit, f"share of what {name} has", dense, pruned)
 
 
 def kept_drawing(
     name: str,
     note: str,
     dense: Sequence[Mapping[str, float]],
-    pruned: Sequence[tuple[int, Mapping[str, Any]]],
+    pruned: Mapping[int, tuple[str, Sequence[Mapping[str, float]]]],
 ) -> Drawing:
-    """The share of the dense layers' units that each layer keeps, one line per `(index, model)`.
+    """The share of the dense layers' units that each layer keeps, one line for each model.
 
-    `name` is one of UNITS.
+    `name` is one of UNITS; `pruned` are names and layers of models by the index of their look.
     """
     unit, title = UNITS[name]
     title = f"{title}, layer by layer"
     axes = new_axes(title, f"{note}; legend: of all layers together")
     handles = []
-    for index, model in pruned:
-        layers = model["footprint"]["layers"]
+    for index, (model, layers) in pruned.items():
         shares = [after[unit] / before[unit] for before, after in zip(dense, layers, strict=True)]
-        marker = marker_of(index)
-        axes.plot(shares, color=color_of(index), linewidth=1.3, marker=marker, markersize=3.5)
+        axes.plot(shares, linewidth=1.3, markersize=3.5, **look_of(index))
         share = sum(layer[unit] for layer in layers) / sum(layer[unit] for layer in dense)
-        axes.axhline(share, color=color_of(index), linewidth=1, linestyle=DOTTED)
-        handles.append(line_handle(index, f"{model['name']}: {share:.1%}"))
-    handles.append(key_handle("all layers together", DOTTED))
+        axes.axhline(share, color=look_of(index)["color"], linewidth=1, linestyle=DOTTED)
+        handles.append(line_handle(index, f"{model}: {share:.1%}"))
     axes.set_ylim(0, max(1.05, axes.get_ylim()[1]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("layer")
     axes.set_ylabel("kept share")
-    return finished(f"kept-{name}", title, axes, handles)
+    key = key_handle("all layers together", DOTTED)
+    return finished(f"kept-{name}", title, axes, [*handles, key])

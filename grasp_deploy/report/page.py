@@ -5,7 +5,7 @@ It needs no network and no scripts, follows the reader's light or dark setting, 
 
 from __future__ import annotations
 
-import base64
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.errors import printable
-from grasp_deploy.report.figure_style import Drawing, svg
-from grasp_deploy.report.figures import figure_groups, layer_groups
+from grasp_deploy.report.figure_style import svg
+from grasp_deploy.report.figures import figure_groups
 from grasp_deploy.report.section import Section
 from grasp_deploy.report.tables import provenance_table
+from grasp_deploy.stats.wording import grouped
 from grasp_deploy.version import __version__
 
 GOOD = ("faster", "as predicted", "no request failed")
@@ -33,44 +34,33 @@ def page(sections: Sequence[Section]) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"tone": _tone, "uri": _uri}
+    environment.filters["tone"] = _tone
+    environment.filters["base64"] = lambda drawing: b64encode(svg(drawing)).decode()
     titles = dict.fromkeys(section.title for section in sections)
     html = environment.get_template("page.html.jinja").render(
         title="Benchmarks: " + ", ".join(titles),
         version=__version__,
-        verdicts=[(section, _by_model(section)) for section in sections if section.headlines],
-        figures=[
-            *((section.title, section.label, d) for section, d in figure_groups(sections)),
-            *(("What each layer keeps", section.label, d) for section, d in layer_groups(sections)),
-        ],
-        tables=[(section, [_rows(table) for table in section.tables()]) for section in sections],
-        sources=[
-            (section, _rows(provenance_table(section.record)))
+        verdicts=[
+            (section, grouped(section.headlines, lambda line: line["model"]))
             for section in sections
-            if section.record
+            if section.headlines
         ],
+        figures=list(figure_groups(sections)),
+        tables=[(section, map(_rows, section.tables)) for section in sections],
+        sources=[(section, _rows(provenance_table(section.record))) for section in sections],
     )
     return printable(html)
 
 
-def _by_model(section: Section) -> dict[str, list[dict[str, Any]]]:
-    models: dict[str, list[dict[str, Any]]] = {}
-    for line in section.headlines:
-        models.setdefault(line["model"], []).append(line)
-    return models
-
-
 def _rows(table: Table) -> dict[str, Any]:
-    columns, sides = [], []
-    for column in table.columns:
-        side = "right" if column.justify == "right" else "left"
-        sides.append(side)
-        columns.append([(side, _plain(cell), _is_bold(cell)) for cell in column.cells])
+    sides = ["right" if column.justify == "right" else "left" for column in table.columns]
     heads = [_plain(column.header) for column in table.columns if table.show_header]
+    columns = [[(_plain(cell), _is_bold(cell)) for cell in c.cells] for c in table.columns]
     return {
         "title": _plain(table.title or ""),
         "notes": _plain(table.caption or "").splitlines(),
-        "head": list(zip(sides, heads, strict=False)),
+        "sides": sides,
+        "head": heads,
         "rows": list(zip(*columns, strict=True)),
     }
 
@@ -87,7 +77,3 @@ def _tone(outcome: str) -> str:
     if outcome in GOOD:
         return "good"
     return "bad" if outcome.endswith(BAD_ENDINGS) else "neutral"
-
-
-def _uri(drawing: Drawing) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg(drawing)).decode()}"

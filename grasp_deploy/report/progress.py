@@ -58,8 +58,8 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
     Where the console is no terminal, with a line at a stage's end and every few seconds before.
     Stages in `expected` have a bar together too, in which they weigh what it says.
     """
-    tasks: dict[str, Task] = {}  # by stage
-    told: dict[str, float] = {}  # by stage: seconds on the clock at its last line
+    tasks: dict[str, Task] = {}  # by label
+    told: dict[str, float] = {}  # by label: seconds on the clock at its last line
     bars = Progress(
         *COLUMNS,
         console=console,
@@ -68,39 +68,37 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
         speed_estimate_period=float("inf"),
     )
 
-    def in_all(row: dict[str, Any]) -> str:
+    def begin(label: str, total: int) -> Task:
+        bars.add_task(label, total=total, figures="")
+        tasks[label], told[label] = bars.tasks[-1], time.monotonic()
+        return tasks[label]
+
+    def left_in_all(row: dict[str, Any]) -> str:
         """The time left in all stages; their bar is brought up to date."""
         if row["stage"] not in expected:
             return ""
-        whole = tasks.get(WHOLE)
-        if whole is None:
-            bars.add_task(WHOLE, total=100, figures="")
-            whole = tasks[WHOLE] = bars.tasks[-1]
+        whole = tasks.get(WHOLE) or begin(WHOLE, 100)
         share = share_done(expected, row["stage"], row["step"] / max(1, row["steps"]))
         place = f"stage {list(expected).index(row['stage']) + 1} of {len(expected)}"
         bars.update(whole.id, completed=round(100 * share), figures=place)
         return f", {whole.time_remaining:.0f} s in all" if whole.time_remaining else ""
 
     def follow(row: dict[str, Any]) -> None:
-        stage, step, now = row["stage"], row["step"], time.monotonic()
-        left_in_all = in_all(row)
-        label = STAGES.get(stage, stage)
-        if member := row.get("member"):  # of a family
-            stage, label = f"{member} {stage}", f"{member}: {label}"
-        task = tasks.get(stage)
+        step, in_all = row["step"], left_in_all(row)
+        label = STAGES.get(row["stage"], row["stage"])
+        label = f"{row['member']}: {label}" if "member" in row else label  # of a family
+        task = tasks.get(label)
         if task is None or step < task.completed:  # the first of it, or of the next model's
             logger.info("%s: begins", label)
-            bars.add_task(label, total=row["steps"], figures="")
-            task = tasks[stage] = bars.tasks[-1]
-            told[stage] = now
+            task = begin(label, row["steps"])
         again = step == task.completed
         bars.update(task.id, completed=step, figures=figures(row))
-        due = task.finished or now - told[stage] >= LOG_EVERY_SECONDS
+        due = task.finished or time.monotonic() - told[label] >= LOG_EVERY_SECONDS
         if due and not again and not console.is_terminal:
-            told[stage] = now
+            told[label] = time.monotonic()
             left = f"{task.time_remaining or 0:.0f} s left"
             clock = f"in {task.elapsed:.0f} s" if task.finished else left
-            text = f"{task.description} {step}/{row['steps']}  {clock}{left_in_all}  {figures(row)}"
+            text = f"{label} {step}/{row['steps']}  {clock}{in_all}  {figures(row)}"
             console.print(text.rstrip(), soft_wrap=True, highlight=False)
 
     with bars:

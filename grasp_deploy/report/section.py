@@ -18,22 +18,22 @@ from grasp_deploy.files.record import read_record
 if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
     from grasp_deploy.report.figure_style import Drawing
 
+REMEDY = "run its command again, or name another record"
 Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A record with what draws it, filled in where the record's kind is known.
+    """A record with what draws it.
 
-    `headlines` are JSON objects with `model`, `outcome` and `sentence`. Tables and figures are made
-    only where they are needed. `models` are the record's models with their `footprint`, whose kept
-    layers a page draws once for all sections of the same models.
+    `headlines` are JSON objects with `model`, `outcome` and `sentence`. `models` are the record's
+    models with their `footprint`, whose kept layers a page draws once for all sections of them.
     """
 
     name: str  # of the record's file; figures are called after it
     title: str
-    record: Mapping[str, Any]  # as it was read; empty if the section has none of its own
-    tables: Callable[[], list[Table]]
+    record: Mapping[str, Any]  # as it was read
+    tables: list[Table]
     headlines: list[Line] = field(default_factory=list)
     figures: Callable[[], list[Drawing]] = list
     models: Sequence[Mapping[str, Any]] = ()
@@ -41,7 +41,7 @@ class Section:
     @property
     def label(self) -> str:
         """The name, where it says more than the kind of record."""
-        return "" if self.name == self.record.get("benchmark") else self.name
+        return "" if self.name == self.record["benchmark"] else self.name
 
 
 class Header(Struct):
@@ -52,30 +52,20 @@ class Header(Struct):
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class NamedRecord:
-    """A record as it was read, its file, and the name of everything drawn from it."""
-
-    name: str
-    record: dict[str, Any]
-    path: Path = Path("record.json")
-
-
-def read_records(paths: Sequence[Path]) -> list[NamedRecord]:
-    """Read the records in these files; figures are checked where their kind is known.
+def read_records(paths: Sequence[Path]) -> list[tuple[str, dict[str, Any], Path]]:
+    """Name, document and file of each record; figures are checked where their kind is known.
 
     Names are those of the files, with a number where two are the same. Raises InputError for a file
     that is not a record, or that is named twice.
     """
-    records: list[NamedRecord] = []
-    seen: set[str] = set()
-    for path in paths:
-        if (place := os.path.realpath(path)) in seen:
+    records = []
+    places = [os.path.realpath(path) for path in paths]
+    for index, path in enumerate(paths):
+        if places[index] in places[:index]:
             raise InputError(f"{path} is named twice: name each record once")
-        seen.add(place)
-        same_name = sum(named.path.stem == path.stem for named in records)
+        same_name = sum(other.stem == path.stem for other in paths[:index])
         name = f"{path.stem}#{same_name + 1}" if same_name else path.stem
         record = read_record(path)
-        typed(record, Header, path, "run its command again, or name another record")
-        records.append(NamedRecord(name, record, path))
+        typed(record, Header, path, REMEDY)
+        records.append((name, record, path))
     return records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -18,12 +18,13 @@ from grasp_deploy.checkpoint.card.model_card import (
 )
 from grasp_deploy.files.record import is_number
 
-RATIO_NAMES = {
-    "prunable_cost": "prunable cost",
-    "parameters": "all parameters",
-    "weight_bytes": "weight bytes",
-    "kv_bytes_per_token": "KV bytes per token",
-}
+SIZES = (
+    ("held-out perplexity", "perplexity", 1, ".2f"),
+    ("parameters", "parameters", 1, ",.0f"),
+    ("weights, MiB", "weight_bytes", 2**20, ",.2f"),
+    ("KV cache, bytes per token", "kv_bytes_per_token", 1, ",.0f"),
+    ("tokens that fit beside the weights", "cached_tokens_that_fit", 1, ",.0f"),
+)
 # Of a card's Markdown the two wide columns in few words, so that a row fits 80 columns.
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "nats lost")
 PROVENANCE = ("command", "created", "machine", "versions", "settings")
@@ -45,30 +46,17 @@ def layer_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
     return table
 
 
-def ratio_table(ratios: dict[str, float], budget: dict[str, Any] | None = None) -> Table:
-    """The shares that were kept, and what was spent of the budget."""
-    table = figure_table("What is left", ("kept share of", ""))
-    for name, label in RATIO_NAMES.items():
-        if name in ratios:
-            table.add_row(label, f"{ratios[name]:.2%}")
-    if budget is not None:
-        table.add_section()
-        used = f"{budget['kept_cost']:,.0f} of {budget['limit']:,.0f}"
-        table.add_row(f"budget used ({budget['cost_model']})", used)
-    return table
-
-
 def footprint_table(
     columns: dict[str, dict[str, Any]], title: str = "Predicted from config.json"
 ) -> Table:
-    """Footprint records side by side, one column a model."""
-    table, models = figure_table(title, ("", *columns)), columns.values()
-    table.add_row("parameters", *(f"{m['parameters']:,}" for m in models))
-    table.add_row("weights, MiB", *(f"{m['weight_bytes'] / 2**20:,.2f}" for m in models))
-    table.add_row("KV cache, bytes per token", *(f"{m['kv_bytes_per_token']:,}" for m in models))
-    if all("cached_tokens_that_fit" in m for m in models):
-        fit = (f"{m['cached_tokens_that_fit']:,}" for m in models)
-        table.add_row("tokens that fit beside the weights", *fit)
+    """Footprint records side by side, one column a model; of two the second over the first."""
+    models = list(columns.values())
+    table = figure_table(title, ("", *columns, *["pruned / dense"] * (len(models) - 1)))
+    for label, key, unit, form in SIZES:
+        if all(key in model for model in models):
+            first, *others = values = [model[key] / unit for model in models]
+            shares = (f"{other / first:.2%}" if first else "" for other in others)
+            table.add_row(label, *(f"{value:{form}}" for value in values), *shares)
     table.add_row("distinct layer shapes", *(str(m["distinct_shapes"]) for m in models))
     sizes = (", ".join(map(str, m["tensor_parallel_sizes"])) for m in models)
     table.add_row("tensor-parallel sizes that fit", *sizes)
@@ -88,27 +76,11 @@ def time_table(time: Mapping[str, Any]) -> Table:
 def check_table(checks: list[dict[str, Any]]) -> Table:
     """The links of a verification."""
     table = Table("check", "", "detail", title="Verification", title_justify="left")
-    marks = {
-        "proven": Text("proven", "green"),
-        "not proven": Text("NOT PROVEN", "yellow"),
-        "wrong": Text("WRONG", "red"),
-    }
+    colors = {"proven": "green", "not proven": "yellow", "wrong": "red"}
     for check in checks:
-        table.add_row(check["name"], marks[check["outcome"]], Text(check["detail"]))
-    return table
-
-
-def comparison_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
-    """Dense beside pruned: held-out perplexity and footprint, with the change."""
-    table = figure_table("What was won and lost", ("", "dense", "pruned", "change"))
-    for label, key, unit, form in (
-        ("held-out perplexity", "perplexity", 1, ".2f"),
-        ("parameters", "parameters", 1, ",.0f"),
-        ("weights, MiB", "weight_bytes", 2**20, ".2f"),
-        ("KV cache, bytes per token", "kv_bytes_per_token", 1, ",.0f"),
-    ):
-        before, after = dense[key] / unit, pruned[key] / unit
-        table.add_row(label, f"{before:{form}}", f"{after:{form}}", f"{after / before - 1:+.1%}")
+        outcome = check["outcome"]
+        shown = Text(outcome if outcome == "proven" else outcome.upper(), colors[outcome])
+        table.add_row(check["name"], shown, Text(check["detail"]))
     return table
 
 
@@ -151,6 +123,14 @@ def figure_table(
         else:
             table.add_column(head, overflow="fold")
     return table
+
+
+def add_group(table: Table, head: str, rows: Iterable[Sequence[str | Text]]) -> None:
+    """Add rows under a line of their own; the first cell of each is a name, taken as it is."""
+    table.add_row(Text(head, "bold"))
+    for name, *cells in rows:
+        table.add_row(name if isinstance(name, Text) else Text(name), *cells)
+    table.add_section()
 
 
 def _value_table(title: str, values: Mapping[str, Any]) -> Table:

@@ -7,15 +7,16 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from grasp_deploy.bench.kinds import typed_record
+from grasp_deploy.bench.kinds import KINDS
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.files import json_files
+from grasp_deploy.report.section import REMEDY
 
 Record = dict[str, Any]
 Models = Sequence[dict[str, Any]]
@@ -55,7 +56,7 @@ def model(name: str, keep: float = 1.0, multiple: int = 1, **sizes: Any) -> dict
 
 def typed(document: Record) -> Any:
     """The typed record of a JSON document of a bench."""
-    return typed_record(document, Path("one.json"))
+    return json_files.typed(document, KINDS[document["benchmark"]].record, "one.json", REMEDY)
 
 
 def lines_of(table: Table, width: int = 100) -> list[str]:

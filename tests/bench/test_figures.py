@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.report.figure_style import Drawing, our_style
-from grasp_deploy.report.section import NamedRecord
+from grasp_deploy.report.figures import figure_groups
 from tests.bench import records
-from tests.report.figures import assert_legible, axes_of, legend_of
+from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 
 LONG = ("a-7b-model-with-a-long-name-and-a-date-2026-01-02", "M" * 70)
 MODELS = [records.model("dense"), records.model("pruned", 0.6)]
@@ -21,11 +20,11 @@ MODELS = [records.model("dense"), records.model("pruned", 0.6)]
 
 def drawn(one: dict[str, Any]) -> dict[str, Drawing]:
     with our_style():
-        drawings = section_of(NamedRecord("record", one, Path("record.json"))).figures()
+        drawings = section_of("record", one).figures()
     return {drawing.name: drawing for drawing in drawings}
 
 
-@pytest.mark.parametrize("names", [("dense", "pruned"), LONG], ids=["short", "long"])
+@pytest.mark.parametrize("names", [("_hidden", "$a_{b}$ <b>&amp; [red]"), LONG])
 def test_every_label_of_each_figure_can_be_read(names: tuple[str, str]) -> None:
     models = [records.model(names[0]), records.model(names[1], 0.6)]
     speeds = {"throughput", "throughput-ratio", "ttft", "tpot"}
@@ -62,11 +61,13 @@ def test_throughput_is_the_median_of_the_samples_and_a_lack_leaves_a_gap() -> No
     assert all(1.3 < y < 1.9 for y in ideal.get_ydata())
 
 
-def test_memory_bars_end_at_the_measured_peak() -> None:
+def test_memory_lines_go_through_the_measured_and_the_predicted_peak() -> None:
     one = records.memory_record(MODELS)
-    heights = [bar.get_height() for bar in axes_of(drawn(one)["memory"]).patches]
-    peaks = [cell["measured"]["peak_bytes"] / 2**20 for cell in one["cells"]]
-    assert heights == pytest.approx(peaks)
+    lines = iter(axes_of(drawn(one)["memory"]).get_lines())
+    for cells in (one["cells"][:4], one["cells"][4:]):
+        for source in ("measured", "predicted"):
+            peaks = [cell[source]["peak_bytes"] / 2**20 for cell in cells]
+            assert list(next(lines).get_ydata()) == pytest.approx(peaks)
 
 
 @pytest.mark.parametrize("measured", [True, False])
@@ -75,3 +76,16 @@ def test_kv_bars_are_the_sequences(measured: bool) -> None:
     widths = [bar.get_width() for bar in axes_of(drawn(one)["kv-capacity"]).patches]
     source = "measured" if measured else "predicted"
     assert widths == [cell[source]["sequences"] for cell in one["cells"]]
+
+
+def test_kept_shares_layer_by_layer_where_a_layer_can_be_compared() -> None:
+    dense, pruned = (records.model(name, num_hidden_layers=2) for name in ("dense", "pruned"))
+    pruned["footprint"]["layers"][0]["intermediate_size"] //= 2
+    section = section_of("kv", records.kv_record([dense, pruned]))
+    _, (heading, _, (channels, _)) = figure_groups([section])
+    assert heading == "What each layer keeps" and heights_of(channels, 0) == [0.5, 1.0]
+    assert legend_of(channels)[0] == "pruned: 75.0%"
+    for layers in (2, 1):  # the same, and another depth
+        other = records.model("other", num_hidden_layers=layers)
+        section = section_of("kv", records.kv_record([dense, other]))
+        assert len(list(figure_groups([section]))) == 1

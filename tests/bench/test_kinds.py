@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import read_record
 from tests.bench import records
 from tests.documents import changed
-from tests.evaluate.tasks.task_records import task_record
 
 MODELS = [records.model("dense"), records.model("pruned", 0.6)]
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.json"))
@@ -36,7 +34,7 @@ def test_every_committed_record_of_a_bench_is_drawn_and_judged(path: Path) -> No
             read_sections([path])
         return
     (section,) = read_sections([path])
-    assert section.tables() and section.headlines
+    assert section.tables and section.headlines
     assert all(line["outcome"] for line in section.headlines)
     assert all(line["sentence"].endswith(".") for line in section.headlines)
 
@@ -50,10 +48,7 @@ def test_every_committed_record_of_a_bench_is_drawn_and_judged(path: Path) -> No
         ("throughput", ("models",), [MODELS[0]] * 2, "have one name: dense, dense"),
         ("throughput", ("cells", 1, "samples"), FEWER, r"cells\[1\] has 1 repetitions, and .* 3"),
         ("throughput", ("models", 0, "footprint", "parameters"), 1, "do not fit together"),
-        ("kv", ("cells", 0, "predicted", "cached_tokens"), 0, r"cached_tokens.* >= 1"),
         ("serve", (*SAMPLE, "output_tokens_per_second"), 1e300, "output_tokens_per_second.* <="),
-        ("memory", ("cells", 0, "measured"), {}, r"cells\[0\].measured.*`weight_bytes`"),
-        ("serve", (*SAMPLE, "e2e_seconds", "p99"), None, "e2e_seconds.p99"),
         ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples"),
     ],
 )
@@ -61,14 +56,3 @@ def test_what_is_refused(kind: str, place: Place, value: Any, words: str) -> Non
     with pytest.raises(InputError, match=words) as refused:
         records.typed(changed(MADE[kind], place, value))
     assert str(refused.value).startswith("one.json") and "\n" not in str(refused.value)
-
-
-def test_records_of_tasks_are_checked_before_they_are_drawn(tmp_path: Path) -> None:
-    document, path = task_record(), tmp_path / "tasks.json"
-    path.write_text(json.dumps(document))
-    (section,) = read_sections([path])
-    assert [table.row_count for table in section.tables()] == [3]
-    del document["cells"][0]["accuracy"]
-    path.write_text(json.dumps(document))
-    with pytest.raises(InputError, match=r"tasks.json .*`accuracy`"):
-        read_sections([path])

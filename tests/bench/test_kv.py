@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grasp_deploy.bench import kv
-from grasp_deploy.bench.kv_show import headlines, kv_table
+from grasp_deploy.bench.kv_show import headlines, tables
 from grasp_deploy.engine.offline import KvCapacity, predict_capacity
 from grasp_deploy.errors import InputError
 from tests.bench import records
@@ -37,7 +37,7 @@ def kv_record(models: list[Path], *options: str) -> dict[str, Any]:
 
 
 def table_text(record: dict[str, Any]) -> str:
-    return "\n".join(lines_of(kv_table(typed(record))))
+    return "\n".join(lines_of(tables(typed(record))[0]))
 
 
 def test_a_cache_gets_what_the_weights_leave(models: list[Path]) -> None:

@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
 from grasp_deploy.bench import serve
-from grasp_deploy.bench.engines.load_generator import sample_of
 from grasp_deploy.bench.serve import (
     LoadPoint,
+    Percentiles,
     ServeSettings,
     bench_serve,
     bench_serve_environment,
     load_arguments,
 )
+from grasp_deploy.bench.serve_child import sample_of
 from grasp_deploy.engine import serve as server
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
-from tests.bench.engines.test_load_generator import result
 from tests.installed import pretend
 from tests.tiny import save_tiny
 
@@ -32,6 +31,18 @@ SHORT: dict[str, Any] = {"requests": 5, "prompt_tokens": 64, "new_tokens": 8}
 REQUESTS = ServeSettings(
     requests=20, prompt_tokens=64, new_tokens=16, slo_ms={"ttft": 200.0, "tpot": 12.5}
 )
+
+
+def result() -> dict[str, Any]:
+    """What vLLM's load generator returns, in milliseconds."""
+    figures: dict[str, Any] = {
+        **{"failed": 2, "output_throughput": 72.0, "request_goodput": None},
+        "errors": ["", "Bad Request", "", "Bad Request", "gone"],
+    }
+    for number, metric in enumerate(("ttft", "tpot", "e2el"), start=1):
+        for name, ms in (("mean", 10.0), ("p50", 9.0), ("p90", 20.0), ("p99", 40.0)):
+            figures[f"{name}_{metric}_ms"] = ms * number
+    return figures
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +70,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
             asked = request["arguments"]
             values = {flag: asked[asked.index(flag) + 1] for flag in ("--base-url", "--seed")}
             events.append(("load", values))
-            sample: dict[str, Any] = to_builtins(sample_of(result()))
-            return sample
+            return sample_of(result())
 
         yield ask
 
@@ -100,6 +110,11 @@ def test_every_server_gets_the_same_loads_and_rounds_alternate(
         *(("dense", "7"), ("dense", "8"), ("pruned", "7"), ("pruned", "8")),
         *(("pruned", "9"), ("pruned", "10"), ("dense", "9"), ("dense", "10")),
     ]
+    sample = record.cells[0].samples[0]
+    assert sample.ttft_seconds == Percentiles(mean=0.01, p50=0.009, p90=0.02, p99=0.04)
+    assert sample.e2e_seconds == Percentiles(mean=0.03, p50=0.027, p90=0.06, p99=0.12)
+    assert (sample.failed, sample.output_tokens_per_second) == (2, 72.0)
+    assert sample.errors == ["Bad Request", "gone"]
     assert [row["step"] for row in seen] == list(range(9)) and seen[-1]["steps"] == 8
 
 

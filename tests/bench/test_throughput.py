@@ -10,13 +10,12 @@ import pytest
 import torch
 from msgspec import to_builtins
 
-from grasp_deploy.bench.engines.vllm_child import engine_arguments
 from grasp_deploy.bench.throughput import (
-    ENGINES,
     ThroughputRecord,
     ThroughputSettings,
     bench_throughput,
 )
+from grasp_deploy.bench.throughput_child import vllm_arguments
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.record import read_record
@@ -43,8 +42,7 @@ def fake_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     log = tmp_path / "requests.jsonl"
     monkeypatch.setenv("FAKE_LOG", str(log))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    for engine in ENGINES:
-        monkeypatch.setitem(ENGINES, engine, "tests.bench.fake_engine")
+    monkeypatch.setattr("grasp_deploy.bench.throughput.CHILD", "tests.bench.fake_engine")
     return log
 
 
@@ -121,7 +119,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
 
 def test_one_step_may_prefill_the_largest_batch() -> None:
     settings = to_builtins(ThroughputSettings("vllm", (1, 2), prompt_tokens=24, new_tokens=8))
-    engine = engine_arguments("model", "float32", True, settings)
+    engine = vllm_arguments("model", "float32", True, settings)
     assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (2, 48)
     assert engine["max_model_len"] == 32
     assert engine["load_format"] == "dummy" and engine["enable_prefix_caching"] is False

@@ -1,12 +1,22 @@
-"""Verdicts over throughput, and their tables."""
+"""Verdicts over throughput and their tables; the ideal, against bytes and operations by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from msgspec import convert
 
-from grasp_deploy.bench.throughput_show import gain_table, gains, headlines, throughput_table
+from grasp_deploy.bench.throughput import Cell, Sample
+from grasp_deploy.bench.throughput_show import (
+    decode_step_bytes,
+    gains_by_model,
+    headlines,
+    ideal_gain,
+    prefill_operations,
+    tables,
+)
+from grasp_deploy.checkpoint.footprint import Footprint
 from grasp_deploy.stats.noise import FASTER, SLOWER, UNDECIDED
 from tests.bench.records import lines_of, model, row_of, throughput_record, typed
 
@@ -19,8 +29,8 @@ def test_gains_against_the_first_model_reach_the_ideal() -> None:
     (line,) = headlines(record)
     assert "the throughput of dense at batch 1 to 64 (ideal 1." in line["sentence"]
     assert line["sentence"].endswith("): faster at each.") and line["outcome"] == FASTER
-    found = gains(record)
-    assert all(0.95 < gain.measured.ratio / gain.ideal < 1.05 for gain in found)
+    (found,) = gains_by_model(record)
+    assert all(0.95 < measured.ratio / ideal < 1.05 for _, measured, ideal in found)
     twice = throughput_record([DENSE, PRUNED], repetitions=2)
     assert "(n=2): repeat at least 3 times" in headlines(typed(twice))[0]["sentence"]
 
@@ -33,8 +43,8 @@ def test_a_batch_that_did_not_fit_is_left_out_and_named() -> None:
         for sample in cell["samples"]:
             sample["tpot_seconds"] = None  # as if there were but one new token
     record = typed(document)
-    assert [gain.cell.batch for gain in gains(record)] == [32]
-    assert row_of(lines_of(throughput_table(record)), "does not fit")
+    assert [cell.batch for cell, *_ in gains_by_model(record)[0]] == [32]
+    assert row_of(lines_of(tables(record)[0]), "does not fit")
     line = headlines(record)[0]
     assert (line["model"], line["outcome"]) == ("dense", "not measured")
     assert "batch 64 takes more" in line["sentence"]
@@ -45,7 +55,7 @@ def test_medians_with_spread_and_paired_changes() -> None:
     for cell, factor in zip(document["cells"], (1, 0.5), strict=True):
         for sample, seconds in zip(cell["samples"], (2.0, 4.0, 8.0), strict=True):
             sample["seconds"] = factor * seconds
-    drawn = lines_of(throughput_table(typed(document)))
+    drawn = lines_of(tables(typed(document))[0])
     # 8 x 256 tokens in 4 s; half the range of 1,024, 512 and 256 tokens/s is 75 % of 512
     assert row_of(drawn, "dense", "512 ±75%").count("%") == 1
     assert row_of(drawn, "pruned", "1,024 ±75%", "+100%")
@@ -58,7 +68,43 @@ def test_medians_with_spread_and_paired_changes() -> None:
 def test_the_verdict_stands_beside_the_ideal(gain: float, verdict: str, repetitions: int) -> None:
     options: dict[str, Any] = {"batches": (8,), "repetitions": repetitions, "noise": 0.001}
     made = throughput_record([DENSE, PRUNED], gains={"pruned": gain}, **options)
-    row = row_of(lines_of(gain_table(typed(made))), "batch 8")
+    row = row_of(lines_of(tables(typed(made))[1]), "batch 8")
     _, ratio, interval, ideal, shown = [cell.strip() for cell in row.split("│")[1:-1]]
     assert ratio == f"{gain:.2f}x" and float(ideal[:-1]) > 1.3
     assert shown == verdict and bool(interval) == (repetitions == 3)
+
+
+TIMES = [Sample(seconds=10.0, ttft_seconds=4.0, tpot_seconds=1.0)]
+
+
+def footprint_of(keep: float = 1.0, **sizes: Any) -> Footprint:
+    return convert(model("any", keep, **sizes)["footprint"], Footprint)
+
+
+def cell(batch: int, prompt: int, new: int) -> Cell:
+    point = {"batch": batch, "prompt_tokens": prompt, "new_tokens": new}
+    return convert({"model": "any", **point, "samples": TIMES}, Cell)
+
+
+def test_decoding_moves_the_weights_and_the_cache() -> None:
+    layer = 4096 * (4 * 4096 + 3 * 11008) + 2 * 4096
+    weight_bytes = 2 * (32 * layer + 4096 + 32000 * 4096)  # lm_head, but not the embedding
+    cache_bytes = 4 * 110 * 32 * 2 * 4096 * 2
+    for tied in (False, True):  # a tied table is read as the output projection
+        dense = footprint_of(tie_word_embeddings=tied)
+        assert decode_step_bytes(dense, cell(4, 100, 20)) == weight_bytes + cache_bytes
+
+
+def test_a_prefill_counts_linear_layers_attention_and_the_last_logits() -> None:
+    linear = 2 * 3 * 32 * 4096 * (4 * 4096 + 3 * 11008)
+    attention = 4 * (1 + 2 + 3) * 32 * 4096
+    logits = 2 * 4096 * 32000
+    assert prefill_operations(footprint_of(), cell(5, 3, 1)) == 5 * (linear + attention + logits)
+
+
+def test_the_ideal_of_the_whole_splits_the_dense_time() -> None:
+    dense, pruned, at = footprint_of(), footprint_of(0.6), cell(8, 2048, 256)
+    prefill = prefill_operations(dense, at) / prefill_operations(pruned, at)
+    decode = decode_step_bytes(dense, at) / decode_step_bytes(pruned, at)
+    assert 1.3 < decode < prefill < 1.9
+    assert ideal_gain(dense, pruned, at) == pytest.approx(10 / (4 / prefill + 6 / decode))

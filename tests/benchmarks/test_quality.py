@@ -6,18 +6,16 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks import quality
 from benchmarks.study import bench
-from benchmarks.study.record import Row, Study, read_study
+from benchmarks.study.record import Study, read_study
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import write_record
 from grasp_deploy.healing.heal import NothingWon
 from tests.benchmarks.commands import refused
-from tests.benchmarks.study.records import study as made_up_study
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 
 
@@ -32,14 +30,6 @@ def targets(inputs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
     path = tmp_path_factory.mktemp("targets") / "record.json"
     run("targets", path, inputs, "--variants", "both")
     return path
-
-
-def test_variants_are_valid_and_differ() -> None:
-    settings: dict[str, Any] = {"model": "m", "calibration": "t", "calibration_split": None}
-    settings["sequences"] = 512
-    for title, variants in quality.STUDIES.items():
-        options = [json.dumps(variant.recorded_options(settings)) for variant in variants]
-        assert len(set(options)) == len({v.name for v in variants}) == len(variants), title
 
 
 def test_a_study_is_continued_where_its_record_ends(
@@ -61,19 +51,6 @@ def test_a_study_is_continued_where_its_record_ends(
         assert kept / dense == pytest.approx(row.kept_ffn_share)
         ratio = row.perplexity["held-out"] / study.dense_perplexity["held-out"]
         assert row.excess_nats["held-out"] == pytest.approx(math.log(ratio))
-        assert_allocation(row)
-
-
-def assert_allocation(row: Row) -> None:
-    """Shares of the kept budget, counted in parameters of the tiny model."""
-    width, heads, groups, head_dim = 64, 4, 2, 32
-    channel = 3 * width  # a column of each of three matrices
-    group = 2 * width * head_dim * (heads // groups + 1)  # Q, O; K, V
-    ffn = channel * sum(pair[0] for pair in row.kept_per_layer) * (row.variant != "kv")
-    kv = group * sum(pair[1] for pair in row.kept_per_layer) * (row.variant != "ffn")
-    assert row.ffn_share_of_kept_cost == pytest.approx(ffn / (ffn + kv))
-    assert row.kv_share_of_kept_cost == pytest.approx(kv / (ffn + kv))
-    assert isinstance(row.mean_kept_ffn_score, float) and isinstance(row.mean_kept_kv_score, float)
 
 
 def test_rows_measured_otherwise_are_not_continued(
@@ -94,22 +71,6 @@ def test_rows_measured_otherwise_are_not_continued(
         run("targets", targets, inputs, "--calibration", "self")
 
 
-def test_a_record_of_something_else_is_left_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, no_model = tmp_path / "record.json", str(tmp_path / "no model")
-    for change, words in (
-        ({"study": "scales"}, "is a record of the study scales, not of targets"),
-        ({"benchmark": "gate_step"}, "is a record of gate_step, and not of study"),
-        ({"rows": []}, "is damaged: rows is empty"),
-    ):
-        write_record(path, {**made_up_study().as_record(), "study": "targets", **change})
-        before = path.read_bytes()
-        line = refused("quality", capsys, "targets", "--model", no_model, "--output", str(path))
-        assert words in line and str(path) in line
-        assert path.read_bytes() == before
-
-
 def test_what_another_study_has_measured_is_taken_from_it(
     targets: Path, inputs: list[str], tmp_path: Path
 ) -> None:
@@ -119,19 +80,6 @@ def test_what_another_study_has_measured_is_taken_from_it(
     (both,) = read_study(targets).rows
     both.variant = "KV cost x 1"
     assert known == both, "seconds and all"
-
-
-def test_a_mask_without_its_scales_is_measured_with_it(inputs: list[str], tmp_path: Path) -> None:
-    """The row taken from the variant with scales is that of a compression without any."""
-    scaled, taken = run("scales", tmp_path / "both.json", inputs).rows
-    alone = ["--variants", "paper without scales"]
-    (row,) = run("scales", tmp_path / "alone.json", inputs, *alone).rows
-    assert (taken.variant, taken.options) == (row.variant, row.options)
-    assert taken.kept_per_layer == row.kept_per_layer
-    loss = row.excess_nats["held-out"]
-    assert taken.excess_nats["held-out"] == pytest.approx(loss, abs=1e-5)
-    assert scaled.excess_nats["held-out"] != pytest.approx(loss, abs=1e-5)
-    assert taken.seconds == {**scaled.seconds, "scales": 0.0}, "it was not learnt again"
 
 
 def test_a_study_goes_on_where_healing_wins_nothing(

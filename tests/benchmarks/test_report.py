@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from benchmarks.common.output import FOLDER
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import write_record
 from tests.benchmarks.study.records import study, with_tasks
+from tests.documents import changed
 
 RESULTS = FOLDER / "results"
 BENCH, GATES, NO_TABLE = (
@@ -37,16 +39,30 @@ def test_a_page_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "70.0 ± 3.0" in text and "<b>keep 0.8</b>" in text
 
 
-def test_tables_of_other_records_and_a_damaged_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_of_other_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report.main([BENCH, GATES, NO_TABLE])
     printed = capsys.readouterr().out
     assert "KV cache" in printed and "Units whose state survives" in printed
     assert "150 values, median" in printed, "of a kind that has no table of its own"
     with pytest.raises(InputError, match="--png: none of these records has a figure"):
         report.main([NO_TABLE, "--png", str(tmp_path / "figures")])
-    record = {**study().as_record(), "rows": []}
-    write_record(tmp_path / "study.json", record)
-    with pytest.raises(InputError, match=r"study.json is damaged: rows is empty"):
-        report.main([str(tmp_path / "study.json")])
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "words"),
+    [
+        ("quality_own-stories260K-cpu", ("rows",), [], "is damaged: rows is empty"),
+        ("mask_stability-ref-llama-7m-cpu", ("rows", 0, "kv_survival"), [0.5], "length >= 2"),
+        ("mask_stability-ref-llama-7m-cpu", ("rows", 0), {}, "missing required field `variant`"),
+        ("budgets-stories260K-cpu", ("dense_perplexity",), {"c4": 9.0}, "not all measured on"),
+        ("budgets-stories260K-cpu", ("members", 0, "alone_seconds"), 0, "> 0"),
+    ],
+)
+def test_a_damaged_record_is_refused_in_one_line(
+    name: str, place: Sequence[str | int], value: object, words: str, tmp_path: Path
+) -> None:
+    record = changed(json.loads((RESULTS / f"{name}.json").read_text()), place, value)
+    write_record(tmp_path / "one.json", record)
+    with pytest.raises(InputError, match=words) as refused:
+        report.main([str(tmp_path / "one.json")])
+    assert "one.json" in str(refused.value) and "\n" not in str(refused.value)

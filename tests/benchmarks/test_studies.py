@@ -12,10 +12,7 @@ import pytest
 
 from benchmarks import prefill_memory, python_docs
 from benchmarks.common.output import FOLDER
-from benchmarks.study.record import read_study
-from benchmarks.throughput import layers_of, write_layers
 from grasp_deploy.bench.memory import Sizes
-from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
@@ -97,28 +94,6 @@ def test_prefill_memory(
     assert "13,990.8" in capsys.readouterr().out, "the paper's figure"
 
 
-def test_the_layers_of_a_record_are_those_that_a_study_kept(tmp_path: Path) -> None:
-    study = read_study(RESULTS / "quality_methods-smollm2-135m-h200.json")
-    speeds = RESULTS / "throughput-smollm2-135m-cpu.json"
-    kept = {f"keep-{row.keep:g}": row.kept_per_layer for row in study.rows}
-    heads = {
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "architectures": ["LlamaForCausalLM"],
-    }
-    sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
-    kind = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 49_152}
-    (tmp_path / "config.json").write_text(json.dumps(kind | heads | sizes))
-    names = []
-    for name, layers in layers_of(speeds):
-        folder = write_layers(tmp_path, name, layers, tmp_path)
-        assert model_shape(read_config(folder)).layers == tuple(layers)
-        pairs = [(layer.intermediate_size, layer.num_key_value_heads) for layer in layers]
-        assert kept.get(name, pairs) == pairs
-        names.append(name)
-    assert names == ["keep-0.8", "keep-0.7", "keep-0.6", "keep-0.6-every-width", "keep-0.5"]
-
-
 def test_a_place_that_no_record_may_take_is_refused_before_anything_is_measured(
     tmp_path: Path,
 ) -> None:
@@ -128,24 +103,17 @@ def test_a_place_that_no_record_may_take_is_refused_before_anything_is_measured(
             importlib.import_module(f"benchmarks.{name}").main([*title, "--output", str(tmp_path)])
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("mask_stability", ("--keep", "0.5,0.4"), "one budget and one seed"),
-        ("mask_stability", ("--calibration", "self"), "leave self out"),
-        ("calibration", ("--text", "a=x", "--text", "a=y"), "two --text have the same name"),
-        ("train_demo_model", ("--minutes", "nan"), "--minutes nan is not above 0"),
-    ],
-)
-def test_options(
-    name: str, options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert words in refused(name, capsys, *options)
-
-
 def test_committed_records_name_no_machine_and_no_absolute_path() -> None:
     for path in (FOLDER / "results").glob("*.json"):
         record = json.loads(path.read_text())
         assert record.keys() >= EVERY_RECORD
         assert not any(word.startswith("/") for word in record["command"].split()), path
         assert record["machine"].keys() <= {"processor", "cores", "threads", "gpu", "driver"}
+
+
+def test_the_demo_models_script_replaces_nothing_but_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "README.md").write_text("# The demo model of somebody else")
+    line = refused("train_demo_model", capsys, "--smoke", "--output", str(tmp_path))
+    assert "exists and is not a demo model of this script" in line

@@ -6,10 +6,8 @@ from itertools import combinations
 
 import numpy
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
 from grasp_deploy.report.figure_style import Drawing, our_style
 
@@ -30,33 +28,23 @@ def legend_of(drawing: Drawing) -> list[str]:
 
 
 def assert_legible(drawing: Drawing) -> None:
-    """No label is cut, and none covers another."""
-    labels = _labels_of(drawing)
-    width, height = drawing.figure.bbox.width, drawing.figure.bbox.height
-    for text, place in labels.items():
-        inside = place.x0 >= 0 and place.x1 <= width and place.y0 >= 0 and place.y1 <= height
-        assert inside, (drawing.name, text, place, width, height)
-    for (one, first), (other, second) in combinations(labels.items(), 2):
-        assert not first.padded(-1).overlaps(second.padded(-1)), (drawing.name, one, other)
-
-
-def _labels_of(drawing: Drawing) -> dict[str, Bbox]:
-    """Every visible text of a figure with the place that it takes, in pixels."""
+    """No label covers another, and no plot is squeezed; a saved figure is as large as they need."""
     axes = axes_of(drawing)
     with our_style():
         canvas = FigureCanvasAgg(drawing.figure)
         canvas.draw()
-        ticks = [*_drawn_ticks(axes.xaxis), *_drawn_ticks(axes.yaxis)]
-        all_ticks = {*axes.get_xticklabels(), *axes.get_yticklabels()}
-        texts = [text for text in drawing.figure.findobj(Text) if text not in all_ticks]
-        return {
-            f"{text.get_text()} ({number})": text.get_window_extent(canvas.get_renderer())
-            for number, text in enumerate([*texts, *ticks])
-            if text.get_visible() and text.get_text().strip()
+        shown = [text for text in drawing.figure.findobj(Text) if text.get_text().strip()]
+        hidden = {  # ticks outside of the limits exist and are not drawn
+            tick.label1
+            for axis in (axes.xaxis, axes.yaxis)
+            for tick in axis.get_major_ticks()
+            if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
         }
-
-
-def _drawn_ticks(axis: Axis) -> list[Text]:
-    """The labels of the ticks inside the axis's limits; others exist and are not drawn."""
-    low, high = sorted(axis.get_view_interval())
-    return [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+        places = [
+            (text.get_text(), text.get_window_extent(canvas.get_renderer()))
+            for text in shown
+            if text.get_visible() and text not in hidden
+        ]
+    assert axes.bbox.height > 100 and axes.bbox.width > 200, drawing.name
+    for (one, first), (other, second) in combinations(places, 2):
+        assert not first.padded(-1).overlaps(second.padded(-1)), (drawing.name, one, other)

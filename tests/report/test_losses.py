@@ -12,7 +12,6 @@ from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import LossCell
 from grasp_deploy.report.losses import frontier_of, headlines, knee_of
-from grasp_deploy.report.section import NamedRecord
 from tests.bench.records import model, typed
 
 KEEPS = (0.8, 0.6, 0.4)
@@ -75,8 +74,8 @@ def test_the_figure_has_a_point_for_each_budget_and_a_ring_at_the_knee() -> None
     from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 
     with our_style():
-        (drawing,) = section_of(NamedRecord("loss", record(BENT))).figures()
-        beaten = section_of(NamedRecord("loss", record(BENT[::-1])))
+        (drawing,) = section_of("loss", record(BENT)).figures()
+        beaten = section_of("loss", record(BENT[::-1]))
     assert legend_of(beaten.figures()[0])[-1] == "keep-0.4", "one model is no line"
     assert_legible(drawing)
     assert "difference from dense" in axes_of(drawing).get_title(loc="left").replace("\n", " ")

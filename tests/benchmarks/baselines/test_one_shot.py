@@ -77,14 +77,6 @@ def test_outliers_are_counted_over_all_prunable_weights_of_a_layer() -> None:
     assert bool((got > 0).all()) and len(got.unique()) == LAYERS
 
 
-def test_random_scores_are_a_permutation_of_the_seed() -> None:
-    def scores(seed: int) -> Tensor:
-        return one_shot.random(frozen(), make_budget(UNITS, COSTS, 1e6, seed=seed), TEXT)
-
-    assert torch.equal(scores(3), scores(3)) and not torch.equal(scores(3), scores(4))
-    assert torch.equal((scores(3).sort().values * UNITS.size).round(), torch.arange(UNITS.size))
-
-
 @pytest.mark.parametrize("method", READING)
 def test_each_reads_an_eighth_of_a_run_and_leaves_the_model_alone(method: Method) -> None:
     model = frozen("qwen3")

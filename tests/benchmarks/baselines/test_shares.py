@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from benchmarks.baselines.shares import by_share, owl_offsets
 from grasp_deploy.pruning.budget import Budget, make_budget
-from grasp_deploy.pruning.progressive import by_rank
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.budget_cases import Case, cases
@@ -88,32 +86,3 @@ def test_layerwise_and_owl_keep_their_shares_of_every_layer_to_one_unit(
         rows = zip(kept_in_segments(budget, mask), UNITS.segment_sizes, strict=True)
         for segment, (kept, size) in enumerate(rows):
             assert abs(kept - float(wanted[segment // 2]) * size) <= 1 + 1e-6
-
-
-def test_within_a_layer_the_best_units_stay() -> None:
-    """Of equals those that the order of ties names first."""
-    budget, scores = budget_of(0.5), random_scores().round(decimals=1)
-    mask = project(owl(scores, budget, torch.rand(5)), budget)
-    key = by_rank(scores, budget)
-    sizes = UNITS.segment_sizes
-    for part, kept in zip(key.split(sizes), mask.split(sizes), strict=True):
-        assert bool(kept.any())
-        assert bool(kept.all()) or float(part[kept].min()) > float(part[~kept].max())
-    everything = replace(budget, limit=2 * budget.total_cost)
-    assert bool(project(owl(scores, everything, torch.rand(5)), everything).all())
-
-
-def test_shares_make_up_for_what_the_floor_the_targets_and_multiples_hold_up() -> None:
-    units = UnitTable.of_layers([(100, 1), (100, 1)])
-    budget = make_budget(units, units.spread([1, 1], [50, 50]), 120.0)
-    mask = project(layerwise(torch.rand(units.size), budget), budget)
-    assert units.kept_per_layer(mask) == [(10, 1), (10, 1)]  # the groups stay and cost 100 of 120
-    channels = make_budget(UNITS, torch.where(UNITS.is_kv, 0.0, 1.0), 0.25 * 5 * 96)
-    in_multiples = budget_of(0.5, ffn_multiple=8, kv_multiple=2)
-    for budget, kept in ((channels, (24, 8)), (in_multiples, (48, 4))):
-        mask = project(layerwise(random_scores(), budget), budget)
-        assert UNITS.kept_per_layer(mask) == [kept] * 5
-
-
-def test_layers_with_the_same_outliers_keep_the_same() -> None:
-    assert torch.equal(owl_offsets(torch.full((4,), 0.02)), torch.zeros(4).double())

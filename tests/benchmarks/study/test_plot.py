@@ -64,18 +64,6 @@ def test_only_the_best_are_drawn_and_the_note_counts_the_rest() -> None:
     assert best_variants(study({"a": {0.8: [0.3]}, "b": {0.5: [0.2]}})) == ["b", "a"]
 
 
-@pytest.mark.parametrize("best", [0.05, 0.0, -0.02])
-def test_a_bad_variant_does_not_flatten_a_good_one(best: float) -> None:
-    losses: Losses = {"default": {0.8: [best], 0.5: [0.1]}, "random": {0.8: [1.0], 0.5: [3.0]}}
-    axes = axes_of(named(losses)["loss-c4"])
-    low, middle, high = axes.transData.transform([(0.5, v) for v in (best, 0.1, 3.0)])[:, 1]
-    assert middle - low > 0.1 * (high - low)
-    bottom, top = axes.get_ylim()
-    assert bottom <= best and top > 3
-    assert {0.1, 1.0} <= set(axes.get_yticks())
-    assert axes_of(named({"a": {0.8: [0.1], 0.5: [0.5]}})["loss-c4"]).get_yscale() == "linear"
-
-
 def test_what_layers_keep_under_the_smallest_budget() -> None:
     found = named({**MANY, "default": {0.8: [0.0, 0.0], 0.5: [0.0, 0.0]}})
     first, second, third = legend_of(found["kept-ffn"])[:3]
@@ -84,9 +72,3 @@ def test_what_layers_keep_under_the_smallest_budget() -> None:
     assert heights_of(found["kept-ffn"], 4) == pytest.approx([0.5, 0.6])
     assert heights_of(found["kept-kv"], 4) == pytest.approx([0.5, 1.0])
     assert "budget 0.5" in axes_of(found["kept-ffn"]).get_title(loc="left")
-
-
-@pytest.mark.parametrize("losses", [MANY, {"M" * 70: {0.8: [0.1], 0.5: [0.1]}}])
-def test_no_label_is_cut_or_covers_another(losses: Losses) -> None:
-    for drawing in named(losses, ("c4", "a corpus with a long name and a date")).values():
-        assert_legible(drawing)

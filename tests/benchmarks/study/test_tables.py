@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
-
-import pytest
 
 from benchmarks.study.tables import (
     accuracy_tables,
-    budget_tables,
     kept_table,
     quality_tables,
-    seeds_in_words,
 )
 from tests.bench.records import lines_of
-from tests.benchmarks.study.records import Losses, study, with_allocation, with_tasks
+from tests.benchmarks.study.records import study, with_tasks
 
 TWO = {"piqa": "acc_norm", "winogrande": "acc"}
-PAPER = {**dict.fromkeys(("arc_challenge", "arc_easy", "hellaswag_1000"), "acc_norm"), **TWO}
 
 
 drawn = partial(lines_of, width=80)
@@ -66,17 +60,6 @@ def test_the_excess_is_the_mean_over_texts_and_the_worst_of_them() -> None:
     assert len(quality_tables(study())) == 1, "of one text its own table says all"
 
 
-def test_variants_of_fewer_seeds_unmeasured_and_broken_ones() -> None:
-    broken = math.log(5e6)
-    losses: Losses = {"b [red]": {0.8: [0]}, "random": {0.8: [broken, broken], 0.5: [5.0, 6.0]}}
-    lines = drawn(quality_tables(study(losses))[0])
-    assert "means over 2 seeds ± half their range; without ±: one seed" in words_of(lines)
-    assert seeds_in_words(study(losses)) == "mean and range of 1 to 2 seeds"
-    assert cells_of(lines, "b [red]") == [["b [red]", "8.00", ""]]
-    # 8 exp(5) and 8 exp(6) are 1187.3 and 3227.4
-    assert cells_of(lines, "random") == [["random", "4.0e+07", "2,207 ±1,020"]]
-
-
 def test_what_is_kept_by_count_and_the_seconds_in_all() -> None:
     lines = drawn(kept_table(study()))
     budgets = [line.split("│")[1].strip() for line in lines if "keep " in line]
@@ -84,20 +67,6 @@ def test_what_is_kept_by_count_and_the_seconds_in_all() -> None:
     # 16 and 18 of 30 channels, 6 of 8 groups; 15.5 and 17.5 s
     rows = cells_of(lines, "default")
     assert rows == [["default", cost, "56.7%", "75.0%", "16.5"] for cost in ("80.0%", "50.0%")]
-
-
-def test_what_the_kept_budget_goes_to_where_rows_say_so() -> None:
-    made = study()
-    assert budget_tables(made) == []
-    # rows: default at 0.8 with two seeds, at 0.5 with two; flap likewise
-    with_allocation(made.rows[0], 0.5, (2.0, 1e-5))
-    with_allocation(made.rows[1], 0.7, (3.0, None))
-    lines = drawn(budget_tables(made)[0])
-    assert cells_of(lines, "default") == [
-        ["default", "60.0%", "40.0%", "2.5", "1e-05"],
-        ["default", "-", "-", "-", "-"],
-    ]
-    assert "-: not recorded" in words_of(lines)
 
 
 def test_accuracies_by_variant_and_budget_with_the_dense_model_first() -> None:
@@ -119,15 +88,3 @@ def test_accuracies_by_variant_and_budget_with_the_dense_model_first() -> None:
         "only the first 20 items of each task",
     ):
         assert words in words_of(lines), words
-
-
-@pytest.mark.parametrize("variant", ["wanda-structured, compensated", "x" * 70])
-def test_no_figure_is_cut(variant: str) -> None:
-    losses: Losses = {variant: {keep: [0.5, 6.0] for keep in (0.8, 0.6, 0.5, 0.4)}}
-    made = with_tasks(study(losses), PAPER, [0.5, 0.4])
-    for row in made.rows:
-        with_allocation(row, 1 / 3, (-1.2345e-10, 12345.6))
-    of_tasks = accuracy_tables(made)
-    assert len(of_tasks) == 2
-    for table in (*quality_tables(made), kept_table(made), *budget_tables(made), *of_tasks):
-        assert drawn(table)

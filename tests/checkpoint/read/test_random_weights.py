@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed._tools.mem_tracker import MemTracker
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION, random_model
@@ -50,3 +51,14 @@ def test_the_seed_decides_and_nobody_elses_numbers_do(tmp_path: Path) -> None:
     other = random_model(tmp_path, "cpu", seed=2).parameters()
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], next(iter(other)))
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("auto", 2), ("float16", 2), ("float32", 4)])
+def test_no_copy_is_made_in_another_dtype(dtype: str, width: int, tmp_path: Path) -> None:
+    shape = write_config(tmp_path, "llama")
+    with MemTracker() as tracker:
+        model = random_model(tmp_path, "cpu", dtype)
+    peak_bytes = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    assert sum(p.nbytes for p in model.parameters()) == shape.parameters * width
+    tables = 4 * 32 * 4  # the rotary frequencies, and what they are made of
+    assert peak_bytes <= shape.parameters * width + tables

@@ -1,16 +1,17 @@
-"""Batches through transformers: the same tokens as generate(), times that say what they claim."""
+"""Batches of random prompts: tokens as of generate(), and times that say what they claim."""
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from grasp_deploy.bench.engines import transformers_child
-from grasp_deploy.bench.engines.timing import random_prompts
+from grasp_deploy.bench import throughput_child
+from grasp_deploy.bench.throughput_child import Prompts, Timing, measure, random_prompts
 from grasp_deploy.checkpoint.cache import PreallocatedLayer, empty_cache
 from grasp_deploy.errors import InputError
 from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model
@@ -25,7 +26,7 @@ def greedy(model: PreTrainedModel, new_tokens: int) -> torch.Tensor:
     parts = []
     with torch.inference_mode():
         for _ in range(new_tokens):
-            tokens = transformers_child._next_tokens(model, tokens, cache)
+            tokens = throughput_child._next_tokens(model, tokens, cache)
             parts.append(tokens)
     return torch.cat(parts, dim=1)
 
@@ -70,13 +71,18 @@ def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
 def test_only_memory_that_runs_out_is_told_in_one_line(
     error: RuntimeError, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    caches = []
+
+    def fail(_: object, __: object, cache: Cache) -> None:
+        caches.append(ref(cache))
         raise error
 
-    monkeypatch.setattr(transformers_child, "_next_tokens", fail)
+    monkeypatch.setattr(throughput_child, "_next_tokens", fail)
     words = r"^3 prompts of 11 tokens do not fit .* smaller batches" if told else "a bug of ours"
-    with pytest.raises(InputError if told else RuntimeError, match=words):
-        transformers_child.generate(tiny_model("llama"), PROMPTS, 2)
+    with pytest.raises(InputError if told else RuntimeError, match=words) as raised:
+        throughput_child.transformers_batch(tiny_model("llama"), PROMPTS, 2)
+    assert (caches[0]() is None) == told, "what filled the memory is free for the other models"
+    del raised
 
 
 def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +93,32 @@ def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) 
         clock[0] += 1.0 if tokens.shape[1] > 1 else 2.0
         return tokens[:, :1]
 
-    monkeypatch.setattr(transformers_child, "_next_tokens", step)
-    monkeypatch.setattr(transformers_child, "_now", lambda device: clock[0])
-    assert transformers_child.generate(tiny_model("llama"), PROMPTS, 4) == ([1.0] * 3, [7.0] * 3)
+    monkeypatch.setattr(throughput_child, "_next_tokens", step)
+    monkeypatch.setattr(throughput_child, "_now", lambda device: clock[0])
+    assert throughput_child.transformers_batch(tiny_model("llama"), PROMPTS, 4) == (
+        [1.0] * 3,
+        [7.0] * 3,
+    )
+
+
+def staggered(prompts: Prompts, new_tokens: int) -> Timing:
+    """Request i has its first token after i + 1 seconds, then one every half a second."""
+    first = [1.0 + i for i in range(len(prompts))]
+    return first, [start + 0.5 * (new_tokens - 1) for start in first]
+
+
+def test_a_child_loads_once_and_its_samples_are_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput_child, "loaded", [])
+    monkeypatch.setattr(throughput_child, "load_vllm", lambda **_: (staggered, 50))
+    assert throughput_child.answer({"model": "m", "settings": {"engine": "vllm"}}) == {}
+    batch = {"batch": 3, "prompt_tokens": 5, "new_tokens": 5, "seed": 0}
+    sample = {"seconds": 5.0, "ttft_seconds": 2.0, "tpot_seconds": 0.5}
+    assert throughput_child.answer(batch) == throughput_child.answer(batch) == sample
+    assert measure((staggered, 50), 1, 5, 1, seed=0)["tpot_seconds"] is None
+
+
+def test_prompts_are_random_and_the_same_for_the_same_seed() -> None:
+    prompts, again, other = (random_prompts(3, 40, 50, seed) for seed in (7, 7, 8))
+    assert prompts == again != other
+    assert len({tuple(prompt) for prompt in prompts}) == 3
+    assert all(len(prompt) == 40 and set(prompt) <= set(range(50)) for prompt in prompts)
