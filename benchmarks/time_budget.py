@@ -74,7 +74,7 @@ def rows_of(
             row["predicted"] = time.dense_seconds / predicted_seconds(time, dense.shape, shape)
         rows.append(row)
     cells = timed(dense, shapes, throughput_settings(dense, engine_for(dense.shape), config), show)
-    dense_seconds, *measured = paired_medians(cells, "tpot_seconds")
+    dense_seconds, *measured = paired_medians(cells)
     for row in (row for row in rows if "refused" not in row):
         row["measured"] = dense_seconds / measured.pop(0)
     return rows

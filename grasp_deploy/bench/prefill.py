@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed._tools.mem_tracker import MemTracker  # noqa: TID251  it counts bytes
 from transformers import PreTrainedModel
 
 from grasp_deploy.bench.memory import MemorySettings, Sizes

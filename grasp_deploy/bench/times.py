@@ -26,9 +26,9 @@ from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quant
 from grasp_deploy.compression.budget_options import refuse_pruned
 from grasp_deploy.compression.resume import CONFIG_FILE
 from grasp_deploy.compression.synthesize import write_shape
-from grasp_deploy.compression.time_budget import milliseconds, phase_of, time_budget
+from grasp_deploy.compression.time_budget import milliseconds, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.compress_options import PhaseTimes, Times
+from grasp_deploy.config.compress_options import Times
 from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
@@ -60,7 +60,7 @@ def with_times(
     refuse_pruned(config, shape)
     engine = engine_for(shape)
     path = cache_file(shape, engine, config)
-    with suppress(InputError):  # absent, damaged, or without a price in this phase
+    with suppress(InputError):  # absent, damaged, or without a price
         return _told(config, typed(read_json(path, ""), Times, path, ""), f"kept in {path}")
     if not measures:
         raise InputError(
@@ -77,10 +77,10 @@ def _told(config: CompressConfig, times: Times, source: str) -> tuple[CompressCo
     """The config with these times, and what they say; InputError if they make no price."""
     config = replace(config, times=times)
     time_budget(config)
-    phase, step = phase_of(config), {"decode": "a decode step", "prefill": "a prefill"}
-    dense, channels, groups = map(milliseconds, asdict(getattr(times, phase)).values())
+    seconds = times.dense_seconds, times.fewer_channels_seconds, times.fewer_groups_seconds
+    dense, channels, groups = map(milliseconds, seconds)
     return config, (
-        f"{step[phase]} at batch {times.batch}, context {times.context} takes {dense}; {channels} "
+        f"a decode step at batch {times.batch}, context {times.context} takes {dense}; {channels} "
         f"with {times.channels_share:.0%} of the FFN channels, {groups} with "
         f"{times.groups_share:.0%} of the KV groups ({times.engine}, {times.machine}, "
         f"{times.measured_on}; {source})"
@@ -131,6 +131,7 @@ def _measured(
         layers = pruned_layers(dense.shape, [pair] * len(dense.shape.layers))
         shapes.append(replace(dense.shape, layers=layers, pruned=True))
     cells, here = timed(dense, shapes, settings, on_progress), machine()
+    seconds = paired_medians(cells)
     return Times(
         machine=here.get("gpu", here["processor"]),
         engine=engine,
@@ -139,8 +140,9 @@ def _measured(
         context=settings.tokens,
         channels_share=fewer_channels / channels,
         groups_share=fewer_groups / groups,
-        decode=PhaseTimes(*paired_medians(cells, "tpot_seconds")),
-        prefill=PhaseTimes(*paired_medians(cells, "ttft_seconds")),
+        dense_seconds=seconds[0],
+        fewer_channels_seconds=seconds[1],
+        fewer_groups_seconds=seconds[2],
     )
 
 
@@ -187,9 +189,9 @@ def timed(
     return [record.cells[0] for record in records]
 
 
-def paired_medians(cells: Sequence[Cell], name: str) -> list[float]:
-    """Seconds of the first cell's model, then of others by the ratio to it in the same round."""
-    first, *others = ([getattr(sample, name) for sample in cell.samples] for cell in cells)
+def paired_medians(cells: Sequence[Cell]) -> list[float]:
+    """TPOT of the first cell's model, then of others by the ratio to it in the same round."""
+    first, *others = (cell.seconds("tpot") for cell in cells)
     dense = statistics.median(first)
     ratios = ([b / a for a, b in zip(first, other, strict=True)] for other in others)
     return [dense, *(dense * statistics.median(ratio) for ratio in ratios)]

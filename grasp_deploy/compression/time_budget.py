@@ -17,7 +17,7 @@ from grasp_deploy.errors import InputError
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """The time of a dense model, of a decode step or a prefill, and what its units have of it.
+    """The time of a decode step of a dense model, and what its units have of it.
 
     Costs are nanoseconds. What is not among them, the sum of all costs being `total_cost`, is kept
     whatever the mask.
@@ -31,32 +31,22 @@ class TimeBudget:
     @property
     def asked_seconds(self) -> float:
         """The seconds asked for; those of the dense model where `--keep` is the budget."""
-        config = self.config
-        if config.tokens_per_second is not None:
-            assert config.batch is not None, "checked with the config"
-            return config.batch / config.tokens_per_second
-        return config.ttft_seconds or self.dense_seconds / (config.speedup or 1)
+        return self.dense_seconds / (self.config.speedup or 1)
 
     def record(self, kept_cost: float, total_cost: float) -> dict[str, Any]:
         """Times of the dense model, asked for, and predicted, as a plan states them."""
         return {
-            "phase": phase_of(self.config),
             "batch": self.config.batch,
             "context": self.config.context,
             "dense_seconds": self.dense_seconds,
-            "asked_seconds": self.asked_seconds if self.config.in_time else None,
+            "asked_seconds": self.asked_seconds if self.config.speedup else None,
             "predicted_seconds": self.dense_seconds - (total_cost - kept_cost) / 1e9,
         }
 
     def as_option(self, seconds: float) -> str:
         """A time written as the option that asks for it, rounded to what is easier to reach."""
-        config, time = self.config, milliseconds(seconds)
-        if config.ttft_seconds is not None:
-            return f"--ttft {math.ceil(1e6 * seconds) / 1e6:g} ({time})"
-        if config.speedup is not None:
-            return f"--speedup {_down(self.dense_seconds / seconds):g} ({time})"
-        assert config.batch is not None, "checked with the config"
-        return f"--tokens-per-second {_down(config.batch / seconds):.10g} ({time})"
+        speedup = math.floor(1000 * self.dense_seconds / seconds) / 1000
+        return f"--speedup {speedup:g} ({milliseconds(seconds)})"
 
 
 def time_budget(config: CompressConfig) -> TimeBudget | None:
@@ -73,13 +63,12 @@ def time_budget(config: CompressConfig) -> TimeBudget | None:
             f"no times were measured at batch {config.batch} and context {config.context}: use "
             "the command, or grasp_deploy.bench.times.with_times, which measure them"
         )
-    phase = getattr(times, phase_of(config))
-    dense = phase.dense_seconds
+    dense = times.dense_seconds
     ffn, kv = (
         max(0.0, dense - fewer) / (1 - share) if share < 1 else 0.0
         for fewer, share in (
-            (phase.fewer_channels_seconds, times.channels_share),
-            (phase.fewer_groups_seconds, times.groups_share),
+            (times.fewer_channels_seconds, times.channels_share),
+            (times.fewer_groups_seconds, times.groups_share),
         )
     )
     if not 0 < ffn + kv < dense:
@@ -90,14 +79,5 @@ def time_budget(config: CompressConfig) -> TimeBudget | None:
     return TimeBudget(config, dense, ffn, kv)
 
 
-def phase_of(config: CompressConfig) -> str:
-    """The phase whose time counts."""
-    return "decode" if config.ttft_seconds is None else "prefill"
-
-
 def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.4g} ms"
-
-
-def _down(value: float) -> float:
-    return math.floor(1000 * value) / 1000

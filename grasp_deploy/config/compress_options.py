@@ -21,11 +21,12 @@ from grasp_deploy.config.option import (
     study,
 )
 
-TIMES = ("speedup", "tokens_per_second", "ttft_seconds")  # budgets in time
-SIZES = ("keep", "weights", "kv_per_token", "gpu_memory", *TIMES)
+SIZES = ("keep", "weights", "kv_per_token", "gpu_memory", "speedup")
 COST_OF_BUDGET = {
-    **{"weights": "parameters", "kv_per_token": "kv-bytes", "gpu_memory": "memory"},
-    **dict.fromkeys(TIMES, "latency"),
+    "weights": "parameters",
+    "kv_per_token": "kv-bytes",
+    "gpu_memory": "memory",
+    "speedup": "latency",
 }
 METHODS = ("grasp", "progressive")
 STAGE_PARTS = {"criterion": 8, "gate": 8, "compensation": 2}  # of all sequences one part
@@ -34,7 +35,6 @@ ALL_ROUNDS_SHARE = 0.4  # of the cost; where all rounds together remove less, fe
 WIDEST, NARROWEST = 128, 8  # multiples of widths that matrix kernels like
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Nats = Annotated[float, Meta(gt=0, le=100)]
-Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
 Seconds = Annotated[float, Meta(ge=1e-12, le=1e15)]
 Sequences = Annotated[int, Meta(ge=1, le=10**6)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -48,17 +48,8 @@ running = partial(option, panel="Running")
 
 
 @dataclass(frozen=True)
-class PhaseTimes:
-    """Seconds of a decode step or a prefill, of three whole models."""
-
-    dense_seconds: Seconds
-    fewer_channels_seconds: Seconds
-    fewer_groups_seconds: Seconds
-
-
-@dataclass(frozen=True)
 class Times:
-    """Times of the dense model, and of two whose layers keep a share of their units of one kind."""
+    """Seconds of a decode step: of the dense model, and of two that keep a share of one kind."""
 
     machine: str
     engine: str
@@ -67,8 +58,9 @@ class Times:
     context: Count
     channels_share: Share
     groups_share: Share
-    decode: PhaseTimes
-    prefill: PhaseTimes
+    dense_seconds: Seconds
+    fewer_channels_seconds: Seconds
+    fewer_groups_seconds: Seconds
 
 
 @dataclass(frozen=True)
@@ -104,12 +96,6 @@ class CompressOptions:
     speedup: Speedup | None = budget(
         "Instead of --keep: how many times as fast to decode, such as 1.5 (cost: latency, by times "
         "measured at --batch and --context)."
-    )
-    tokens_per_second: Rate | None = budget(
-        "Instead of --keep: tokens decoded a second, of the batch.", shown="help-all"
-    )
-    ttft_seconds: Rate | None = budget(
-        "Instead of --keep: seconds to the first token.", flag="--ttft", shown="help-all"
     )
     batch: Count | None = deployment("Sequences at a time, for --speedup.")
     max_loss: Nats | None = budget(
@@ -211,11 +197,6 @@ class CompressOptions:
         """The cost model, with the default that the kind of budget implies."""
         implied = (cost for name, cost in COST_OF_BUDGET.items() if getattr(self, name) is not None)
         return next(implied, "parameters") if self.cost is None else self.cost
-
-    @property
-    def in_time(self) -> bool:
-        """True if the budget is a time."""
-        return any(getattr(self, name) is not None for name in TIMES)
 
     @property
     def is_bound(self) -> bool:

@@ -8,7 +8,6 @@ from grasp_deploy.config.compress_options import (
     COST_OF_BUDGET,
     METHODS,
     SIZES,
-    TIMES,
     CompressOptions,
 )
 from grasp_deploy.config.option import assigned, flag
@@ -104,10 +103,10 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
     if counts_tokens != (config.cached_tokens is not None):
         yield "--cost memory and --cached-tokens go together: give both or neither"
     if config.cost_model == "latency" and None in (config.batch, config.context):
-        asked = next((n for n in TIMES if getattr(config, n) is not None), None)
+        asked = "--cost latency" if config.speedup is None else "--speedup"
         yield (
-            f"{flag(config, asked) if asked else '--cost latency'} goes by measured times: give "
-            "both --batch, of sequences at a time, and --context, their tokens at the end"
+            f"{asked} goes by measured times: give both --batch, of sequences at a time, and "
+            "--context, their tokens at the end"
         )
 
 

@@ -65,7 +65,7 @@ def footprint_table(
 
 def time_table(time: Mapping[str, Any]) -> Table:
     """Time of the dense model, asked for, and predicted of the mask."""
-    title = f"Time of {time['phase']} at batch {time['batch']:,}, context {time['context']:,}"
+    title = f"Time of a decode step at batch {time['batch']:,}, context {time['context']:,}"
     table = figure_table(title, ("", "ms", "times as fast as dense"))
     for label in ("dense", "asked", "predicted"):
         if seconds := time[f"{label}_seconds"]:

@@ -148,7 +148,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--kv-per-token 1KiB --set targets=ffn": "targets=ffn",
         "--kv-per-token 1MiB": "",
         "--speedup 2": "--context",
-        "--ttft 1 --cost parameters": "--ttft",
+        "--speedup 2 --batch 1 --context 9 --cost parameters": "--speedup",
         f"{LOAD} --gpu-memory 9GiB": "9GiB",
         f"{LOAD} --gpu-memory 6.8MiB --context 513": "--context 513",
     },

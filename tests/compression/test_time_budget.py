@@ -12,7 +12,7 @@ from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.compress_options import PhaseTimes, Times
+from grasp_deploy.config.compress_options import Times
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.projection import project
@@ -20,20 +20,18 @@ from tests.tiny import tiny_config
 
 SHAPE = model_shape(tiny_config("llama", num_key_value_heads=4).to_dict())
 LAYERS, CHANNELS, GROUPS = 3, 96, 4
-DECODE, PREFILL = 0.010, 0.200  # seconds of the dense model
+DECODE = 0.010  # seconds of the dense model
 FFN, KV = 0.4, 0.2  # of these; the rest is fixed
 
 
-def phase(dense: float, ffn: float = FFN, kv: float = KV) -> PhaseTimes:
+def times(ffn: float = FFN, kv: float = KV) -> Times:
     """Times on the line, where a quarter of the channels is left, and half of the groups."""
-    return PhaseTimes(dense, dense * (1 - 0.75 * ffn), dense * (1 - 0.5 * kv))
+    seconds = DECODE, DECODE * (1 - 0.75 * ffn), DECODE * (1 - 0.5 * kv)
+    return Times("a processor", "vllm", "2026-01-02", 8, 64, 0.25, 0.5, *seconds)
 
 
-TIMES = Times("a processor", "vllm", "2026-01-02", 8, 64, 0.25, 0.5, phase(DECODE), phase(PREFILL))
-
-
-def asked(times: Times | None = TIMES, **options: Any) -> CompressConfig:
-    return CompressConfig(model="m", batch=8, context=64, times=times, **options)
+def asked(measured: Times | None = None, **options: Any) -> CompressConfig:
+    return CompressConfig(model="m", batch=8, context=64, times=measured or times(), **options)
 
 
 def budget_of(config: CompressConfig) -> Budget:
@@ -47,11 +45,6 @@ def test_the_limit_is_what_the_time_leaves_beside_the_fixed_part() -> None:
     unit = budget.costs[: CHANNELS + 1]
     assert unit[0] == pytest.approx(1e9 * DECODE * FFN / (LAYERS * CHANNELS))
     assert unit[-1] == pytest.approx(1e9 * DECODE * KV / (LAYERS * GROUPS))
-    assert budget_of(asked(tokens_per_second=8 * 1.25 / DECODE)).limit == pytest.approx(
-        budget.limit
-    )
-    of_prefill = budget_of(asked(ttft_seconds=PREFILL / 1.25))
-    assert of_prefill.limit == pytest.approx(budget.limit * PREFILL / DECODE)
     share = budget_of(asked(keep=0.5, cost="latency"))
     assert share.limit == pytest.approx(1e9 * DECODE * (FFN + KV) / 2)
 
@@ -72,36 +65,28 @@ def test_every_mask_holds_the_time(targets: str) -> None:
         assert seconds == pytest.approx(DECODE * (1 - FFN - KV + FFN * shares[0] + KV * shares[1]))
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("speedup", 2.4), ("tokens_per_second", 8 * 2.4 / DECODE), ("ttft_seconds", PREFILL / 2.4)],
-)
-def test_beyond_reach_names_the_largest_possible_which_is_accepted(
-    option: str, value: float
-) -> None:
+def test_beyond_reach_names_the_largest_possible_which_is_accepted() -> None:
     with pytest.raises(InputError, match="is beyond reach: the budget") as error:
-        budget_of(asked(TIMES, **{option: value}))
-    most = float(str(error.value).split("the smallest possible is --")[1].split()[1])
-    budget_of(asked(TIMES, **{option: most}))
+        budget_of(asked(speedup=2.4))
+    most = float(str(error.value).split("the smallest possible is --speedup ")[1].split()[0])
+    budget_of(asked(speedup=most))
     with pytest.raises(InputError, match="beyond reach"):
-        budget_of(asked(TIMES, **{option: most * (0.999 if option == "ttft_seconds" else 1.001)}))
+        budget_of(asked(speedup=most * 1.001))
 
 
 def test_times_that_make_no_budget() -> None:
-    with pytest.raises(InputError, match=r"--ttft 0.3 needs no pruning, .* has --ttft 0.2 "):
-        budget_of(asked(ttft_seconds=0.3))
     for ffn, kv in ((-0.1, -0.1), (0.8, 0.3)):  # nothing saves time, or nothing is fixed
         with pytest.raises(InputError, match=r"make no price .* on a quieter machine"):
-            budget_of(asked(replace(TIMES, decode=phase(DECODE, ffn, kv)), speedup=1.1))
+            budget_of(asked(times(ffn, kv), speedup=1.1))
     with pytest.raises(InputError, match=r"no times were measured at batch 1 and context 64"):
         budget_of(replace(asked(speedup=1.1), batch=1))
 
 
 def test_a_kind_whose_price_would_be_negative_costs_nothing() -> None:
-    config = asked(replace(TIMES, decode=phase(DECODE, kv=-0.1)), speedup=1.1)
+    config = asked(times(kv=-0.1), speedup=1.1)
     time = time_budget(config)
     assert time is not None and time.kv_seconds == 0
     assert time.ffn_seconds == pytest.approx(DECODE * FFN)
-    one_group = replace(TIMES, groups_share=1.0)  # which cannot be fewer
+    one_group = replace(times(), groups_share=1.0)  # which cannot be fewer
     time = time_budget(asked(one_group, speedup=1.1))
     assert time is not None and time.kv_seconds == 0
