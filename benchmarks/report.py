@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.budgets import Budgets, tables_of
 from benchmarks.common.output import new_parser, run_command
 from benchmarks.mask_stability import Stability, stability_table
-from benchmarks.study.record import Study, study_of
+from benchmarks.study.record import Study, beside, study_of
 from benchmarks.study.tables import (
     accuracy_tables,
     budget_tables,
@@ -66,8 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
     parser.add_argument("--png", type=Path, metavar="DIR", help="write the figures")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--beside", action="store_true", help="draw the rows of all studies in the same figures"
+    )
     options = parser.parse_args(arguments)
     records = read_records(options.records)
+    if options.beside:
+        study = beside([study_of(record, path) for _, record, path in records])
+        records = [(records[0][0], study.as_record(), records[0][2])]
     sections = [section(*named) for named in records]
     files = write_report(sections, options.html, options.png)
     if options.json:

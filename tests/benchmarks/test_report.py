@@ -48,6 +48,19 @@ def test_tables_of_other_records(tmp_path: Path, capsys: pytest.CaptureFixture[s
         report.main([NO_TABLE, "--png", str(tmp_path / "figures")])
 
 
+def test_rows_of_studies_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    ours, peers = (
+        RESULTS / f"quality_methods-smollm2-135m-{n}.json" for n in ("h200", "peers-cpu")
+    )
+    report.main([str(ours), str(peers), "--beside"])
+    printed = capsys.readouterr().out
+    assert "flap" in printed and "taylor-element, compensated" in printed
+    assert printed.index("default") < printed.index("flap"), "in the order of the records"
+    other = str(RESULTS / "quality_own-stories260K-cpu.json")
+    with pytest.raises(InputError, match="studies of one model on the same texts"):
+        report.main([str(ours), other, "--beside"])
+
+
 @pytest.mark.parametrize(
     ("name", "place", "value", "words"),
     [
