@@ -16,8 +16,7 @@ from grasp_deploy.bench.show import (
     gains,
     line_drawing,
     number,
-    paired_change,
-    with_spread,
+    rate_cells,
 )
 from grasp_deploy.stats.noise import of_repetitions
 from grasp_deploy.stats.wording import common_outcome, counted, grouped
@@ -47,8 +46,7 @@ def tables(record: ServeRecord) -> list[Table]:
         notes.append("good/s: requests within the SLO")
 
     def figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
-        row: list[str | Text] = [with_spread(cell.rates)]
-        row.append(paired_change(cell.rates, dense.rates if dense else []))
+        row = rate_cells(cell, dense)
         for name in LATENCIES:
             pair = (cell.latency(name, percentile) for percentile in ("p50", "p99"))
             row.append("/".join(number(1000 * seconds) for seconds in pair))

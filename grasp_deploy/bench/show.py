@@ -43,6 +43,11 @@ def paired_change(values: Sequence[float], before: Sequence[float]) -> str:
     return f"{mean:+.1%}" if abs(mean) < 0.0995 else f"{mean:+.0%}"
 
 
+def rate_cells(cell: Cell, dense: Cell | None) -> list[str | Text]:
+    """A cell's rate, and its change against the first model's."""
+    return [with_spread(cell.rates), paired_change(cell.rates, dense.rates if dense else [])]
+
+
 def cell_table(
     record: BenchRecord[Cell],
     title: str,
@@ -53,9 +58,9 @@ def cell_table(
 ) -> Table:
     """A row for each cell under a line for its point; `figures` also takes the first model's."""
     table = figure_table(title, heads, notes, fold=False)
-    for head, cells in ((point(cells[0]), cells) for cells in grouped(record.cells, point)):
+    for cells in grouped(record.cells, point):
         rows = [[cell.model, *figures(cell, record.dense_cell(cell))] for cell in cells]
-        add_group(table, head, rows)
+        add_group(table, point(cells[0]), rows)
     return table
 
 

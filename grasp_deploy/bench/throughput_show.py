@@ -24,7 +24,7 @@ from grasp_deploy.bench.show import (
     line_drawing,
     number,
     paired_change,
-    with_spread,
+    rate_cells,
 )
 from grasp_deploy.bench.throughput import Cell, ThroughputRecord
 from grasp_deploy.checkpoint.footprint import Footprint
@@ -110,8 +110,7 @@ def tables(record: ThroughputRecord) -> list[Table]:
 def _figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
     if not cell.samples:
         return ["does not fit"]
-    row: list[str | Text] = [with_spread(cell.rates)]
-    row.append(paired_change(cell.rates, dense.rates if dense else []))
+    row = rate_cells(cell, dense)
     for name in LATENCIES:
         values = cell.seconds(name)
         row += [number(1000 * statistics.median(values)) if values else ""]

@@ -48,7 +48,6 @@ def test_committed_records_are_read_and_written_unchanged() -> None:
         ((*ROW, "kept_per_layer", 0), [11, 2], "keeps more of a layer than it has"),
         (("dense_tasks",), ABSENT, r"rows\[0\] has other tasks than the dense model"),
         ((*ROW, "tasks"), ABSENT, r"rows\[1\] has only one of tasks and task_average"),
-        ((*ROW, "tasks", "piqa", "accuracy"), 0.9, "is not the mean of its tasks"),
     ],
 )
 def test_what_is_refused(place: Sequence[str | int], value: Any, words: str) -> None:
