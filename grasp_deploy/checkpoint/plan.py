@@ -65,6 +65,10 @@ class Budget(Struct):
     kept_cost: Cost
     total_cost: Annotated[float, Meta(gt=0)]
 
+    def __post_init__(self) -> None:
+        if self.kept_cost > self.limit:
+            raise ValueError("kept_cost is over the limit")
+
 
 class Losses(Struct):
     """Held-out loss in nats per token; null where nothing was held out."""

@@ -53,15 +53,16 @@ def staged_directory(
 
 def _drop_left(output: Path) -> None:
     """Remove what a killed run left beside an output; what it had moved away is put back first."""
-    left = [path for path in (_replaced(output), staged_at(output)) if kind_of(path) == "folder"]
+    left = [path for path in (_replaced(output), staged_at(output)) if os.path.lexists(path)]
     if not left and not lock_of(output).exists():
         return
     with locked(lock_of(output), output):  # else a run is at work there
         _put_back(output)
         for path in left:
-            if path.is_symlink() or any(map(Path.is_dir, path.glob("*"))):  # no run left that
+            is_ours = kind_of(path) in ("folder", None) and not path.is_symlink()
+            if not is_ours or any(map(Path.is_dir, path.glob("*"))):  # None: it has been put back
                 raise InputError(f"{path} is in the way: move it, or name another output")
-            shutil.rmtree(path, ignore_errors=True)  # it may have been put back
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def check_file_place(path: Path, option: str) -> bool:

@@ -1,17 +1,33 @@
-"""What a model card says of quality, and of how the model was made."""
+"""What a model card says, whatever its base states, and how a record of quality renews it."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
 
-from grasp_deploy.checkpoint.card.model_card import card_metadata, model_card
+from grasp_deploy.checkpoint.card.model_card import (
+    CARD_FILE,
+    QUALITY_FILE,
+    card_metadata,
+    intact_plan,
+    metadata_block,
+    model_card,
+    renew_card,
+)
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
-from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import manifest_of, refuse_existing
+from tests.cli.command import tree
 from tests.evaluate.quality.rows import corpus, task
 
 Rows = list[dict[str, Any]]
@@ -91,3 +107,99 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     assert "Compensation: " in plain and "Compensation: " not in only_healed
     losses = {"heldout_dense": None, "heldout_pruned": None}
     assert "held out" in plain and "held out" not in card(demo_checkpoint, losses=losses)
+
+
+HEAD = "---\nlicense: llama2\nlanguage: [en, no]\ntags: chat\nmodel-index: [1]\n---\n# Model\n"
+
+
+def block(from_base: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    config = {"base_model_id": changes.pop("base_model_id", None)}
+    calibration = {"source": "mixture", "parts": changes.pop("parts", [])}
+    provenance = {"model": "/a/folder", "revision": None, "config": config, **changes}
+    ones = torch.ones(1)
+    plan = Plan(ones, ones.bool(), ones, {"calibration": calibration, **provenance})
+    head: dict[str, Any] = yaml.safe_load(metadata_block(plan, from_base))
+    return head
+
+
+def test_what_the_base_model_states_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(HEAD)
+    stated = card_metadata(tmp_path)
+    assert stated == {"license": "llama2", "language": ["en", "no"], "tags": "chat"}
+    head = block(stated)
+    assert (head["license"], head["language"]) == ("llama2", ["en", "no"])
+    assert head["tags"] == ["pruned", "grasp-deploy", "vllm", "chat"]
+    assert "base_model" not in head, "a folder's path stays private"
+    written = f"---\n{yaml.safe_dump(head)}---\n"
+    (tmp_path / "README.md").write_text(written)
+    assert block(card_metadata(tmp_path)) == head, "a card that is renewed keeps it"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# Model\n", "---\n: [\n---\n", "---\n- a\n---\n", "---\nlicense: {a: 1}\n---\n"]
+)
+def test_a_card_that_states_nothing(text: str, tmp_path: Path) -> None:
+    assert card_metadata(tmp_path) == {}
+    (tmp_path / "README.md").write_text(text)
+    assert card_metadata(tmp_path) == {}
+
+
+def test_the_base_models_name_on_the_hub() -> None:
+    assert block({}, base_model_id="org/name")["base_model"] == "org/name"
+    assert block({}, model="org/other", revision="abc")["base_model"] == "org/other"
+
+
+RENEWED = {QUALITY_FILE, CARD_FILE, "manifest.json"}
+
+
+@pytest.fixture
+def folder(demo_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(demo_checkpoint, tmp_path / "pruned"))
+
+
+def record(excess: float = 0.02) -> dict[str, Any]:
+    corpora = [corpus("c4", excess)]
+    return {"verdict": quality_verdict(corpora, []), "corpora": corpora, "tasks": []}
+
+
+def renew(folder: Path, quality: dict[str, Any]) -> None:
+    renew_card(folder, intact_plan(folder), quality)
+
+
+def check_files(folder: Path) -> tuple[str, str]:
+    first = next(verify(folder, without_base=True))
+    return first.outcome, first.detail
+
+
+def test_only_card_record_and_manifest_change(folder: Path) -> None:
+    before = tree(folder)
+    renew(folder, record())
+    after = tree(folder)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == RENEWED and after.keys() - before.keys() == {QUALITY_FILE}
+    assert json.loads((folder / QUALITY_FILE).read_text()) == record()
+    card = (folder / CARD_FILE).read_text()
+    assert "**Usable as a drop-in**: on c4" in card
+    assert card.startswith("---\nlicense: apache-2.0\nlanguage: en\n"), "as the base model's is"
+    assert manifest_of(folder).keys() == after.keys() - {"manifest.json"}
+    assert check_files(folder)[0] == "proven"
+    renew(folder, record(0.9))
+    assert "**Broken**" in (folder / CARD_FILE).read_text()
+    renew(folder, record())
+    assert tree(folder) == after, "the same figures give the same bytes"
+    assert [path.name for path in folder.parent.iterdir()] == ["pruned"], "no lock is left"
+    refuse_existing(folder, overwrite=True)  # what a card adds may be replaced with the rest
+
+
+def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:
+    stated = manifest_of(folder)["generation_config.json"]
+    (folder / CARD_FILE).write_text("changed")  # will be replaced
+    renew(folder, record())
+    assert check_files(folder)[0] == "proven"
+    plan = intact_plan(folder)
+    (folder / "generation_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"generation_config.json is not the file that manifest"):
+        intact_plan(folder)
+    renew_card(folder, plan, record())
+    assert manifest_of(folder)["generation_config.json"] == stated
+    assert check_files(folder)[0] == "wrong"
