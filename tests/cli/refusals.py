@@ -205,7 +205,7 @@ ROWS: dict[str, dict[str, str]] = {
         "-o model": "model",
         "--keep 0.01": "--keep",
         "--targets x": "--targets 'x'",
-        "--kv-keep 1.1": "",
+        "--kv-keep 1.1": "--kv-keep",
         "--kv-keep 0.1": "--kv-keep",
         "--keep 0.3 --kv-keep 1": "--kv-keep",
         "--keep 0.9 --kv-keep 0.3": "--kv-keep",
