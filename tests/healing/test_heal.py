@@ -110,8 +110,8 @@ def test_the_card_names_the_healing_and_its_text_does_not_count(
     quality = document("evaluate", "card", folder, *text, "--json")
     assert quality["healed_on"] == ["calibration.jsonl"]
     assert quality["corpora"][0]["calibrated_on"]
-    assert "calibrated or healed on" in quality["verdict"]["sentence"]
-    assert "† The model was calibrated or healed on" in (folder / "README.md").read_text()
+    assert "did not learn from" in quality["verdict"]["sentence"]
+    assert "† The model learnt from this corpus" in (folder / "README.md").read_text()
 
 
 @pytest.mark.all
