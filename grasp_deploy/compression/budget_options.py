@@ -97,9 +97,8 @@ def _limit(
     if config.keep is not None or config.walks:
         # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
         keep = 1 - config.bound_step if config.keep is None else Fraction(str(config.keep))
-        steps = 10_000 / Fraction(total)
         return float(keep * Fraction(total)), (
-            lambda limit: f"--keep {math.ceil(Fraction(limit) * steps) / 10_000:g}"
+            lambda limit: f"--keep {math.ceil(10_000 * Fraction(limit) / Fraction(total)) / 1e4:g}"
         )
     dense, asked, costs_each, as_option = _amounts(config, shape)
     if asked > dense:

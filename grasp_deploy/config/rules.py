@@ -121,6 +121,7 @@ def _unused(config: CompressOptions) -> Iterator[str]:
         ("ridge", config.compensation, "nothing is refitted without compensation"),
         ("batch", config.cost_model == "latency", f"--cost {config.cost_model} counts no time"),
         ("kv_cost_factor", counts_both, "only one kind of unit has a cost"),
+        ("own_temperature", "self=0" not in config.calibration, "the model writes nothing"),
         ("bound_step", config.is_bound, "no --max-loss is given"),
     ):
         if not is_used and _is_given(config, name):
