@@ -30,7 +30,7 @@ CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 LESS_MEMORY = (
     "use a smaller batch size, a shorter --sequence-length, --dtype bfloat16, or a larger device"
 )
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0  # the first process may still be importing
 UsageError: Any = typer.BadParameter.__base__  # Typer has no public name for it
 
 
