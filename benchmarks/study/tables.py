@@ -122,6 +122,7 @@ def _budget_cells(rows: Sequence[Row]) -> list[str]:
 def variant_table(title: str) -> Table:
     """An empty table whose first column names variants."""
     table = Table(title=Text(title), title_justify="left", caption_justify="left")
+    table.min_width = min(len(title), 60)
     table.add_column("variant", overflow="fold")
     return table
 

@@ -116,6 +116,7 @@ def figure_table(
 ) -> Table:
     """A table whose first column has names, and whose figures stand on the right."""
     table = Table(title=title or None, title_justify="left", caption_justify="left")
+    table.min_width = min(len(title), 60) or None  # else it breaks where the table is narrow
     table.caption = "\n".join(notes) or None
     for index, head in enumerate(heads):
         if index:

@@ -19,7 +19,7 @@ def test_a_row_of_a_corpus_is_one_line_of_80_columns() -> None:
     told = ["20,470 (2,048 each)", "8.00", "8.80", "0.095 ± 0.004"]
     assert cells == ["mine.jsonl (test)†", *told]
     assert any("nats lost" in line for line in lines)
-    assert any(line.startswith("† The model was calibrated on this corpus") for line in lines)
+    assert any(line.startswith("† The model learnt from this corpus") for line in lines)
 
 
 def cells_of(table: Table) -> dict[str, str]:
