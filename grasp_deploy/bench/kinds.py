@@ -66,7 +66,7 @@ def section_of(name: str, document: dict[str, Any], path: Path = Path("record.js
     """
     if (benchmark := document["benchmark"]) not in KINDS:
         raise InputError(
-            f"{path} is a record of {benchmark}, which is a study: draw it with "
+            f"{path} is a record of {benchmark}, of this project's own studies: draw it with "
             "`python -m benchmarks.report`"
         )
     kind = KINDS[benchmark]

@@ -27,6 +27,7 @@ from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
+from grasp_deploy.pruning.schedule import WITNESS_TOKENS
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 2
@@ -101,7 +102,8 @@ class Provenance(Struct, kw_only=True):
     model: Name
     revision: str | None
     weight_hashes: dict[str, str]  # SHA-256 by file name
-    dense_layers: list[tuple[Count, Count]]  # FFN channels, KV groups
+    # FFN channels, KV groups; no model is as deep as the bound
+    dense_layers: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)]
     cost_model: str
     budget: Budget
     config: Options
@@ -221,7 +223,9 @@ def _is_whole(plan: Plan) -> bool:
     for ids, dimensions in ((plan.calibrated, 1), (plan.witness, 2)):
         if ids is not None and (ids.dtype != torch.int64 or ids.dim() != dimensions):
             return False
-    if plan.witness is not None and not (plan.witness.numel() and int(plan.witness.min()) >= 0):
+    if (ids := plan.witness) is not None and not (
+        0 < ids.numel() <= WITNESS_TOKENS and int(ids.min()) >= 0
+    ):
         return False
     kept = units.kept_per_layer(plan.mask)
     return all(channels > 0 and groups > 0 for channels, groups in kept)

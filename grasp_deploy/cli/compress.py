@@ -63,7 +63,7 @@ KvKeep = Annotated[
     typer.Option(min=0, max=1, help="Share of all KV groups to keep; FFN channels take the rest."),
 ]
 BUDGET_FIELDS = (
-    *("keep", "cost", "cached_tokens", "batch", "context", "targets"),
+    *("keep", "cost", "cached_tokens", "targets"),
     *("ffn_multiple", "kv_multiple"),
     *("tensor_parallel", "seed", "revision"),
 )
@@ -164,7 +164,7 @@ def synthesize_command(
 ) -> None:
     """Prune a config.json by a random mask under a budget, for benches with --random-weights."""
     try:
-        checked = measured(CompressConfig(model=config, **budget))
+        checked = CompressConfig(model=config, **budget)
     except InputError as error:  # --set targets is an option of its own here
         raise InputError(str(error).replace("--set targets=", "--targets ")) from None
     from grasp_deploy.checkpoint.footprint import inspect_model

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grasp_deploy.cli.console import CHECK_FAILED, is_under_torchrun, print_error
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import flag
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -75,9 +75,17 @@ def _join(config: CompressConfig, running: dict[str, Any]) -> Store:
                 f"--nproc-per-node {gpus}, or --device cpu"
             )
         torch.cuda.set_device(local)
-    store, rank, size = next(rendezvous("env://"))
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    dist.init_process_group(backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size)
+    try:
+        store, rank, size = next(rendezvous("env://"))
+        dist.init_process_group(
+            backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size
+        )
+    except (ValueError, AssertionError, dist.DistError) as error:  # variables set by hand
+        raise InputError(
+            f"the other processes of torchrun cannot be joined ({first_line(error)}): start the "
+            "command with torchrun, or unset TORCHELASTIC_RUN_ID to run it in one process"
+        ) from error
     options = {f"--{name}": [value] for name, value in running.items()}
     for name, value in config.as_dict().items():  # two fields share --keep
         options.setdefault(flag(CompressConfig, name), []).append(value)

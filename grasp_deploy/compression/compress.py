@@ -63,11 +63,11 @@ def compress(
                 learn = partial(learn_plan, run, workspace, options.on_progress)
                 plan, fitted, text = with_room(run, learn)
                 bound = config.max_loss if start is None else None
-                if bound and (costs := beyond(plan, bound)):
+                if bound and (objection := beyond(plan, bound)):
                     workspace.drop()
                     raise InputError(
-                        f"this budget {costs}: nothing is written; allow more, or ask for a larger "
-                        "model"
+                        f"this budget {objection}: nothing is written; allow more, or ask for a "
+                        "larger model"
                     )
                 if is_lead():
                     write_checkpoint(

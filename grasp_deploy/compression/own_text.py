@@ -25,6 +25,7 @@ from grasp_deploy.compression.ranks import team
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.data import own_places
 from grasp_deploy.pruning.layout import device_of
+from grasp_deploy.pruning.objective import OVERFLOW, LossError
 
 STAGE = "own-text"
 MOST_ROWS = 128  # written at once: a step reads the weights once for all of them
@@ -115,6 +116,8 @@ def write_rows(
         output = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
         chances = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
         bounds = chances.cumsum(dim=-1)
+        if not bounds[:, -1].isfinite().all():
+            raise LossError(f"the model's own text has no probabilities: {OVERFLOW}")
         # A row's number comes from the CPU: a seed draws alike on every device.
         numbers = torch.rand(count, 1, generator=generator)[mine].to(device) * bounds[:, -1:]
         drawn = torch.zeros_like(drawn)

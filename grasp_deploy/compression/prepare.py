@@ -49,7 +49,7 @@ from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
-STATED = ("config.json", "generation_config.json")  # own text depends on both
+CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class PreparedRun:
         """Inputs and software, which a resumed run must share with the run that it continues."""
         releases = versions()
         software = {name: releases[name] for name in ("grasp_deploy", "torch", "transformers")}
-        stated = [self.source.directory / name for name in STATED]
-        files = {path.name: sha256(path) for path in stated if path.is_file()}
+        beside = carried_over(self.source.directory)  # the tokenizer's files among them
+        stated = {CONFIG: self.source.directory / CONFIG, **beside}
         return {
             **self.inputs,
-            "model config": files,
+            **{name: sha256(path) for name, path in stated.items()},
             "device": self.device.type,
             "dtype": str(self.dtype),
             **software,
@@ -257,9 +257,7 @@ def _check_ranks(run: PreparedRun) -> None:
     """InputError for what several processes cannot share, or read otherwise than the lead."""
     if not is_joined():
         return
-    carried = carried_over(run.source.directory)  # the tokenizer's files among them
-    files = {name: sha256(path) for name, path in carried.items()}
-    refuse_differences({**run.identity, **run.weight_hashes, **files})
+    refuse_differences({**run.identity, **run.weight_hashes})
     fewest = min(len(run.read_in(stage)) for stage in ("criterion", "compensation"))
     if fewest < world():
         raise InputError(

@@ -69,6 +69,7 @@ def _check_places(members: Mapping[Path, CompressConfig], options: RunOptions) -
         output.name in ("", "..")
         or output.is_symlink()
         or (output.exists() and not output.is_dir())
+        or (output / "config.json").exists()  # a model's
     ):
         raise InputError(f"the output {output} is no folder of its own: name one to make")
     for folder, config in members.items():

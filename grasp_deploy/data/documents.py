@@ -175,7 +175,7 @@ def _columns(path: Path) -> Columns:
             return {"text": rows}
         if not all(isinstance(row, dict) and None not in row for row in rows):
             raise ValueError("its rows are not all texts, nor all values by name")
-    except (OSError, ValueError, RuntimeError, csv.Error) as error:
+    except (OSError, ValueError, RuntimeError, ArithmeticError, csv.Error) as error:
         raise InputError(
             f"{path} is not valid {suffix[1:]}: {first_line(error)}; write it again"
         ) from error

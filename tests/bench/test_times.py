@@ -153,5 +153,3 @@ def test_the_command_measures_and_a_run_keeps_its_times(
     assert len(measured) == 2 and not Path("x").exists()
     grasp_deploy(*words[:2], "--config", output / "compress_config.json", "--dry-run")
     assert len(measured) == 2, "times of a file are another machine's, those of the cache are used"
-    shape = ("synthesize", short_config.model, "--keep", "0.5", "--cost", "latency", *AT)
-    assert grasp_deploy(*shape, "-o", tmp_path / "shape").code == 0 and len(measured) == 2

@@ -137,6 +137,7 @@ ROWS: dict[str, dict[str, str]] = {
         "-o begun": ".begun.incomplete",
         "-o folder": ".folder.incomplete",
         "-o busy": "busy",
+        "--keep 0.8,0.6 -o model": "the output model",
     },
     BUDGET: {
         "": "--keep",

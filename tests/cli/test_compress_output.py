@@ -137,6 +137,15 @@ def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinis
     assert_refused(refused, "weights", "device", "torch")
 
 
+def test_an_unfinished_run_with_another_tokenizer(
+    tiny_folder: Path, work: Path, unfinished: Path
+) -> None:
+    stated = json.loads((unfinished / "inputs.json").read_text())
+    edit_json(unfinished / "inputs.json", **{"tokenizer.json": "0" * 64})
+    assert "tokenizer.json" in stated
+    assert_refused(compress(tiny_folder, "--resume"), "tokenizer.json", "the same ones")
+
+
 def test_a_damaged_unfinished_run(tiny_folder: Path, work: Path, unfinished: Path) -> None:
     (unfinished / "compress_config.json").write_text("{")
     words = ("compress_config.json cannot be read", "start over with --overwrite")

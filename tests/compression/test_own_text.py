@@ -20,14 +20,19 @@ from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, beginnings, calibration_sources
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.objective import LossError
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 
 ENDS, LENGTH = 0, 64
 
 
-def written(temperature: float = 1.0, seed: int = 0, rows: int = 8, length: int = LENGTH) -> Tensor:
+def written(
+    temperature: float = 1.0, seed: int = 0, rows: int = 8, length: int = LENGTH, head: float = 1.0
+) -> Tensor:
+    model = tiny_model("llama")
+    model.lm_head.weight.data *= head
     return write_rows(
-        tiny_model("llama"),
+        model,
         cycle([[65, 66, 67]]),
         rows,
         length,
@@ -45,6 +50,11 @@ def test_the_coldest_text_is_the_greedy_one() -> None:
     assert len(expected) > 8, "long enough for a wrong cache or position to show"
     row = written(temperature=1e-4, rows=1)[0].tolist()
     assert row[: 3 + len(expected)] == [65, 66, 67, *expected]
+
+
+def test_a_model_that_overflows_is_told() -> None:
+    with pytest.raises(LossError, match=r"no probabilities: the model overflows in this dtype"):
+        written(head=1e38)
 
 
 def test_a_row_goes_on_with_the_next_beginning_where_a_text_ends() -> None:

@@ -58,9 +58,18 @@ def tokenizer_config(directory: Path, traits: dict[str, Any]) -> dict[str, Any]:
 
 
 def carried_over(directory: Path) -> dict[str, Path]:
-    """The files that a checkpoint takes over from its base model, by name."""
+    """The files that a checkpoint takes over from its base model, by name.
+
+    InputError for a link out of the folder: a stranger's would publish a file of this machine. The
+    hub's cache links to its own `blobs`.
+    """
+    place = directory.resolve()
     paths = (path for pattern in CARRIED_OVER for path in sorted(directory.glob(pattern)))
     kept = {path.name: path for path in paths if path.is_file()}
+    for path in kept.values():
+        target = path.resolve()
+        if not any(map(target.is_relative_to, (place, place.parent.parent / "blobs"))):
+            raise InputError(f"{path} links to a file outside of its folder: put a copy there")
     if any(directory.glob(NAMED_TEMPLATES)):  # which the tokenizer's config will hold, with it
         kept.pop("chat_template.jinja", None)
     return kept

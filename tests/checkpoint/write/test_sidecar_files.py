@@ -16,7 +16,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.data.tokenizing import SAMPLE
+from grasp_deploy.errors import InputError
 from tests.checkpoint.test_equivalence import random_plan
 from tests.cli.command import needs_vllm
 from tests.tiny import STEMS, tiny_model
@@ -190,3 +192,16 @@ def test_the_pattern_of_an_older_mistral_is_mended_in_both_or_in_neither(tmp_pat
         for folder in (base, pruned)
     ]
     assert texts[0] == texts[1] and len(texts[0]) == 7  # camel, Case, a space, and digits
+
+
+def test_a_link_out_of_the_folder_is_not_carried_over(tmp_path: Path) -> None:
+    """The hub's cache links to its own blobs; a stranger's folder may link to anything."""
+    folder, blob = tmp_path / "snapshots" / "main", tmp_path / "blobs" / "0"
+    for path in (folder / "LICENSE", blob, tmp_path / "secret"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text")
+    (folder / "NOTICE").symlink_to(blob)
+    assert carried_over(folder).keys() == {"LICENSE", "NOTICE"}
+    (folder / "USE_POLICY.md").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match=r"USE_POLICY.md links to a file outside"):
+        carried_over(folder)
