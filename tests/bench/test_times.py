@@ -11,7 +11,7 @@ import pytest
 
 from grasp_deploy.bench import times as module
 from grasp_deploy.bench.throughput import Cell, Sample, bench_throughput
-from grasp_deploy.bench.times import cache_file, engine_for, with_times
+from grasp_deploy.bench.times import cache_file, engine_for, paired_medians, with_times
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
@@ -69,6 +69,14 @@ def test_three_shapes_are_measured_once_for_each_point(model: Path, measured: li
     assert again.times == times and len(measured) == 1 and "kept in" in told
     with_times(config_of(model, context=32))
     assert len(measured) == 2
+
+
+def test_models_are_compared_round_by_round() -> None:
+    """Rounds may differ by more than models do."""
+    cells = cell_of(1.0), cell_of(1.0)
+    for cell, tpots in zip(cells, ((1.0, 2.0, 4.0), (0.8, 1.0, 3.2)), strict=True):
+        cell.samples = [Sample(1.0, 0.2, tpot) for tpot in tpots]
+    assert paired_medians(cells) == pytest.approx([2.0, 2.0 * 0.8])
 
 
 def test_what_the_cache_holds_is_of_one_machine_and_engine(

@@ -79,6 +79,7 @@ def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
         (("model",), "a\0b", "model: Expected `str` matching"),
         (("losses", "heldout_dense"), 2.0, "losses: one loss is null"),
         (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0"),
+        (("budget", "kept_cost"), 1.5, "budget: kept_cost is over the limit"),
         (("healing",), [HEALING, {**HEALING, "rank": "3"}], r"healing\[1\].rank: "),
         (("fitted",), dict.fromkeys(BEHIND_GATES[:3], "0"), "fitted names other tensors"),
     ],

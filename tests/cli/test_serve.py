@@ -91,3 +91,8 @@ def test_up_makes_verifies_and_serves(
     assert ended.code != 0 and len(served) == 2
     assert grasp_deploy(*command, "--overwrite").code == 0
     assert len(prepared) == 4 and len(served) == 3, "each run prepares once"
+    doubt = {"name": "loss", "outcome": "not proven", "ok": False, "detail": "nobody knows"}
+    monkeypatch.setattr("grasp_deploy.cli.deploy.run_verify", lambda *_: [doubt])
+    ended = grasp_deploy(*command)
+    assert ended.code == 1 and "not served: loss: nobody knows" in ended.stderr
+    assert len(served) == 3, "nor what nobody can vouch for"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from grasp_deploy.compression.frozen_model import explained_failures
+from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.tensors import read_tensors, write_tensors
+from tests.pruning.tiny_units import UNITS, frozen, token_ids
 
 Damage = Callable[[dict[str, Tensor], dict[str, Any]], object]
 DAMAGES: dict[str, Damage] = {
@@ -75,3 +77,21 @@ def test_failures_that_are_no_bugs(error: Exception, attention: str, message: st
     run.config.attention = "sdpa"
     with pytest.raises(RuntimeError, match="a bug"), explained_failures(run):
         raise bug
+
+
+def test_a_refit_starts_from_the_dense_weights_whatever_was_refitted_before() -> None:
+    """Rounds refit again and again, and a run that was killed refits what is left to do."""
+    config = {"gradient_checkpointing": False, "compensation": True, "batch_size": 4, "ridge": 0.1}
+    run: Any = SimpleNamespace(
+        config=SimpleNamespace(**config), budget=SimpleNamespace(units=UNITS)
+    )
+    model, every = FrozenModel(run, frozen()), torch.ones(UNITS.size, dtype=torch.bool)
+    mask, other = every.clone(), every.clone()
+    mask[UNITS.ffn(0)][::2] = other[UNITS.ffn(1)][::3] = False
+
+    def refitted(mask: Tensor) -> dict[str, Tensor]:
+        deque(model.refit(mask, token_ids(8, 16)), maxlen=0)
+        return model.outputs.extract(mask)
+
+    first, _, again = refitted(mask), refitted(other), refitted(mask)
+    assert all(torch.equal(again[name], columns) for name, columns in first.items())

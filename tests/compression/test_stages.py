@@ -182,6 +182,19 @@ def test_noise_in_place_of_fitted_tensors(
     assert (found["weights"], found["loss"]) == ("proven", "wrong")
 
 
+def test_a_loss_under_the_one_that_the_plan_states(
+    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """It is another model's, however good: the plan states what was measured."""
+    folder = Path(shutil.copytree(compensated[0], tmp_path / "better"))
+    vectors, record = read_tensors(folder / PLAN_FILE)
+    record["losses"]["witness"] += 0.5
+    write_tensors(folder / PLAN_FILE, vectors, record)
+    state_anew(folder)
+    found = {check.name: check.outcome for check in verify(folder)}
+    assert (found["weights"], found["loss"]) == ("proven", "wrong")
+
+
 def test_too_little_text_leaves_the_weights_as_they_were(
     quick: CompressConfig, tmp_path: Path
 ) -> None:

@@ -90,6 +90,19 @@ def test_tokens_equal_those_of_one_call(name: str, documents: list[str], needed:
     assert first == ids[: len(first)] and len(first) >= min(needed, len(ids))
 
 
+def test_a_token_that_two_lines_share_is_not_cut() -> None:
+    """Some tokenizers see lines as any other text: the last tokens before a cut are not sure."""
+    vocabulary = {"a": 0, "\n": 1, "\na": 2}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE(vocab=vocabulary, merges=[("\n", "a")]))
+    )
+    documents = ["a" * 99] * 3
+    ids = tokens(tokenizer, "\n\n".join(documents))
+    assert ids[98:101] == [0, 1, 2]
+    first = first_tokens(tokenizer, documents, 10)
+    assert 10 <= len(first) < 101 and first == ids[: len(first)]
+
+
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
 def test_only_as_much_text_is_tokenised_as_is_needed(name: str) -> None:
     lengths = []

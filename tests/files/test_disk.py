@@ -68,6 +68,31 @@ def test_a_failure_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "old"
 
 
+def test_all_is_flushed_before_a_file_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power may leave the name with nothing in it."""
+    done: list[str] = []
+    flush, rename = os.fsync, Path.replace
+
+    def flushed(file: int) -> None:
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        done.append(f"flush {path.name} of {path.stat().st_size}")
+        flush(file)
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append(f"rename {path.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_files({tmp_path / "a": b"12", tmp_path / "b": [b"1", b"23"]})
+    assert done == [
+        *("flush .a.incomplete of 2", "flush .b.incomplete of 3"),
+        *("rename .a.incomplete", "rename .b.incomplete"),
+    ]
+
+
 def test_all_is_flushed_before_a_folder_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -14,7 +15,13 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files import outputs
 from grasp_deploy.files.disk import exchange
 from grasp_deploy.files.json_files import write_json
-from grasp_deploy.files.outputs import MANIFEST_FILE, refuse_existing, staged_directory
+from grasp_deploy.files.outputs import (
+    MANIFEST_FILE,
+    lock_of,
+    locked,
+    refuse_existing,
+    staged_directory,
+)
 
 PARTS = ("a", "b")
 
@@ -94,3 +101,22 @@ def test_an_exchange_needs_both(tmp_path: Path) -> None:
     assert (text_of(tmp_path / "a"), text_of(tmp_path / "b")) == ("b", "a")
     assert not exchange(tmp_path / "a", tmp_path / "c")
     assert text_of(tmp_path / "a") == "b"
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_lock_that_its_holder_has_just_removed_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, another: bool
+) -> None:
+    """Between open and lock the holder ends, and a third run may have made the file anew."""
+    output, lock = tmp_path / "out", fcntl.flock
+
+    def late(file: Any, operation: int) -> None:
+        lock_of(output).unlink()
+        if another:
+            lock_of(output).touch()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(InputError, match="run is at work on"), locked(lock_of(output), output):
+        raise AssertionError("nobody holds the file of that name")
+    assert lock_of(output).exists() == another, "it is the third run's"

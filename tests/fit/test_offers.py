@@ -82,3 +82,5 @@ def test_every_figure_by_hand(name: str) -> None:
             prunable += layers * 2 * sum(r for r, c in (*linears[:3], *linears[4:6]))
         left = usable - step - GIB - (weights + kv - prunable)
         assert offer.keep == pytest.approx(left / prunable, rel=1e-12)
+        shown = float(offer.name.split()[2])
+        assert 100 * offer.keep - 0.1 < shown <= 100 * offer.keep, "a budget of this share fits"

@@ -34,6 +34,12 @@ def test_the_budget_falls_in_even_steps_and_nothing_comes_back() -> None:
     assert not (masks[2] & ~masks[1]).any() and not (masks[1] & ~masks[0]).any()
 
 
+def test_rounds_from_a_larger_budgets_mask_step_down_from_its_cost() -> None:
+    larger = torch.tensor([1, 1, 1, 1, 0, 0, 1, 1]).bool()
+    _, mask = cut_round(BUDGET, larger, SCORES, 1, 2, start_cost=BUDGET.cost_of(larger))
+    assert (BUDGET.cost_of(larger), BUDGET.cost_of(mask), BUDGET.limit) == (8.0, 6.0, 4.0)
+
+
 def test_what_is_removed_stays_so_even_where_a_large_unit_leaves_room() -> None:
     """The first unit is dear and never fits, so every round has room for what is gone already."""
     units = UnitTable.of_layers([(30, 3)])

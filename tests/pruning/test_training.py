@@ -111,6 +111,13 @@ def test_the_lowest_on_held_out_text_is_chosen_or_else_the_last(model: PreTraine
     assert torch.equal(last.chosen, values[-1])
 
 
+def test_the_learning_rate_falls_from_step_to_step(model: PreTrainedModel) -> None:
+    schedule, state = replace(LAST, cosine=True), fresh("gates")
+    steps = learn("gates", model, state, schedule)
+    rates = [state.optimizer.param_groups[0]["lr"] for _ in steps]
+    assert rates == [schedule.rate(step) for step in range(STEPS)] and rates[0] == 0.05
+
+
 def test_kept_units_learn_a_scale_and_removed_ones_stay_at_one(model: PreTrainedModel) -> None:
     """Learnt on the very sequences that they are measured on, scales must lower the loss."""
     schedule = replace(LAST, epochs=5, learning_rate=0.01)
