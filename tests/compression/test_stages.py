@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.write.export import export
@@ -28,6 +29,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.tensors import digest_of, read_tensors, write_tensors
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.cli.test_verify import state_anew
@@ -180,6 +182,19 @@ def test_noise_in_place_of_fitted_tensors(
     state_anew(folder)
     found = {check.name: check.outcome for check in verify(folder)}
     assert (found["weights"], found["loss"]) == ("proven", "wrong")
+
+
+def test_the_plan_states_the_loss_of_the_finished_model(
+    quick: CompressConfig, tmp_path: Path
+) -> None:
+    """Not the dense model's, from which this one is far away."""
+    config = replace(quick, **COMPENSATED, compensation=True, keep=0.2)
+    plan, _ = compressed(config, tmp_path / "out")
+    assert plan.witness is not None
+    models = (load(folder, device="cpu") for folder in (quick.model, tmp_path / "out"))
+    dense, finished = (mean_loss(model, plan.witness, 1) for model in models)
+    assert finished > dense + 0.1
+    assert plan.provenance["losses"]["witness"] == pytest.approx(finished, abs=0.02)
 
 
 def test_a_loss_under_the_one_that_the_plan_states(
