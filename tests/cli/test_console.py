@@ -51,7 +51,7 @@ GO_ON = "what was learnt is kept; to go on, give the same command again (compres
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "code", "last"),
-    [("SIGINT", 130, [GO_ON, "interrupted"]), ("SIGHUP", 129, [])],
+    [("SIGINT", 130, [GO_ON, "interrupted"]), ("SIGTERM", 143, [])],
 )
 def test_a_signal_leaves_a_run_that_goes_on(
     tiny_folder: Path, work: Path, name: str, code: int, last: list[str]

@@ -73,8 +73,6 @@ def test_each_member_is_a_checkpoint_that_verifies(family: Path) -> None:
     assert sorted(path.name for path in family.iterdir()) == sorted(NAMES)
     for name in NAMES:
         assert all(check.ok for check in verify(family / name))
-        card = (family / name / "README.md").read_text()
-        assert "one of a family of budgets (0.8, 0.6 and 0.5" in card
 
 
 @pytest.mark.slow

@@ -156,11 +156,6 @@ def test_a_plan_in_its_checkpoint_makes_it_again_and_one_elsewhere_does_not(
     shutil.copyfile(output / PLAN_FILE, tmp_path / PLAN_FILE)
     with pytest.raises(InputError, match="12 tensors of this plan were fitted"):
         export(load_plan(tmp_path / PLAN_FILE), base, tmp_path / "other")
-    with (tmp_path / "again" / "model.safetensors").open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x01")
-    with pytest.raises(InputError, match="another SHA-256"):
-        export(load_plan(tmp_path / "again" / PLAN_FILE), base, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
