@@ -30,7 +30,7 @@ FEWER = MADE["throughput"]["cells"][1]["samples"][:1]
 def test_every_committed_record_of_a_bench_is_drawn_and_judged(path: Path) -> None:
     document = read_record(path)
     if document["benchmark"] not in KINDS:
-        with pytest.raises(InputError, match="studies: draw it with `python -m benchmarks.rep"):
+        with pytest.raises(InputError, match=r"studies: draw it with `python -m bench"):
             read_sections([path])
         return
     (section,) = read_sections([path])
