@@ -66,11 +66,12 @@ def carried_over(directory: Path) -> dict[str, Path]:
     place = directory.resolve()
     paths = (path for pattern in CARRIED_OVER for path in sorted(directory.glob(pattern)))
     kept = {path.name: path for path in paths if path.is_file()}
-    for path in kept.values():
+    templates = list(directory.glob(NAMED_TEMPLATES))  # the tokenizer's config will hold them
+    for path in (*kept.values(), *templates):
         target = path.resolve()
         if not any(map(target.is_relative_to, (place, place.parent.parent / "blobs"))):
             raise InputError(f"{path} links to a file outside of its folder: put a copy there")
-    if any(directory.glob(NAMED_TEMPLATES)):  # which the tokenizer's config will hold, with it
+    if templates:
         kept.pop("chat_template.jinja", None)
     return kept
 

@@ -205,3 +205,8 @@ def test_a_link_out_of_the_folder_is_not_carried_over(tmp_path: Path) -> None:
     (folder / "USE_POLICY.md").symlink_to(tmp_path / "secret")
     with pytest.raises(InputError, match=r"USE_POLICY.md links to a file outside"):
         carried_over(folder)
+    (folder / "USE_POLICY.md").unlink()
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "x.jinja").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match=r"x.jinja links to a file outside"):
+        carried_over(folder)
