@@ -17,7 +17,13 @@ import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -127,6 +133,9 @@ class Ranks(Team):
     def part(self, rows: Tensor) -> Tensor:
         return rows.to_local() if isinstance(rows, DTensor) else rows[rows_of(len(rows))]
 
+    def held(self, weight: Tensor) -> Tensor:
+        return weight.to_local() if isinstance(weight, DTensor) else weight
+
     @contextmanager
     def gathered(self, module: nn.Module) -> Iterator[None]:
         assert isinstance(module, FSDPModule), "only what is divided is gathered"
@@ -183,36 +192,76 @@ def load_divided(
     All ranks must take part. Raises InputError if transformers can make nothing of config.json.
     """
     stored = read_folder(directory)
-    apart = {**stored.config, "tie_word_embeddings": False}  # the embeddings, and a head
-    with building(directory), torch.device("meta"):
-        wanted = wanted_dtype(stored.shape.dtype, device, dtype)
-        model = model_of(apart, wanted, attention).requires_grad_(False)
-    _divide(model, device, offload)
+    wanted = wanted_dtype(stored.shape.dtype, device, dtype)
+    with building(directory):
+        model = _divided(stored.config, wanted, device, attention, offload=offload)
     _read_rows(model, stored)
-    with device:
-        decoder = model.model
-        decoder.rotary_emb = type(decoder.rotary_emb)(config=model.config)
     if (directory / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
-    with torch.no_grad():  # FSDP2 takes what is called first for the whole
-        model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
-    return model
+    return _begun(model, device)
 
 
-def _divide(model: PreTrainedModel, device: torch.device, offload: bool) -> None:
-    """Give each rank memory for its rows of every weight, and for all norms."""
+def learner(
+    stated: dict[str, Any],
+    tensors: Iterator[tuple[str, Tensor]],
+    device: torch.device,
+    dtype: torch.dtype,
+    attention: str,
+) -> PreTrainedModel:
+    """The model of a parsed config.json with the lead's tensors, whose float32 weights learn.
+
+    Products are taken in `dtype`. Divided as by `load_divided`, but without embeddings and head:
+    it is called with embedded tokens, and what it returns are hidden states.
+    """
+    model = _divided(stated, torch.float32, device, attention, learns_in=dtype)
+    weights = dict(model.named_parameters())
+    while (dealt := by_lead(lambda: next(tensors, None))) is not None:
+        if (weight := weights.get(dealt[0])) is not None:
+            part = team().held(weight.detach())
+            part.copy_(dealt[1] if part.shape == weight.shape else dealt[1][rows_of(len(weight))])
+    return _begun(model, device)
+
+
+def _divided(
+    stated: dict[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str,
+    *,
+    offload: bool = False,
+    learns_in: torch.dtype | None = None,
+) -> PreTrainedModel:
+    """The model of a parsed config.json, with memory for this rank's rows of its weights."""
+    with torch.device("meta"):
+        apart = {**stated, "tie_word_embeddings": False}  # the embeddings, and a head
+        model = model_of(apart, dtype, attention).requires_grad_(learns_in is not None)
     mesh = init_device_mesh(device.type, (world(),))
     policy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()
-    layers = decoder_layers(model)
+    precision = MixedPrecisionPolicy(learns_in, torch.float32)
+    layers, ends = decoder_layers(model), [model.model.embed_tokens, model.lm_head]
+    if learns_in is not None:
+        model.model.embed_tokens, model.lm_head, ends = nn.Identity(), nn.Identity(), []
     norms = [model.get_submodule(name) for name in norm_names(len(layers))]
     halves = [half for layer in layers for half in (layer.self_attn, layer.mlp)]
-    for module in (*halves, model.model.embed_tokens, model.lm_head):
-        fully_shard(module, mesh=mesh, offload_policy=policy)
+    for module in (*halves, *ends):
+        fully_shard(module, mesh=mesh, offload_policy=policy, mp_policy=precision)
     kept_whole = {parameter for norm in norms for parameter in norm.parameters()}
     fully_shard(model, mesh=mesh, offload_policy=policy, ignored_params=kept_whole)
     model.to_empty(device="cpu" if offload else device)
     for norm in norms:
         norm.to_empty(device=device)
+    return model
+
+
+def _begun(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """The model, called once: FSDP2 takes what is called first for the whole."""
+    with device:
+        decoder = model.model
+        decoder.rotary_emb = type(decoder.rotary_emb)(config=model.config)
+    first = torch.zeros(1, 1, model.config.hidden_size, dtype=model.dtype, device=device)
+    with torch.no_grad():
+        model(inputs_embeds=first, use_cache=False)
+    return model
 
 
 @torch.no_grad()

@@ -35,6 +35,10 @@ class Team:
         """This process's rows of a weight, whose memory they share, or of what lies beside it."""
         return rows
 
+    def held(self, weight: Tensor) -> Tensor:
+        """What this process holds of a weight, whose memory they share: its rows, or a norm."""
+        return weight
+
     def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
         """Hold all rows of a module's weights within the `with` block, however often it is run."""
         return nullcontext()

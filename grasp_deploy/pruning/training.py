@@ -206,6 +206,11 @@ def freeze(model: nn.Module, gradient_checkpointing: bool = False) -> None:
     model.eval()
     model.requires_grad_(False)
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
-        for layer in decoder_layers(model):
-            layer.training = True  # the flag that checkpointing asks for; dropout stays off
+        recompute(model)
+
+
+def recompute(model: nn.Module) -> None:
+    """Compute a layer's activations again in the backward pass instead of keeping them."""
+    model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+    for layer in decoder_layers(model):
+        layer.training = True  # the flag that checkpointing asks for; dropout stays off

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Linear, Parameter
 from transformers import PreTrainedModel
 
+from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from grasp_deploy.compression.own_text import write_rows
 from grasp_deploy.compression.ranks import (
     is_lead,
+    learner,
     load_divided,
     rows_at_lead,
     rows_from_lead,
@@ -25,14 +28,35 @@ from grasp_deploy.compression.ranks import (
 from grasp_deploy.pruning.compensation import OutputProjections, compensate
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
+from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.objective import mean_loss, sequence_losses
 from tests.pruning.tiny_units import UNITS, generator, token_ids
 
 RESULTS = "results.safetensors"
 
 
-def results_of(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Losses, scores, own text and refitted columns; those on the lead alone."""
+def disturbed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights that have something to learn from what they were."""
+    noise = {
+        name: torch.randn(w.shape, generator=generator(len(name))) for name, w in weights.items()
+    }
+    return {name: w + 0.1 * w.std() * noise[name] for name, w in weights.items()}
+
+
+def learnt_by(teacher: PreTrainedModel, student: PreTrainedModel) -> dict[str, Tensor]:
+    """What a student measures, and its weights, once it has learnt a little."""
+    distiller, ids = Distiller(teacher, student, team()), token_ids(11, 12)
+    for step, batch in enumerate(ids.split(4)):
+        distiller.learn(batch, 1e-3, step)
+    weights = {
+        f"learnt {name}": part if name in distiller.whole else rows_at_lead(part)
+        for name, part in distiller.parts.items()
+    }
+    return weights | dict(distiller.measure(ids)._asdict())
+
+
+def results_of(model: PreTrainedModel, student: PreTrainedModel) -> dict[str, Tensor]:
+    """Losses, scores, own text, and refitted and learnt weights; those on the lead alone."""
     # 7 sequences in batches of 2: of three processes one has a last batch, and two have none.
     ids = token_ids(7, 12)
     mask = torch.arange(UNITS.size) % 3 > 0
@@ -61,7 +85,8 @@ def results_of(model: PreTrainedModel) -> dict[str, Tensor]:
     whole = columns if is_lead() else dict.fromkeys(columns)
     outputs.load(mask, {name: rows_from_lead(whole[name]) for name in columns})
     found["loss of refitted"] = torch.tensor(mean_loss(model, ids, 2, team()))
-    return found | columns
+    outputs.reset()
+    return found | columns | learnt_by(model, student)
 
 
 @torch.no_grad()
@@ -90,7 +115,11 @@ def main(folders: list[str]) -> None:
         held = torch.zeros(dist.get_world_size(), dtype=torch.int64)
         held[dist.get_rank()] = most_weight_bytes(model)
         dist.all_reduce(held)
-        results = results_of(model)
+        weights = disturbed(load_file(folder / WEIGHTS_FILE))
+        student = learner(
+            read_config(folder), iter(weights.items()), torch.device("cpu"), torch.float32, "sdpa"
+        )
+        results = results_of(model, student)
         if is_lead():
             save_file({**results, "held": held}, folder / RESULTS)
         del model

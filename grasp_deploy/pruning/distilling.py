@@ -1,0 +1,168 @@
+"""Learning of a pruned model's own weights from the dense model's predictions (distillation).
+
+The dense model embeds the tokens for both and has the head of both: neither is ever cut. What
+learns is in float32, whatever the dtype that its products are taken in. As in `training`, all state
+can be saved, so that a run may stop after any step and continue bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from grasp_deploy.pruning.layout import device_of
+from grasp_deploy.pruning.objective import finite
+from grasp_deploy.pruning.team import ALONE, Team
+
+LOGITS_AT_ONCE = 2**24  # of each model; a chunk takes some 20 bytes for each
+BETAS = (0.9, 0.99)
+
+
+class Measured(NamedTuple):
+    """Means over tokens of each of `n` sequences, in nats; on the CPU."""
+
+    divergence: Tensor  # (n,) float64, of the student from the dense model
+    loss: Tensor  # (n,) float64, of the student on the text's own next tokens
+    dense_loss: Tensor  # (n,) float64
+
+
+class Divergence(torch.autograd.Function):
+    """Mean Kullback-Leibler divergence of predictions from the dense model's, in nats per token.
+
+    Of `(N, d)` hidden states behind the last norm, the dense model's, and the `(V, d)` head of
+    both. The text's own loss also rewards learning the text's style; this one asks for the dense
+    model's predictions and no more (Hinton et al. 2015, temperature 1). Logits are there in chunks,
+    and so is their gradient, which the forward pass takes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, expected: Tensor, head: Tensor) -> Tensor:
+        gradient, total = torch.empty_like(hidden), hidden.new_zeros((), dtype=torch.float32)
+        for chunk in _chunks(len(hidden), head):
+            predicted, wanted = (_log_chances(x[chunk], head) for x in (hidden, expected))
+            total += _divergence(predicted, wanted).sum()
+            excess = predicted.exp_().sub_(wanted.exp_()).div_(len(hidden))
+            gradient[chunk] = excess.to(head.dtype) @ head
+        ctx.save_for_backward(gradient)
+        return total / len(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, *of_mean: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.saved_tensors[0] * of_mean[0], None, None
+
+
+class Distiller:
+    """A pruned model that learns, and its optimiser.
+
+    `student` is in float32, without embeddings and head: `teacher` has them for both. `parts` are
+    what this process holds of the student's weights, by name; of `whole` ones every process does.
+    """
+
+    def __init__(self, teacher: nn.Module, student: nn.Module, team: Team = ALONE) -> None:
+        self.teacher: Any = teacher
+        self.student: Any = student
+        self.team = team
+        self._weights = dict(student.named_parameters())
+        self.parts = {name: team.held(weight.detach()) for name, weight in self._weights.items()}
+        self.whole = {n for n, w in self._weights.items() if team.held(w) is w}
+        self._optimizer = torch.optim.AdamW(
+            self.parts.values(), betas=BETAS, weight_decay=0.0, fused=True
+        )
+        for part in self.parts.values():
+            self._optimizer.state[part] = {
+                "step": torch.zeros((), device=part.device),
+                "exp_avg": torch.zeros_like(part),
+                "exp_avg_sq": torch.zeros_like(part),
+            }
+
+    def learn(self, ids: Tensor, rate: float, step: int) -> float:
+        """Make a step on `(B, T)` ids; the divergence before it, in nats per token.
+
+        Raises LossError if that is not finite.
+        """
+        mine, share = self.team.deal(ids)
+        hidden, expected = self._hidden(mine)
+        with self.team.gathered(self.teacher.lm_head):
+            head = self.teacher.lm_head.weight
+            mean = Divergence.apply(hidden.flatten(0, 1), expected.flatten(0, 1), head) * share
+        (mean * self.team.size).backward()  # of what is divided the mean over processes is taken
+        divergence = mean.detach().clone()
+        self.team.add_up(divergence)
+        value = finite(divergence, "recovery", step)
+        for name, weight in self._weights.items():
+            assert weight.grad is not None, "every weight stands in the path to the loss"
+            if name in self.whole:
+                self.team.add_up(weight.grad.div_(self.team.size))
+            self.parts[name].grad = self.team.held(weight.grad)
+            weight.grad = None
+        self._optimizer.param_groups[0]["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return value
+
+    @torch.no_grad()
+    def measure(self, sequences: Tensor) -> Measured:
+        """Measure the student on `(n, T)` sequences, one at a time in each process."""
+        found = torch.zeros(3, len(sequences), dtype=torch.float64)
+        for places in torch.arange(len(sequences)).split(self.team.size):
+            mine, share = self.team.deal(places)
+            ids = sequences[mine]
+            hidden, expected = self._hidden(ids)
+            with self.team.gathered(self.teacher.lm_head):
+                means = _means(hidden[0], expected[0], self.teacher.lm_head.weight, ids[0])
+            found[:, mine[0]] = means if share else 0.0
+        self.team.add_up(found)
+        return Measured(*found)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Weights and moments by kind and name; what a run that goes on must `restore`."""
+        moments = {
+            kind: {name: self._optimizer.state[part][kind] for name, part in self.parts.items()}
+            for kind in ("exp_avg", "exp_avg_sq")
+        }
+        return {"weights": self.parts, **moments}
+
+    def restore(self, state: dict[str, dict[str, Tensor]], steps: int) -> None:
+        """Return to a state that was saved after so many steps."""
+        for kind, tensors in self.state().items():
+            for name, tensor in tensors.items():
+                tensor.copy_(state[kind][name])
+        for part in self.parts.values():
+            self._optimizer.state[part]["step"].fill_(steps)
+
+    def _hidden(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """`(B, T, d)` hidden states behind the last norm, the student's and the dense model's."""
+        with torch.no_grad():
+            embedded = self.teacher.model.embed_tokens(ids.to(device_of(self.teacher)))
+            expected = self.teacher.model(inputs_embeds=embedded, use_cache=False)[0]
+        return self.student.model(inputs_embeds=embedded, use_cache=False)[0], expected
+
+
+def _means(hidden: Tensor, expected: Tensor, head: Tensor, ids: Tensor) -> Tensor:
+    """`(3,)` figures of `Measured` for one sequence, from `(T, d)` hidden states."""
+    sums = torch.zeros(3, dtype=torch.float64)
+    following = ids.to(hidden.device)[1:]
+    for chunk in _chunks(len(following), head):
+        predicted, wanted = (_log_chances(x[chunk], head) for x in (hidden[:-1], expected[:-1]))
+        of_text = (F.nll_loss(x, following[chunk], reduction="sum") for x in (predicted, wanted))
+        sums += torch.stack([_divergence(predicted, wanted).sum(), *of_text]).double().cpu()
+    return sums / len(following)
+
+
+def _chunks(rows: int, head: Tensor) -> list[slice]:
+    """Rows whose logits are there together."""
+    size = max(1, LOGITS_AT_ONCE // len(head))
+    return [slice(first, first + size) for first in range(0, rows, size)]
+
+
+def _log_chances(hidden: Tensor, head: Tensor) -> Tensor:
+    """`(n, V)` log-probabilities in float32."""
+    return F.log_softmax((hidden.to(head.dtype) @ head.T).float(), dim=-1)
+
+
+def _divergence(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """`(n,)` divergences of `(n, V)` log-probabilities from those that are wanted."""
+    return (wanted.exp() * (wanted - predicted)).sum(dim=-1)

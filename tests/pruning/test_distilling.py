@@ -1,0 +1,84 @@
+"""Distillation: the divergence and its gradient, and a student that comes near to its teacher."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from grasp_deploy.pruning import distilling
+from grasp_deploy.pruning.distilling import Distiller, Divergence
+from grasp_deploy.pruning.objective import LossError, mean_loss
+from tests.pruning.tiny_units import generator, token_ids
+from tests.tiny import VARIANTS, tiny_model
+
+STEPS, RATE = 40, 3e-4
+
+
+def states(*sizes: int) -> Tensor:
+    return torch.randn(*sizes, generator=generator(sum(sizes)))
+
+
+@pytest.mark.parametrize("at_once", [40, 2**20], ids=["in chunks", "at once"])
+def test_the_divergence_and_its_gradient_are_those_of_whole_logits(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distilling, "LOGITS_AT_ONCE", at_once)
+    head, expected = states(11, 6), states(7, 6)
+    chunked, whole = (states(7, 6).requires_grad_() for _ in range(2))
+    found = Divergence.apply(chunked, expected, head)
+    predicted, wanted = (F.log_softmax(x @ head.T, -1) for x in (whole, expected))
+    reference = F.kl_div(predicted, wanted, log_target=True, reduction="batchmean")
+    (3 * found).backward()
+    (3 * reference).backward()
+    torch.testing.assert_close(found, reference)
+    torch.testing.assert_close(chunked.grad, whole.grad)
+
+
+def pair() -> tuple[Any, Any]:
+    """A dense model, and one whose weights were disturbed."""
+    teacher: Any = tiny_model(**VARIANTS["llama-biases"]).requires_grad_(False)
+    student = copy.deepcopy(teacher)
+    student.model.embed_tokens = student.lm_head = nn.Identity()
+    for number, weight in enumerate(student.parameters()):
+        weight += 0.1 * weight.std() * torch.randn(weight.shape, generator=generator(number))
+        weight.requires_grad_(True)
+    return teacher, student
+
+
+def test_a_student_comes_near_and_goes_on_bit_for_bit() -> None:
+    teacher, student = pair()
+    batches, heldout = token_ids(8 * STEPS, 16).split(8), token_ids(4, 24)
+    whole = Distiller(teacher, student)
+    before = whole.measure(heldout)
+    expected = mean_loss(teacher, heldout, 1)
+    assert float(before.dense_loss.mean()) == pytest.approx(expected, rel=1e-5)
+    for step, ids in enumerate(batches):
+        if step == STEPS // 2:
+            saved = copy.deepcopy(whole.state())
+        whole.learn(ids, RATE, step)
+    after = whole.measure(heldout)
+    assert float(after.divergence.mean()) < 0.8 * float(before.divergence.mean())
+
+    resumed = Distiller(*pair())
+    resumed.restore(saved, STEPS // 2)
+    for step, ids in enumerate(batches[STEPS // 2 :], start=STEPS // 2):
+        resumed.learn(ids, RATE, step)
+    for kind, tensors in whole.state().items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, resumed.state()[kind][name]), (kind, name)
+
+
+def test_a_divergence_that_is_not_finite_changes_nothing() -> None:
+    teacher, student = pair()
+    distiller = Distiller(teacher, student)
+    before = copy.deepcopy(distiller.state())
+    teacher.lm_head.weight[0] = torch.inf
+    with pytest.raises(LossError, match="of the recovery stage is nan at step 6"):
+        distiller.learn(token_ids(2, 16), 1e-3, 5)
+    for kind, tensors in distiller.state().items():
+        assert all(torch.equal(t, before[kind][name]) for name, t in tensors.items())
