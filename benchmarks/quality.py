@@ -38,7 +38,6 @@ from benchmarks.study.rows import by_key, check_title, earlier_rows, key_of, row
 from benchmarks.study.tables import accuracy_tables, quality_tables
 from benchmarks.study.tasks import add_task_options, recorded, task_settings_of
 from grasp_deploy.errors import InputError
-from grasp_deploy.healing.heal import check_installed
 
 BASELINES = "benchmarks.baselines"
 # The paper's own recipe: equal scores, the last mask, no least squares.
@@ -60,6 +59,10 @@ def baseline(module: str, name: str, **options: Any) -> dict[str, Any]:
     return {"method": f"{BASELINES}.{module}:{name.replace('-', '_')}", **options}
 
 
+RECOVERED = {"recover": 1_000_000}
+TAYLOR_RECOVERED = Variant(  # LLM-Pruner's two steps
+    "taylor-element, recovered", baseline("one_shot", "taylor-element", **MASK_ALONE, **RECOVERED)
+)
 STUDIES: dict[str, list[Variant]] = {
     "methods": [
         Variant("default"),
@@ -72,11 +75,7 @@ STUDIES: dict[str, list[Variant]] = {
             for name in ("taylor-element", "flap", "wanda-structured", "obs")
         ),
         Variant("flap with its bias", baseline("one_shot", "flap", **MASK_ALONE), bias=True),
-        Variant(
-            "taylor-element, healed",  # LLM-Pruner's two steps
-            baseline("one_shot", "taylor-element", **MASK_ALONE),
-            healing={"minutes": 2.0},
-        ),
+        TAYLOR_RECOVERED,
     ],
     "stages": [  # one switched off, or turned, at a time
         Variant("default"),
@@ -116,7 +115,12 @@ STUDIES: dict[str, list[Variant]] = {
         Variant(f"KV cost x {factor:g}", {"kv_cost_factor": factor})
         for factor in (0.25, 0.5, 1.0, 2.0, 4.0)
     ],
-    "healing": [Variant("default"), Variant("default, healed", healing={"minutes": 10.0})],
+    "recovery": [  # what must come before it
+        Variant("default"),
+        Variant("default, recovered", RECOVERED),
+        Variant("rounds alone, recovered", {"method": "progressive", **RECOVERED}),
+        TAYLOR_RECOVERED,
+    ],
     "allocation": [
         Variant(f"{method}, {allocation}", baseline(module, f"{method}{ending}", **MASK_ALONE))
         for method in ("taylor-element", "wanda-structured", "flap", "magnitude")
@@ -197,10 +201,7 @@ def chosen_variants(variants: list[Variant], options: argparse.Namespace) -> lis
                 f"choose from {';'.join(names)}"
             )
         variants = [variant for variant in variants if variant.name in wanted]
-    chosen = variants[: SMOKE_VARIANTS if options.smoke else None]
-    if any(variant.healing for variant in chosen):
-        check_installed()
-    return chosen
+    return variants[: SMOKE_VARIANTS if options.smoke else None]
 
 
 if __name__ == "__main__":

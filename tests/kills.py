@@ -23,7 +23,7 @@ LEARNING = " ".join(f"--set {study}" for study in STUDIES.split())
 TEXT = "--calibration {at}/text.txt --calibration-sequences 64 --sequence-length 32"
 COMPRESS = f"compress {{at}}/model {LEARNING} {TEXT} --device cpu"
 COMMANDS = {  # `grasp` is of all methods the one with every stage
-    "compress": f"{COMPRESS} --method grasp --keep 0.6",
+    "compress": f"{COMPRESS} --method grasp --keep 0.6 --recover 4k",
     "family": f"{COMPRESS} --method grasp --keep 0.8,0.6",
     "bound": f"{COMPRESS} --max-loss 9 --set bound-step=0.3",
 }

@@ -28,14 +28,11 @@ from grasp_deploy.data import TextSource, calibration_sources, read_blocks
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.healing.heal import NothingWon, heal
-from grasp_deploy.healing.settings import HealConfig
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
 
-SHARED_WITH_HEALING = ("calibration_split", "sequences", "sequence_length", "seed")
-BRIEF_HEALING = {"sequences": 64, "steps": 20, "rank": 4}
+BRIEF_RECOVERY = 4096  # tokens
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,6 @@ class Variant:
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    healing: dict[str, Any] | None = None  # of HealConfig, if the variant is healed after the cut
     # Share of own text, in place of the study's. Of as many sequences again, as by default.
     own: Literal["none", "half", "all"] = "none"
     text: int = 1  # times as many sequences as the study's
@@ -52,8 +48,10 @@ class Variant:
 
     def in_brief(self) -> Variant:
         """The variant in seconds, as far as the study's settings do not shorten it."""
-        brief = self if self.healing is None else replace(self, healing=BRIEF_HEALING)
-        return replace(brief, text=min(2, self.text))
+        options = {**self.options}
+        if "recover" in options:
+            options["recover"] = BRIEF_RECOVERY
+        return replace(self, options=options, text=min(2, self.text))
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """The config of the study's settings with this variant's options."""
@@ -70,13 +68,12 @@ class Variant:
 
     def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:
         """All options of a row, except those that its study, budget and seed name."""
-        healing = {} if self.healing is None else {"healing": self.healing}
         own: dict[str, Any] = {} if self.own == "none" else {"own": self.own}
         if self.text > 1:
             own |= {"text": self.text, "stages": "all"}
         if self.bias:
             own |= {"bias": True}
-        return {**recorded_options(self.config(settings, 1.0, 0)), **healing, **own}
+        return {**recorded_options(self.config(settings, 1.0, 0)), **own}
 
 
 class Bench:
@@ -128,10 +125,9 @@ class Bench:
             row.options = variant.recorded_options(settings)
             row.seconds = dict(plan.provenance["seconds"])
             heldout_loss = dict(plan.provenance["losses"])
-            if variant.healing is not None:
-                made, seconds, losses = healed(made, config, variant.healing, on_progress)
-                row.seconds["healing"] = seconds
-                heldout_loss |= losses
+            for won in plan.provenance.get("healing", []):
+                row.seconds["recovery"] = won["seconds"]
+                heldout_loss["recovered"] = won["loss_after"]
             row.heldout_loss = heldout_loss
             if variant.bias:  # a checkpoint has no place for it, so there are no accuracies
                 self.set_biased_losses(row, plan, config)
@@ -224,24 +220,3 @@ def _mean(scores: torch.Tensor) -> float | None:
 def loaded(folder: Path) -> PreTrainedModel:
     """A model in the dtype that its device prefers, on a GPU if there is one."""
     return load(folder, device="cuda" if torch.cuda.is_available() else "cpu")
-
-
-def healed(
-    pruned: Path, config: CompressConfig, options: dict[str, Any], on_progress: OnProgress
-) -> tuple[Path, float, dict[str, float | None]]:
-    """Heal a checkpoint in a folder beside it; returns the folder, the seconds and the losses.
-
-    The folder is the pruned model's if healing won nothing. `options` of HealConfig differ from its
-    defaults; text, seed and sequences are those of the compression's `config`.
-    """
-    text = config.calibration[0]  # the given one
-    shared = {name: getattr(config, name) for name in SHARED_WITH_HEALING}
-    heal_config = HealConfig(**{"calibration": text, **shared, **options})
-    try:
-        result = heal(pruned, heal_config, pruned.with_name("healed"), on_progress=on_progress)
-    except NothingWon as error:  # a result too, and the study has more to measure
-        folder, seconds, before, after = pruned, error.seconds, error.loss_before, error.loss_before
-    else:
-        folder, seconds = result.output, result.seconds
-        before, after = result.loss_before, result.loss_after
-    return folder, seconds, {"heldout_before_healing": before, "heldout_healed": after}

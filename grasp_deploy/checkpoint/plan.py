@@ -26,11 +26,12 @@ from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
 from grasp_deploy.files.tensors import read_tensors, write_tensors
-from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS, PRUNABLE_LINEARS
+from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS
 from grasp_deploy.pruning.schedule import WITNESS_TOKENS
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 2
+RECOVERED = ("model.layers.", "model.norm.")  # whatever is neither embeddings nor head
 TENSORS = ("scores", "mask", "scales", "calibrated", "norm_scales", "witness")
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
 Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
@@ -51,10 +52,10 @@ class Text(TextPart):
 
 
 class Healing(Struct):
-    """One healing: its text, and the held-out loss in nats per token."""
+    """One recovery: its text, and the held-out loss in nats per token."""
 
     text: Text
-    rank: Count
+    tokens: Count
     loss_before: float
     loss_after: float
 
@@ -115,15 +116,12 @@ class Provenance(Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse fitted tensors that no release fits: `verify` cannot prove those."""
-        linears = tuple(linear.name for linear in PRUNABLE_LINEARS)
-        fittable = {
-            f"model.layers.{layer}.{name}.weight"
-            for layer in range(len(self.dense_layers))
-            for name in (linears if self.healing else OUTPUT_PROJECTIONS)
-        }
-        names = set(self.fitted)
-        if not (names <= fittable if self.healing else names in (set(), fittable)):
-            raise ValueError("fitted names other tensors than those that are fitted or healed")
+        names, outputs = set(self.fitted), set()
+        for layer in range(len(self.dense_layers)):
+            outputs |= {f"model.layers.{layer}.{name}.weight" for name in OUTPUT_PROJECTIONS}
+        learns = all(name.startswith(RECOVERED) for name in names)
+        if not (learns if self.healing else names in (set(), outputs)):
+            raise ValueError("fitted names other tensors than those that are fitted or recovered")
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,9 @@ class _Proof:
         detail = f"{cut} tensors are the plan's cut of the base weights, bit for bit"
         if not self.fitted:
             return detail
-        fitted = f"{len(self.fitted)} fitted or healed ones have the SHA-256 that the plan states"
+        fitted = (
+            f"{len(self.fitted)} refitted or recovered ones have the SHA-256 that the plan states"
+        )
         return f"{detail}; {fitted}"
 
     def gated(self) -> str:
@@ -180,11 +182,12 @@ class _Proof:
         group, width = shape.query_heads_per_group, shape.head_dim
         parameters = dict(model.named_parameters())
         for name, path in self.fitted.items():
-            layer, tail = layer_and_tail(name)
-            cut = layer_cut(units, layer, plan.mask, plan.scales, group, width)
-            parameter = parameters[name]
-            dense = spread_tensor(tail, read_tensor(path, name), parameter.data.cpu(), cut)
-            parameter.data = dense.to(parameter.device)
+            parameter, dense = parameters[name], read_tensor(path, name)
+            if dense.shape != parameter.shape:
+                layer, tail = layer_and_tail(name)
+                cut = layer_cut(units, layer, plan.mask, plan.scales, group, width)
+                dense = spread_tensor(tail, dense, parameter.data.cpu(), cut)
+            parameter.data = dense.to(parameter)
         return plan.mask.float() if plan.fitted else plan.mask * plan.scales
 
     def reloaded(self) -> str:

@@ -1,8 +1,7 @@
-"""Commands on a checkpoint: `inspect`, `verify`, `export`, `heal` and `serve`."""
+"""Commands on a checkpoint: `inspect`, `verify`, `export` and `serve`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,17 +15,14 @@ from grasp_deploy.cli.options import (
     Revision,
     ShardSize,
     VllmFlags,
-    takes_settings,
 )
 from grasp_deploy.config.option import DEVICE_HELP
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
-from grasp_deploy.healing.settings import HealConfig
 
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
 PARALLEL = ("tensor_parallel", "pipeline_parallel")
 NOT_PROVEN = 3  # exit code
-LITTLE_SHARE = 0.05  # of what pruning lost
 OUTCOMES = {
     "proven": "proven: the checkpoint is what its plan says, given the base model",
     "not proven": "NOT PROVEN: nothing is wrong, and nobody can vouch for all of it",
@@ -178,47 +174,6 @@ def export_command(
         print_json({"output": str(output), **footprint(pruned).as_dict()})
     else:
         print_line(f"wrote {output}")
-
-
-@takes_settings(HealConfig)
-def heal_command(
-    directory: PrunedFolder,
-    *,
-    settings: HealConfig,
-    output: Output,
-    model: Annotated[
-        str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Fine-tune a pruned checkpoint towards its dense model, with LoRA, for some minutes.
-
-    Shapes stay, so memory and speed stay too. The weights with the lowest held-out loss are
-    written, and learning ends early once that loss no longer falls.
-    """
-    from grasp_deploy.healing.heal import check_installed, heal
-    from grasp_deploy.report.progress import stage_bars
-
-    check_installed()
-    if not directory.is_dir():
-        raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
-    with stage_bars(stderr) as show:
-        healed = heal(
-            directory, settings, output, model=model, overwrite=overwrite, on_progress=show
-        )
-    if as_json:
-        print_json({**asdict(healed), "output": str(output)})
-        return
-    print_line(
-        f"held-out loss, nats per token: {healed.loss_dense:.3f} dense, {healed.loss_before:.3f} "
-        f"pruned, {healed.loss_after:.3f} healed ({healed.steps} steps, {healed.seconds:.0f} s)"
-    )
-    won, lost = healed.loss_before - healed.loss_after, healed.loss_before - healed.loss_dense
-    if won < LITTLE_SHARE * lost:
-        share = f"{won / lost:.1%} of what pruning lost"
-        print_line(f"next to nothing was won: {share}; compress to more, or heal on more text")
-    print_line(f"wrote {output}; serve it: grasp-deploy serve {output}")
 
 
 def serve_command(

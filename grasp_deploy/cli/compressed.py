@@ -52,15 +52,20 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     )
     if "time" in record:
         stdout.print(time_table(record["time"]))
-    if record["heldout_loss_pruned"] is not None:
+    loss = record["heldout_loss_pruned"]
+    if loss is not None:
+        recovered = ""
+        if "recovery" in record:
+            loss = record["recovery"]["loss_after"]
+            recovered = f", {loss:.3f} recovered"
         print_line(
             f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
-            "pruned; other text may lose more: grasp-deploy evaluate compare"
+            f"pruned{recovered}; other text may lose more: grasp-deploy evaluate compare"
         )
     if "bound" in record:
         print_line(_bound_sentence(record["bound"]))
-    output, loss = record["output"], record["heldout_loss_pruned"]
+    output = record["output"]
     command = serve_command(Path(output), config)
     if loss is not None and loss - record["heldout_loss_dense"] >= BROKEN_NATS:
         print_line(
@@ -70,6 +75,17 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
         )
     else:
         print_line(f"wrote {output}; serve it: {command}")
+
+
+def print_recovered(record: dict[str, Any]) -> None:
+    """Print what a recovery won on held-out text, and how to serve the result."""
+    won, output = record["recovery"], record["output"]
+    print_line(
+        f"loss on {record['heldout_tokens']:,} held-out tokens, nats per token: "
+        f"{won['loss_dense']:.3f} dense, {won['loss_before']:.3f} before, {won['loss_after']:.3f} "
+        f"recovered by {won['tokens']:,} tokens in {won['seconds']:,.0f} s"
+    )
+    print_line(f"wrote {output}; serve it: {shlex.join(['grasp-deploy', 'serve', output])}")
 
 
 def serve_command(output: Path, config: CompressConfig) -> str:

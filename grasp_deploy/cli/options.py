@@ -119,7 +119,7 @@ def field_parameters(
 ) -> list[inspect.Parameter]:
     """A keyword parameter for Typer, None if not given, for each option field or those in `names`.
 
-    Fields for `--set` are left out unless named.
+    Fields for `--set` are left out unless named, and `--help` shows all that are named.
     """
     fields, hints = option_fields(settings_type), typing.get_type_hints(settings_type)
     parameters = []
@@ -131,7 +131,7 @@ def field_parameters(
             help=metadata["help"] + ("" if is_text else default_text(default)),
             metavar=metadata["metavar"] or (None if is_text else METAVARS.get(kind)),
             rich_help_panel=metadata["panel"],
-            hidden=metadata["shown"] == "help-all",
+            hidden=names is None and metadata["shown"] == "help-all",
             show_default=False,  # Typer would show None, which stands for "not given"
         )
         repeatable = _item(kind) in (str, Path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales,
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.ranks import by_lead, is_lead
+from grasp_deploy.compression.recovery import recover
 from grasp_deploy.compression.result import (
     Compressed,
     beyond,
@@ -60,7 +62,8 @@ def compress(
         plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
         if plan is None:  # else the run was killed behind its end
             with options.place(run.predicted_bytes) as folder:
-                learn = partial(learn_plan, run, workspace, options.on_progress)
+                make = learn_plan if run.start.checkpoint is None else plan_of_checkpoint
+                learn = partial(make, run, workspace, options.on_progress)
                 plan, fitted, text = with_room(run, learn)
                 bound = config.max_loss if start is None else None
                 if bound and (objection := beyond(plan, bound)):
@@ -69,6 +72,9 @@ def compress(
                         f"this budget {objection}: nothing is written; allow more, or ask for a "
                         "larger model"
                     )
+                if config.recover is not None:
+                    told = replace(run, text=text)
+                    plan, fitted = recover(told, workspace, plan, fitted, options.on_progress)
                 if is_lead():
                     write_checkpoint(
                         plan,
@@ -82,6 +88,15 @@ def compress(
     return Compressed.of(options.output, plan, run, text)
 
 
+def plan_of_checkpoint(
+    run: PreparedRun, workspace: Workspace, on_progress: OnProgress, offload: bool
+) -> Learnt:
+    """The plan and the fitted tensors of a checkpoint that is there, and text to recover on."""
+    plan, fitted = run.pruned_before()
+    stages = Stages(workspace, run.budget.units, on_progress)
+    return plan, fitted, with_own_text(run, lambda: load_for(run, offload), stages).text
+
+
 def learn_plan(
     run: PreparedRun, workspace: Workspace, on_progress: OnProgress, offload: bool
 ) -> Learnt:
@@ -89,7 +104,7 @@ def learn_plan(
     model = load_for(run, offload)
     refuse_infinite_weights(model, run)
     stages = Stages(workspace, run.budget.units, on_progress)
-    run = with_own_text(run, model, stages)  # half of the text, in the model's own words
+    run = with_own_text(run, lambda: model, stages)  # half of the text, in the model's own words
     frozen = FrozenModel(run, model)  # from here on no weight takes a gradient
     losses = {"heldout_dense": frozen.heldout_loss()}
     dense_losses = frozen.heldout_losses() if run.config.is_bound else []

@@ -33,8 +33,10 @@ STEPS_A_TRIM = 16
 CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 
 
-def with_own_text(run: PreparedRun, model: PreTrainedModel, stages: Stages) -> PreparedRun:
-    """The run with the model's own text in the sequences that await it.
+def with_own_text(
+    run: PreparedRun, load: Callable[[], PreTrainedModel], stages: Stages
+) -> PreparedRun:
+    """The run with the model's own text in the sequences that await it; loaded where it writes.
 
     Rows are saved batch by batch. Each batch has a random state of its own, so that a killed run
     goes on with the same text. What the run of a larger budget has written is not written again.
@@ -49,7 +51,8 @@ def with_own_text(run: PreparedRun, model: PreTrainedModel, stages: Stages) -> P
         tensors, record = workspace.load(STAGE)
         rows, seconds = tensors["token_ids"], record["seconds"]
     at_once = rows_at_once(run.base.shape, length)
-    while len(rows) < len(places):
+    model = load() if len(rows) < len(places) else None
+    while model is not None and len(rows) < len(places):
         began = time.perf_counter()
         batch, count = len(rows), min(at_once, len(places) - len(rows))
         generator = torch.Generator().manual_seed(run.config.seed * 1_000_003 + batch)

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.limits import check_positions
+from grasp_deploy.checkpoint.plan import Plan, check_layers
 from grasp_deploy.checkpoint.read.loading import (
     check_tokens,
     load_tokenizer,
@@ -26,6 +28,7 @@ from grasp_deploy.checkpoint.read.source import (
     weight_hash,
 )
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
+from grasp_deploy.checkpoint.write.export import check_hashes
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_function import METHOD_CALL, own_function
@@ -45,11 +48,13 @@ from grasp_deploy.config.option import assigned
 from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
+from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
 CONFIG = "config.json"
+PRUNED = "pruned checkpoint"  # that a recovery starts from
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,11 @@ class PreparedRun:
             "calibration tokens": self.text_hash,
             "costs": _hash_of(self.budget.costs),
         }
-        return hashes if self.start.mask is None else hashes | {LARGER: _hash_of(self.start.mask)}
+        if self.start.mask is not None:
+            hashes[LARGER] = _hash_of(self.start.mask)
+        if self.start.checkpoint is not None:
+            hashes[PRUNED] = sha256(self.start.checkpoint / MANIFEST_FILE)
+        return hashes
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -92,6 +101,17 @@ class PreparedRun:
             "dtype": str(self.dtype),
             **software,
         }
+
+    def pruned_before(self) -> tuple[Plan, dict[str, Path]]:
+        """The plan of the checkpoint that the run starts from, and the files of fitted tensors.
+
+        Raises InputError for a folder that was changed, and for another dense model's.
+        """
+        assert self.start.checkpoint is not None, "the run starts there"
+        plan, files = intact_plan(self.start.checkpoint), read_stored_model(self.start.checkpoint)
+        check_layers(plan, self.base)
+        check_hashes(plan, self.weight_hashes)
+        return plan, {name: files.files[name] for name in plan.fitted}
 
     @cached_property
     def start_cost(self) -> float:
@@ -225,6 +245,12 @@ def prepare(
             "a bound on the loss is measured on two held-out sequences at least: give more text, "
             "more --calibration-sequences, or --keep"
         )
+    if config.recover is not None and not len(run.blocks.heldout):
+        raise InputError(
+            "recovery is judged on held-out text: give 2 or more --calibration-sequences"
+        )
+    if start.checkpoint is not None:
+        by_lead(run.pruned_before)
     _check_ranks(run)
     return run
 

@@ -81,8 +81,16 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
         "heldout_loss_dense": plan.provenance["losses"]["heldout_dense"],
         "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
         "dense": footprint(compressed.dense).as_dict(),
+        **_recovery_of(plan),
         **{name: plan.provenance[name] for name in ("time", "bound") if name in plan.provenance},
     }
+
+
+def _recovery_of(plan: Plan) -> dict[str, Any]:
+    """Figures of the last recovery; nothing where there was none."""
+    last = plan.provenance.get("healing", [])[-1:]
+    figures = ("tokens", "seconds", "loss_dense", "loss_before", "loss_after")
+    return {"recovery": {name: last[0][name] for name in figures}} if last else {}
 
 
 def excess_of(
@@ -165,6 +173,8 @@ def finished_plan(output: Path, run: PreparedRun) -> Plan | None:
     except InputError:  # absent, damaged, or of another release
         return None
     made = plan.provenance
+    if run.start.checkpoint is not None:  # else what made it, and recovered it in the same run
+        made = {**made, **(made["healing"][-1] if made.get("healing") else {})}
     same = (
         made["versions"].get("grasp_deploy") == __version__
         and made["config"] == run.config.as_dict()

@@ -137,7 +137,7 @@ class Workspace:
 
     def metrics(self) -> str:
         """Metrics of each step of gates and scales, as JSON lines; for the lead alone."""
-        saved = [stage for stage in ("gates", "scales") if self.path(stage).exists()]
+        saved = [stage for stage in ("gates", "scales", "recovery") if self.path(stage).exists()]
         records = [self._read(stage)[1] for stage in saved]
         return "".join(json.dumps(row) + "\n" for record in records for row in record["metrics"])
 

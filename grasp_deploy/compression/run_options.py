@@ -59,6 +59,7 @@ class Start:
 
     mask: Tensor | None = None  # (N,) bool: no other unit is kept
     text: Blocks | None = None  # with what the model wrote itself
+    checkpoint: Path | None = None  # or a pruned model is there already, to be recovered
 
 
 FROM_DENSE = Start()

@@ -20,6 +20,7 @@ from grasp_deploy.config.option import (
     option,
     study,
 )
+from grasp_deploy.files.sizes import parse_count
 
 SIZES = ("keep", "weights", "kv_per_token", "gpu_memory", "speedup")
 COST_OF_BUDGET = {
@@ -184,9 +185,18 @@ class CompressOptions:
     batch_size: Count = study("Sequences in a step.", 1)
     scale_epochs: CountOrZero = study("Passes over the text to learn scales; 0: none.", 1)
     norm_scales: bool = study("Learn scales of hidden channels behind norms too.", True)
+    recover: Count | None = option(
+        "Tokens of recovery, such as 2M: the pruned weights learn the dense model's predictions.",
+        None,
+        "Recovery",
+        metavar="TOKENS",
+        parse=parse_count,
+    )
     seed: Seed = running("Seed of the order of sequences and of ties.", 0, shown="help-all")
     device: str = running(DEVICE_HELP, "auto")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = running(DTYPE_HELP, "auto")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = running(
+        DTYPE_HELP, "auto", shown="help-all"
+    )
     attention: str = study("Attention implementation of transformers.", "sdpa")
     gradient_checkpointing: bool = running(
         "Recompute activations in the backward pass to save memory.", False, shown="help-all"

@@ -30,13 +30,22 @@ def read_calibration(
     sources: Sequence[TextSource],
     sequence_length: int,
     sequences: int,
+    *,
+    repeats: bool = False,
 ) -> Blocks:
     """Read each source's share of `sequences`, spread evenly; raises as `shares` does.
 
-    The places of the model's own text hold zeros until it has been written.
+    The places of the model's own text hold zeros until it has been written. With `repeats` a text
+    that is too short begins again where it ends.
     """
+
+    def read(source: TextSource, count: int) -> Blocks:
+        blocks = read_blocks(tokenizer, source, sequence_length, count, or_fewer=repeats)
+        rows = torch.arange(count) % len(blocks.token_ids)
+        return replace(blocks, token_ids=blocks.token_ids[rows])
+
     if len(sources) == 1 and not sources[0].is_own:
-        return read_blocks(tokenizer, sources[0], sequence_length, sequences)
+        return read(sources[0], sequences)
     counts = shares([source.weight for source in sources], sequences)
     mixed = torch.zeros(sequences, sequence_length, dtype=torch.int64)
     parts = []
@@ -46,7 +55,7 @@ def read_calibration(
             source = replace(source, column=None)  # it is meant for the others
         documents = 0
         if not source.is_own:
-            blocks = read_blocks(tokenizer, source, sequence_length, count)
+            blocks = read(source, count)
             mixed[places], documents = blocks.token_ids, blocks.documents
         parts.append(Part(source.what, source.weight, source.split, count, documents))
     splits = {source.split for source in sources}

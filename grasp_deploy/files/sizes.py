@@ -9,10 +9,23 @@ from grasp_deploy.errors import InputError
 
 BINARY_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 DECIMAL_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 BYTES_OF_UNIT = {
     unit.lower(): factor
     for unit, factor in {"": 1, "B": 1, **BINARY_UNITS, **DECIMAL_UNITS}.items()
 }
+
+
+def parse_count(text: str, flag: str) -> int:
+    """The number in a text such as `2M`, `500k` or `1024`; InputError for anything else."""
+    match = re.fullmatch(r"([0-9.]+)\s*([kmg]?)", text.strip().lower())
+    try:
+        value = float(match[1]) * COUNT_UNITS[match[2]] if match else math.nan
+    except ValueError:
+        value = math.nan
+    if not 1 <= value < 10**12:
+        raise InputError(f"{flag} {text!r} is not a number of tokens: write it like 2M or 500k")
+    return int(value)
 
 
 def parse_bytes(text: str, flag: str) -> int:

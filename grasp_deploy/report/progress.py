@@ -28,7 +28,7 @@ STAGES = {
     "gates": "learning gates",
     "compensation": "compensating",
     "scales": "calibrating scales",
-    "healing": "healing",
+    "recovery": "recovering",
     "export": "writing tensors",
 }
 COLUMNS = (

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import quality
-from benchmarks.study import bench
 from benchmarks.study.record import Study, read_study
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import write_record
-from grasp_deploy.healing.heal import NothingWon
 from tests.benchmarks.commands import refused
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 
@@ -82,24 +80,11 @@ def test_what_another_study_has_measured_is_taken_from_it(
     assert known == both, "seconds and all"
 
 
-def test_a_study_goes_on_where_healing_wins_nothing(
-    inputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The row is that of the unhealed model, and says so."""
-
-    def heal_nothing(*_: object, **__: object) -> None:
-        nothing = NothingWon.__new__(NothingWon)
-        nothing.loss_before, nothing.seconds = 4.5, 7.0
-        raise nothing
-
-    monkeypatch.setattr(quality, "check_installed", lambda: None)
-    monkeypatch.setattr(bench, "heal", heal_nothing)
-    options = ("--variants", "default, healed")
-    (healed,) = run("healing", tmp_path / "record.json", inputs, *options).rows
-    assert healed.perplexity and healed.seconds["healing"] == 7.0
-    losses = healed.heldout_loss
-    assert isinstance(losses, dict)
-    assert losses["heldout_healed"] == losses["heldout_before_healing"] == 4.5
+def test_a_study_of_recovery(inputs: list[str], tmp_path: Path) -> None:
+    options = ("--variants", "default, recovered")
+    (row,) = run("recovery", tmp_path / "record.json", inputs, *options).rows
+    assert row.options["recover"] == 4096 and row.seconds["recovery"] > 0
+    assert isinstance(row.heldout_loss, dict) and row.heldout_loss["recovered"]
 
 
 @needs_lm_eval

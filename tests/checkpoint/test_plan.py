@@ -49,7 +49,7 @@ def loaded(folder: Path, record: dict[str, Any]) -> Plan:
 
 
 HEALING = {
-    **{"steps": 3, "rank": 8, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
+    **{"steps": 3, "tokens": 4096, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
     "text": {"source": "c4", "sequences": 8, "sequence_length": 64},
 }
 
@@ -66,8 +66,8 @@ def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: An
     assert loaded(tmp_path, changed(provenance(), place, value)).mask.all()
 
 
-def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
-    names = ["model.layers.1.self_attn.q_proj.weight", *BEHIND_GATES]
+def test_a_recovered_plan_may_have_fitted_all_between_embeddings_and_head(tmp_path: Path) -> None:
+    names = ["model.layers.1.self_attn.q_proj.weight", "model.norm.weight", *BEHIND_GATES]
     record = {**provenance(), "fitted": dict.fromkeys(names, "0"), "healing": [HEALING]}
     assert loaded(tmp_path, record).fitted == dict.fromkeys(names, "0")
 
@@ -80,7 +80,7 @@ def test_a_healed_plan_may_have_fitted_any_linear_layer(tmp_path: Path) -> None:
         (("losses", "heldout_dense"), 2.0, "losses: one loss is null"),
         (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0"),
         (("budget", "kept_cost"), 1.5, "budget: kept_cost is over the limit"),
-        (("healing",), [HEALING, {**HEALING, "rank": "3"}], r"healing\[1\].rank: "),
+        (("healing",), [HEALING, {**HEALING, "tokens": "3"}], r"healing\[1\].tokens: "),
         (("fitted",), dict.fromkeys(BEHIND_GATES[:3], "0"), "fitted names other tensors"),
     ],
 )

@@ -17,7 +17,7 @@ LOAD = "--overhead 1MiB --concurrency 8 --context 64"
 FIT = f"fit model -o out --gpu-memory 6.8MiB {LOAD}"
 OWN = f"--method {MAGNITUDE} --set scale-epochs=0"
 EXPORT = "export pruned/plan.grasp --model model -o out"
-HEAL = "heal pruned --model model -o out --data text.txt"
+HEAL = "heal pruned --model model -o out --calibration text.txt"
 SYNTHESIZE = "synthesize model -o out --keep 0.6"
 KV = "bench kv model --predict-only"
 THROUGHPUT = "bench throughput model --engine transformers --prompt-tokens 16 --new-tokens 4"
@@ -32,7 +32,7 @@ BENCHES = (
 READERS = (
     *("compress adapter -o out --keep 0.6", "verify pruned --model adapter", "serve adapter"),
     *("export pruned/plan.grasp --model adapter -o out", "up adapter --keep 0.6"),
-    "heal pruned --model adapter -o out --data text.txt",
+    "heal pruned --model adapter -o out",
     *("evaluate compare adapter --data text.txt", "bench kv adapter --gpu-memory 1GiB"),
     *("evaluate card pruned --model adapter --data text.txt", "bench serve adapter"),
     *("evaluate tasks adapter --task-file rows.jsonl", "bench memory adapter"),
@@ -64,8 +64,8 @@ ROWS: dict[str, dict[str, str]] = {
         "evaluate compare model": "--data",
         "fit odd.json --dry-run --gpu-memory 1GiB --concurrency 1 --context 9": "odd.json",
         "synthesize pruned -o out --keep 0.6": "pruned",
-        "heal none --data text.txt -o out": "none",
-        "heal model --data text.txt -o out": "model",
+        "heal none -o out": "none",
+        "heal model -o out": "model",
         "bench serve -- --enforce-eager": "no model is named",
     },
     # One option at a time, and rules across options.
@@ -198,8 +198,10 @@ ROWS: dict[str, dict[str, str]] = {
         "model/model.safetensors": "model.safetensors",
     },
     HEAL: {
-        "--minutes 0": "",
-        "--minutes 1 --steps 1": "--minutes & --steps",
+        "--recover 0": "--recover '0'",
+        "--recover 2X": "--recover '2X'",
+        "--calibration-sequences 1 --calibration self=0": "--calibration-sequences",
+        "--calibration none.txt": "none.txt",
         "--model same-shape": "the plan was made for",
     },
     SYNTHESIZE: {

@@ -109,7 +109,7 @@ def test_a_killed_run_goes_on_with_the_same_text(
         return Stages(Workspace(folder, ""), run.budget.units, rows.append)
 
     (tmp_path / "whole").mkdir()
-    whole = with_own_text(run, model, stages_in(tmp_path / "whole"))
+    whole = with_own_text(run, lambda: model, stages_in(tmp_path / "whole"))
     own, given = whole.text.token_ids, run.text.token_ids
     is_own = (given == 0).all(dim=1)
     assert is_own.sum() == 6 and (own[is_own] != 0).any(dim=1).all()
@@ -123,7 +123,7 @@ def test_a_killed_run_goes_on_with_the_same_text(
     (tmp_path / "cut").mkdir()
     cut = Workspace(tmp_path / "cut", "")
     cut.save(STAGE, {"token_ids": first}, {"seconds": 60.0})
-    again = with_own_text(run, model, stages_in(tmp_path / "cut"))
+    again = with_own_text(run, lambda: model, stages_in(tmp_path / "cut"))
     assert torch.equal(again.text.token_ids, own)
     assert cut.load(STAGE)[1]["seconds"] > 60, "the seconds of before count too"
     assert again.inputs == run.inputs, "what identifies the run does not wait for its own text"

@@ -132,7 +132,9 @@ def test_compensation_lowers_the_heldout_loss(
     output, plan, rows = compensated
     checks = list(verify(output))
     assert len(checks) == 7 and all(check.ok for check in checks), checks
-    assert f"{2 * len(plan.dense_layers)} fitted or healed ones have the SHA" in checks[2].detail
+    assert (
+        f"{2 * len(plan.dense_layers)} refitted or recovered ones have the SHA" in checks[2].detail
+    )
     assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
         range(1, 2 * len(plan.dense_layers) + 1)
     )

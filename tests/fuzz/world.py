@@ -45,7 +45,7 @@ COMMANDS = {
         "verify": "verify pruned --device cpu",
         "verify-alone": "verify pruned --without-base",
         "export": "export pruned/plan.grasp --model model -o out",
-        "heal": "heal pruned -o out --data {text} --steps 2 --rank 2",
+        "heal": "heal pruned -o out --calibration {text} --recover 2k",
         "compare": "evaluate compare model pruned --data {text}",
         "compare-pruned": "evaluate compare pruned --data {text}",
         "card": "evaluate card pruned --data {text}",

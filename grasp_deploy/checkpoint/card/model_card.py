@@ -173,8 +173,9 @@ def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
             f"{losses['heldout_pruned']:.4f} nats per token."
         )
     healed = [
-        f"Healed on {_sequences(healing['text'])}, by LoRA of rank {healing['rank']}: the loss on "
-        f"some of them went from {healing['loss_before']:.4f} to {healing['loss_after']:.4f}."
+        f"Recovered by the dense model's predictions on {healing['tokens']:,} tokens: "
+        f"{_sequences(healing['text'])}. On held-out sequences the loss went from "
+        f"{healing['loss_before']:.4f} to {healing['loss_after']:.4f}."
         for healing in provenance.get("healing", [])
     ]
     return " ".join([text, *healed, ADVICE])

@@ -97,13 +97,22 @@ def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
 
 
 def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> StoredModel:
-    """Read the model that a plan was made for, from `model` or by default where the plan says.
+    """Read the model that a plan was made for, found by `reach_base`; InputError for another."""
+    directory = reach_base(plan, model, loss, remedy)
+    base = read_stored_model(directory)
+    check_layers(plan, base)
+    check_hashes(plan, file_hashes(directory))
+    return base
 
-    Raises InputError for another model, and if the default is out of reach: `loss` says what
-    cannot be done then, and `remedy` what else than --model would help.
+
+def reach_base(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Path:
+    """The folder of the model that a plan was made for, `model` or by default what the plan names.
+
+    Raises InputError if the default is out of reach: `loss` says what cannot be done then, and
+    `remedy` what else than --model would help.
     """
     try:
-        directory = resolve_base(plan, model or plan.provenance["config"]["model"])
+        return resolve_base(plan, model or plan.provenance["config"]["model"])
     except InputError as error:
         if model is not None:
             raise
@@ -111,10 +120,6 @@ def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Store
             f"the base model that the plan names is out of reach, and without it {loss} ({error}): "
             f"name it with --model{remedy}"
         ) from None
-    base = read_stored_model(directory)
-    check_layers(plan, base)
-    check_hashes(plan, file_hashes(directory))
-    return base
 
 
 def _fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:

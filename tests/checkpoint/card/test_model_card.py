@@ -91,7 +91,7 @@ def test_what_was_learnt_from_is_marked_and_explained(demo_checkpoint: Path) -> 
 
 HEALING = {
     "text": {"source": "folder/heal.txt", "sequences": 64, "sequence_length": 32},
-    **{"steps": 1200, "rank": 8, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
+    **{"steps": 1200, "tokens": 4096, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
 }
 
 
@@ -100,7 +100,7 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     for method, said in {"grasp": "gates", "progressive": "rounds", "m:f": "`m:f`"}.items():
         assert said in card(demo_checkpoint, config={**stated, "method": method})
     plain, healed = card(demo_checkpoint), card(demo_checkpoint, healing=[HEALING])
-    assert "`calibration.jsonl`" in plain and "ealed on" not in plain
+    assert "`calibration.jsonl`" in plain and "Recovered" not in plain
     assert "`heal.txt`" in healed and "folder/heal.txt" not in healed
     assert "2.5000" in healed and "2.2500" in healed
     only_healed = card(demo_checkpoint, healing=[HEALING], fitted=["a"], compensation=[])

@@ -1,0 +1,161 @@
+"""Recovery: a pruned model comes nearer to its dense one, and is a checkpoint like any other."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression import recovery
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.run_options import RunOptions, Start
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.data import TextSource, read_blocks
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.perplexity import perplexity
+from tests.cli.command import assert_refused, document, grasp_deploy
+from tests.compression.conftest import MakeConfig
+
+pytestmark = pytest.mark.slow  # each compresses or recovers the embedded model
+
+
+@pytest.fixture(scope="module")
+def config(short_config: CompressConfig) -> CompressConfig:
+    """Of a checkpoint that lost much: a random mask, and nothing that makes up for it."""
+    return replace(
+        short_config,
+        method="benchmarks.baselines.one_shot:random",
+        rounds=5,
+        compensation=False,
+        scale_epochs=0,
+        recover=16_000,
+    )
+
+
+@pytest.fixture(scope="module")
+def cut(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("cut") / "out"
+    compress(replace(config, recover=None), output)
+    return output
+
+
+@pytest.fixture(scope="module")
+def recovered(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("recovered") / "out"
+    rows: list[dict[str, Any]] = []
+    compress(config, RunOptions(output, on_progress=rows.append))
+    told = [row for row in rows if row["stage"] == "recovery"]
+    assert [row["step"] for row in told] == [*range(1, len(told) + 1)]
+    assert len(told) == told[0]["steps"] == 16, "of a thousand tokens each"
+    return output
+
+
+def test_other_text_gets_better_and_every_link_is_proven(
+    recovered: Path, cut: Path, demo_text: tuple[Path, Path]
+) -> None:
+    shapes = [model_shape(read_config(folder)) for folder in (recovered, cut)]
+    assert shapes[0] == shapes[1]
+    checks = list(verify(recovered))
+    assert len(checks) == 7 and all(check.ok for check in checks), checks
+    assert "55 refitted or recovered ones have the SHA-256" in checks[2].detail
+    assert "which states" in checks[5].detail, "a loss of its own"
+    heldout = read_blocks(load_tokenizer(cut), TextSource(str(demo_text[1])), 64, 40)
+    worse, better = (perplexity(load(d, device="cpu"), heldout) for d in (cut, recovered))
+    assert better.loss_nats_per_token < worse.loss_nats_per_token - 0.1
+    plan = load_plan(recovered / PLAN_FILE)
+    (record,) = plan.provenance["healing"]
+    assert record["loss_dense"] < record["loss_after"] < record["loss_before"]
+    assert record["best_step"] > 0 and record["tokens"] <= 16_000
+    card = (recovered / "README.md").read_text()
+    assert f"Recovered by the dense model's predictions on {record['tokens']:,} tokens" in card
+
+
+def test_the_text_goes_on_repeats_and_leaves_out_what_is_held_out(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half is the model's own: of that there is no more than was written for calibration."""
+    options = {"keep": 0.6, "sequences": 8, "recover": 64 * 32, "rounds": 1, "scale_epochs": 0}
+    config = make_config(**options)
+    config = replace(config, calibration=(config.calibration[0], "self"))
+    told: list[Any] = []
+    text_of = recovery._text_of
+
+    def tell(run: Any) -> Any:
+        told.append((run, text_of(run)))
+        return told[-1][1]
+
+    monkeypatch.setattr(recovery, "_text_of", tell)
+    compress(config, tmp_path / "out")
+    ((run, text),) = told
+    own = run.text.token_ids[1::2]
+    rows = text.token_ids
+    is_own = (rows[:, None] == own).all(-1).any(1)
+    assert int(is_own.sum()) == 24, "each of four rows eight times, but the one held out"
+    assert len(rows[~is_own].unique(dim=0)) == len(rows) - 24 == 31, "read on"
+    assert not (rows[:, None] == run.blocks.heldout).all(-1).any()
+    assert [part.sequences for part in text.parts] == [31, 24]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"), [([1.0, 1.0], True), ([0.5, 2.1], False), ([1.6, 1.5], False)]
+)
+def test_the_best_is_the_best_on_average_and_no_worse_on_any_kind(
+    found: list[float], expected: bool
+) -> None:
+    assert recovery.is_better(found, first=[2.0, 2.0], best=[1.5, 1.5]) is expected
+
+
+@pytest.mark.parametrize("rate", [0.0, 100.0])
+def test_nothing_is_written_where_nothing_is_won(
+    rate: float,
+    cut: Path,
+    config: CompressConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A compression keeps its weights and says so; a recovery by itself is refused."""
+    monkeypatch.setattr(recovery, "RATE", rate)
+    short = replace(config, recover=4_000)
+    with caplog.at_level(logging.WARNING):
+        made = compress(short, tmp_path / "out")
+    assert "recovery won nothing on held-out text" in caplog.text
+    assert "healing" not in made.plan.provenance and not made.plan.fitted
+    names = "model.safetensors"
+    assert (tmp_path / "out" / names).read_bytes() == (cut / names).read_bytes()
+    with pytest.raises(InputError, match=r"won nothing on held-out text.* nothing was written"):
+        compress(short, tmp_path / "healed", Start(checkpoint=cut))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_command_and_its_bad_input(
+    cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changed = Path(shutil.copytree(cut, tmp_path / "changed"))
+    (changed / "tokenizer.json").write_text((changed / "tokenizer.json").read_text() + "\n")
+    with monkeypatch.context() as patch:  # refused before a weight is loaded
+        patch.delattr("grasp_deploy.compression.compress.plan_of_checkpoint")
+        refused = grasp_deploy("heal", changed, "-o", "out")
+        assert_refused(refused, "tokenizer.json is not the file that manifest.json states")
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        refused = grasp_deploy("heal", cut, "-o", "out")
+        assert_refused(refused, "disk of out has 0 bytes left")
+    shutil.rmtree(changed)
+    assert not list(tmp_path.iterdir())
+    first = document("heal", cut, "--recover", "8k", "-o", "out", "--json")["recovery"]
+    assert first["loss_dense"] < first["loss_after"] < first["loss_before"]
+    again = document("heal", "out", "--recover", "8k", "--seed", "1", "-o", "two", "--json")
+    assert again["recovery"]["loss_before"] == pytest.approx(first["loss_after"], abs=2e-3)
+    provenance = load_plan(tmp_path / "two" / PLAN_FILE).provenance
+    assert len(provenance["healing"]) == 2
+    assert (tmp_path / "two" / "README.md").read_text().count("Recovered by") == 2
