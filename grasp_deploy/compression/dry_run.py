@@ -22,10 +22,12 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_text import rows_at_once
-from grasp_deploy.compression.stages import passes_of, sequences_of
+from grasp_deploy.compression.recovery import sequences_in_step
+from grasp_deploy.compression.stages import RECOVERY, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
+from grasp_deploy.pruning.distilling import LOGITS_AT_ONCE
 from grasp_deploy.pruning.objective import language_loss
 from grasp_deploy.pruning.training import freeze
 
@@ -69,15 +71,19 @@ class Way:
 
     @property
     def machine_bytes(self) -> int:
-        """The CPU's memory for all processes, in a stage or while refitted columns are saved.
+        """The CPU's memory for all processes, in a stage or while weights are saved.
 
-        Then they are there as they are, and scaled in float32; the first of several has all rows.
+        Refitted columns are there as they are then, and scaled in float32; the first of several
+        processes has all rows.
         """
         refits, width, n = self.config.compensation, self.dtype.itemsize, self.processes
         dense = _output_values(self.shape) * width * refits  # for a refit to begin from
         saved = _output_values(self.pruned) * (width + (4 if n == 1 else 8)) * refits
         if self.offload or not self.on_gpu:
             saved += n * self._weight_bytes
+        if self.config.recover is not None:  # the state of learning; the best weights stay there
+            saved = max(saved, self._learnt * (3 * 4 + 2 * width))
+            dense += self._learnt * width
         in_stage = 0 if self.on_gpu else n * self.device_bytes
         return n * PROCESS_BYTES + dense + max(saved, in_stage)
 
@@ -104,12 +110,33 @@ class Way:
         last = self._layerwise(n.fitted, refits=True)
         peaks = {"own-text": writing, "rounds": largest, "criterion": largest}
         peaks |= {"gates": step, "compensation": last, "scales": step}
-        weights = {} if self.offload else {"weights": self._weight_bytes}
-        return {stage: weights | peaks[stage] for stage in passes_of(config)}
+        peaks |= {RECOVERY: self._recovery}
+        weights = {"weights": self._weight_bytes}
+        return {
+            stage: ({} if self.offload and stage != RECOVERY else weights) | peaks[stage]
+            for stage in passes_of(config)
+        }
 
     def _each(self, count: int) -> int:
         """The most that one process has of so many."""
         return -(-count // self.processes)
+
+    @property
+    def _recovery(self) -> Terms:
+        """A step of the weights that learn, in float32 with their gradients and two moments."""
+        terms = self._step(self._each(sequences_in_step(self.config)))
+        del terms["scores and their optimiser"]
+        logits = 5 * 4 * LOGITS_AT_ONCE  # a chunk of both models', their chances, a gradient
+        return terms | {
+            "gathered weights": 2 * self._gathered[0],
+            "head, logits and loss": logits + 2 * self._gathered[1],
+            "weights that learn": self._each(4 * 4 * self._learnt),
+        }
+
+    @property
+    def _learnt(self) -> int:
+        """Parameters of the pruned model between embeddings and head."""
+        return sum(self.pruned.layer_parameters(layer) for layer in range(len(self.pruned.layers)))
 
     @property
     def _weight_bytes(self) -> int:

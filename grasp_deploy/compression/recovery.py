@@ -38,6 +38,7 @@ from grasp_deploy.compression.ranks import (
     team,
 )
 from grasp_deploy.compression.resume import COLUMNS, Workspace
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import (
     Blocks,
     calibration_sources,
@@ -51,13 +52,13 @@ from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.tensors import digest_of, write_tensors
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
+from grasp_deploy.pruning.schedule import HELDOUT_CHECKS
 from grasp_deploy.pruning.training import freeze, recompute
 
-STAGE, WEIGHTS = "recovery", "recovered"  # files of what is going on, and of what it came to
+STAGE, WEIGHTS = stages.RECOVERY, "recovered"  # files of what goes on, and of its result
 TOKENS_A_STEP = 1024
 RATE = 3e-4
 WARMUP_SHARE = 0.05  # of the steps, in which the learning rate rises; then it falls to 0
-CHECKS = 4  # on held-out text, evenly over the steps
 SAVING_PAUSES = 4  # usual pauses for each second that saving takes: a twentieth of the time
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,11 @@ def recover(
 def is_better(found: Sequence[float], first: Sequence[float], best: Sequence[float]) -> bool:
     """True if divergences by kind of text are on average below the best, none above the first."""
     return fmean(found) < fmean(best) and all(map(le, found, first))
+
+
+def sequences_in_step(config: CompressConfig) -> int:
+    """Sequences that a step of learning reads."""
+    return max(config.batch_size, TOKENS_A_STEP // config.sequence_length, 1)
 
 
 class _Recovery:
@@ -115,9 +121,9 @@ class _Recovery:
 
     def learn(self, rows: Tensor, on_progress: OnProgress) -> None:
         """Learn from `(n, T)` rows, once and in order, from where a killed run stopped."""
-        batches = rows.split(max(self.run.config.batch_size, TOKENS_A_STEP // rows.shape[1], 1))
+        batches = rows.split(sequences_in_step(self.run.config))
         record, steps, saved_at, saving = self.record, len(batches), time.monotonic(), 0.0
-        checks = {steps * number // CHECKS for number in range(1, CHECKS + 1)}
+        checks = {steps * n // HELDOUT_CHECKS for n in range(1, HELDOUT_CHECKS + 1)}
         while record["step"] < steps:
             began, step = time.perf_counter(), record["step"]
             warmed = min(1.0, (step + 1) / (WARMUP_SHARE * steps))

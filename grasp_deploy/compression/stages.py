@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from grasp_deploy.pruning.training import LearningState, StepRecord
 from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0
+RECOVERY = "recovery"
 TOLD = ("stage", "step", "steps", "loss", "heldout_loss")  # of each step of learning
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
@@ -55,6 +57,7 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     rounds = config.rounds_for(1 - (config.keep or 0)) if config.cuts_in_rounds else 1
     gates = min(n.train, config.sequences_of("gate")) if config.learns else 0
     scales = config.scale_epochs * n.train
+    recovered = math.ceil((config.recover or 0) / config.sequence_length)
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
     found = {
         "own-text": n.own,
@@ -62,6 +65,8 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
         "gates": gates and gates * step + checks,
         "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
         "scales": scales and scales * step + checks,
+        # The dense model reads along; gradients of weights are a pass more.
+        RECOVERY: recovered and recovered * (step + 2) + 2 * n.heldout * (HELDOUT_CHECKS + 1),
     }
     return {stage: passes for stage, passes in found.items() if passes}
 

@@ -74,6 +74,22 @@ def test_passes() -> None:
     rounds, gates, scales = 5 * 6 * 64, 2 * 64 + 5 * 32, 2 * 480 + 5 * 32
     expected = {"own-text": 512, "rounds": rounds, "gates": gates, "compensation": 3 * 256 + 64}
     assert passes_of(CONFIG) == {**expected, "scales": scales}
+    recovered = 4 * 2000 + 2 * 32 * 5  # the dense model's, and three of what learns
+    assert passes_of(replace(CONFIG, recover=2000 * TOKENS))["recovery"] == recovered
+
+
+def test_what_learns_takes_sixteen_bytes_for_each_weight(one: Way) -> None:
+    way = replace(one, config=replace(CONFIG, recover=10**6))
+    two = replace(way, processes=2)
+    learnt = way.pruned.parameters - 2 * VOCABULARY * D - D
+    terms = way.stages["recovery"]
+    assert (
+        terms["weights that learn"]
+        == 16 * learnt
+        == 2 * two.stages["recovery"]["weights that learn"]
+    )
+    assert way.device_bytes == sum(terms.values()) > one.device_bytes
+    assert way.machine_bytes > one.machine_bytes
 
 
 def runs_out(stage: str, times: int = 1) -> OnProgress:
