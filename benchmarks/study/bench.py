@@ -126,7 +126,6 @@ class Bench:
             row.seconds = dict(plan.provenance["seconds"])
             heldout_loss = dict(plan.provenance["losses"])
             for won in plan.provenance.get("healing", []):
-                row.seconds["recovery"] = won["seconds"]
                 heldout_loss["recovered"] = won["loss_after"]
             row.heldout_loss = heldout_loss
             if variant.bias:  # a checkpoint has no place for it, so there are no accuracies

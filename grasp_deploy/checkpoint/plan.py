@@ -2,7 +2,7 @@
 
 A plan is a safetensors file, whatever its name: tensors on the flat axis of units, with a JSON
 record of provenance. `scores` `(N,)` are float32, `mask` `(N,)` bool and `scales` `(N,)` float32.
-It may hold `calibrated` `(w,)` int64 too, a fingerprint of the text of calibration and of healing
+It may hold `calibrated` `(w,)` int64 too, a fingerprint of the text of calibration and of recovery
 (`data.overlap`), and `witness` `(n, T)` int64, the tokens that the checkpoint's loss is stated on.
 """
 
@@ -190,7 +190,7 @@ def check_pruned(directory: Path) -> None:
 
 
 def texts_learnt_from(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of the texts that a model was calibrated and healed on."""
+    """The records of the texts that a model was calibrated and recovered on."""
     return [provenance["calibration"], *(h["text"] for h in provenance.get("healing", []))]
 
 

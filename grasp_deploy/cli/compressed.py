@@ -70,7 +70,7 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     if loss is not None and loss - record["heldout_loss_dense"] >= BROKEN_NATS:
         print_line(
             f"wrote {output}; it lost much even on the kind of text that it learnt from: keep "
-            "more, or try grasp-deploy heal, and measure it (grasp-deploy evaluate) before you "
+            "more, or recover it (--recover 2M), and measure it (grasp-deploy evaluate) before you "
             f"serve it: {command}"
         )
     else:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from operator import le
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -80,9 +78,27 @@ def recover(
         return recovery.result(text)
 
 
-def is_better(found: Sequence[float], first: Sequence[float], best: Sequence[float]) -> bool:
-    """True if divergences by kind of text are on average below the best, none above the first."""
-    return fmean(found) < fmean(best) and all(map(le, found, first))
+@dataclass(frozen=True)
+class Heldout:
+    """A student on held-out text, in nats per token; lists have a figure for each kind of text."""
+
+    divergences: list[float]  # from the dense model
+    losses: list[float]
+    loss: float  # of all sequences
+    dense_loss: float
+
+    @property
+    def divergence(self) -> float:
+        """The mean over kinds."""
+        return fmean(self.divergences)
+
+    def is_better(self, first: Heldout, best: Heldout) -> bool:
+        """True if it is nearer to the dense model than the best, and no kind is worse than first.
+
+        The loss counts too: what refits and scales learnt of the text may go first.
+        """
+        figures = zip(self.divergences + self.losses, first.divergences + first.losses, strict=True)
+        return self.divergence < best.divergence and all(now <= then for now, then in figures)
 
 
 def sequences_in_step(config: CompressConfig) -> int:
@@ -124,6 +140,7 @@ class _Recovery:
         batches = rows.split(sequences_in_step(self.run.config))
         record, steps, saved_at, saving = self.record, len(batches), time.monotonic(), 0.0
         checks = {steps * n // HELDOUT_CHECKS for n in range(1, HELDOUT_CHECKS + 1)}
+        record["steps"] = steps
         while record["step"] < steps:
             began, step = time.perf_counter(), record["step"]
             warmed = min(1.0, (step + 1) / (WARMUP_SHARE * steps))
@@ -149,6 +166,8 @@ class _Recovery:
     def result(self, text: Blocks) -> Recovered:
         """The plan that names the best weights, and the file that they were saved in."""
         run, record, plan = self.run, self.record, self.plan
+        seconds = {**plan.provenance["seconds"], STAGE: record["seconds"]}
+        plan = replace(plan, provenance={**plan.provenance, "seconds": seconds})
         if not record["best_step"]:
             nothing = "recovery won nothing on held-out text: give more tokens, or other text"
             if run.start.checkpoint is not None:
@@ -178,40 +197,42 @@ class _Recovery:
 
     def _summary(self, text: Blocks) -> dict[str, Any]:
         """What the plan says of the recovery; losses and divergences in nats per token."""
-        record = self.record
-        first, best = record["first"], record["best"]
+        record, config = self.record, self.run.config
+        first, best = (Heldout(**record[name]) for name in ("first", "best"))
+        told = ("steps", "best_step", "seconds", "first", "best")
         return {
-            "config": self.run.config.as_dict(),
+            "config": config.as_dict(),
             "inputs": self.run.inputs,
             "text": text.as_dict(),
             "tokens": text.token_ids.numel(),
-            "steps": record["step"],
-            "best_step": record["best_step"],
-            "seconds": record["seconds"],
-            "loss_dense": first["dense_loss"],
-            "loss_before": first["loss"],
-            "loss_after": best["loss"],
-            "divergences_before": first["divergences"],
-            "divergences_after": best["divergences"],
+            "loss_dense": first.dense_loss,
+            "loss_before": first.loss,
+            "loss_after": best.loss,
+            **{name: record[name] for name in told},
         }
 
     def _check(self) -> float:
-        """Measure on held-out text, keep the weights if they are the best; the mean divergence."""
+        """Measure on held-out text, keep the weights if they are the best; the divergence."""
         measured = self.distiller.measure(self.run.blocks.heldout)
         kinds = torch.tensor(self.run.heldout_sources)
-        by_kind = [float(measured.divergence[kinds == kind].mean()) for kind in kinds.unique()]
-        if not math.isfinite(fmean(by_kind)):
-            raise LossError(
-                f"held-out text is {fmean(by_kind)} nats from the dense model: {OVERFLOW}"
-            )
-        loss, dense = (float(losses.mean()) for losses in (measured.loss, measured.dense_loss))
-        found: dict[str, Any] = {"divergences": by_kind, "loss": loss, "dense_loss": dense}
-        first = self.record.setdefault("first", found)
-        best = self.record.setdefault("best", found)
-        if best is found or is_better(by_kind, first["divergences"], best["divergences"]):
-            self.record |= {"best": found, "best_step": self.record["step"]}
+
+        def by_kind(values: Tensor) -> list[float]:
+            return [float(values[kinds == kind].mean()) for kind in kinds.unique()]
+
+        found = Heldout(
+            by_kind(measured.divergence),
+            by_kind(measured.loss),
+            float(measured.loss.mean()),
+            float(measured.dense_loss.mean()),
+        )
+        if not math.isfinite(found.divergence):
+            raise LossError(f"the divergence on held-out text is {found.divergence}: {OVERFLOW}")
+        first = Heldout(**self.record.setdefault("first", asdict(found)))
+        best = Heldout(**self.record.get("best", asdict(found)))
+        if "best" not in self.record or found.is_better(first, best):
+            self.record |= {"best": asdict(found), "best_step": self.record["step"]}
             self.best = {n: p.to(self.kept_in).cpu() for n, p in self.distiller.parts.items()}
-        return fmean(by_kind)
+        return found.divergence
 
     def _save(self) -> float:
         """Save all state; the seconds that it took."""

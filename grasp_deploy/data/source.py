@@ -1,4 +1,4 @@
-"""A text to calibrate, heal or evaluate on: which one, and which rows and column of it.
+"""A text to calibrate, recover or evaluate on: which one, and which rows and column of it.
 
     c4                            a corpus (wikitext2, ptb, c4), a local file, or hf:NAME[:CONFIG]
     mine.jsonl@train[:900]        some of its rows, written as in `datasets`

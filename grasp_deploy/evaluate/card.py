@@ -91,12 +91,12 @@ def _cells(record: dict[str, Any], path: Path, folder: Path, what: str) -> list[
 
 
 def all_sources(provenance: Mapping[str, Any]) -> list[str]:
-    """The texts that a plan was calibrated or healed on, as they were given."""
+    """The texts that a plan was calibrated or recovered on, as they were given."""
     return sources_of(texts_learnt_from(provenance))
 
 
 def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
-    """The texts that a checkpoint was healed on; none if it was not healed."""
+    """The texts that a checkpoint was recovered on, if it was."""
     return sources_of(texts_learnt_from(provenance)[1:])
 
 

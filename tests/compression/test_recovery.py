@@ -17,6 +17,7 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression import recovery
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.recovery import Heldout
 from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
@@ -106,12 +107,22 @@ def test_the_text_goes_on_repeats_and_leaves_out_what_is_held_out(
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"), [([1.0, 1.0], True), ([0.5, 2.1], False), ([1.6, 1.5], False)]
+    ("divergences", "losses", "expected"),
+    [
+        ([1.0, 1.0], [4.0, 4.0], True),
+        ([0.5, 2.1], [4.0, 4.0], False),
+        ([1.6, 1.5], [4.0, 4.0], False),
+        ([1.0, 1.0], [3.0, 4.6], False),
+    ],
 )
-def test_the_best_is_the_best_on_average_and_no_worse_on_any_kind(
-    found: list[float], expected: bool
+def test_the_best_is_nearest_and_no_worse_on_any_kind(
+    divergences: list[float], losses: list[float], expected: bool
 ) -> None:
-    assert recovery.is_better(found, first=[2.0, 2.0], best=[1.5, 1.5]) is expected
+    first, best = (
+        Heldout([2.0, 2.0], [4.5, 4.5], 4.5, 4.0),
+        Heldout([1.5, 1.5], [4.5, 4.5], 4.5, 4.0),
+    )
+    assert Heldout(divergences, losses, 4.0, 4.0).is_better(first, best) is expected
 
 
 @pytest.mark.parametrize("rate", [0.0, 100.0])

@@ -164,7 +164,7 @@ def how_units_were_chosen(plan: Plan) -> str:
 
 
 def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
-    """Text of calibration and healing, and the held-out loss on it."""
+    """Text of calibration and recovery, and the held-out loss on it."""
     text = f"Calibrated on {_sequences(provenance['calibration'])}."
     losses = provenance["losses"]
     if losses["heldout_pruned"] is not None:

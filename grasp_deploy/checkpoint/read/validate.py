@@ -48,7 +48,7 @@ class StoredTensor:
 
 
 def read_stored_model(directory: Path) -> StoredModel:
-    """Read a folder whose weights are to be cut, healed or compared; InputError for quantised ones.
+    """Read a folder whose weights are to be cut, learnt or compared; InputError for quantised ones.
 
     Otherwise as `read_folder`.
     """
