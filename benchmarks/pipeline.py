@@ -146,7 +146,7 @@ def stage_rows(
         folder = work / name.replace(", ", "-")
         with Workspace.open(RunOptions(folder), job) as workspace:
             stages = Stages(workspace, job.budget.units, on_progress)
-            frozen = FrozenModel(with_own_text(job, model, stages), model)
+            frozen = FrozenModel(with_own_text(job, lambda: model, stages), model)
             result, seconds, peak = measured(job.device, partial(stage, frozen, stages))
         if name == "one round":
             masks[name] = result

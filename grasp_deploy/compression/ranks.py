@@ -194,11 +194,11 @@ def load_divided(
     stored = read_folder(directory)
     wanted = wanted_dtype(stored.shape.dtype, device, dtype)
     with building(directory):
-        model = _divided(stored.config, wanted, device, attention, offload=offload)
+        model = divided(stored.config, wanted, device, attention, offload=offload)
     _read_rows(model, stored)
     if (directory / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
-    return _begun(model, device)
+    return begun(model, device)
 
 
 def learner(
@@ -213,16 +213,16 @@ def learner(
     Products are taken in `dtype`. Divided as by `load_divided`, but without embeddings and head:
     it is called with embedded tokens, and what it returns are hidden states.
     """
-    model = _divided(stated, torch.float32, device, attention, learns_in=dtype)
+    model = divided(stated, torch.float32, device, attention, learns_in=dtype)
     weights = dict(model.named_parameters())
     while (dealt := by_lead(lambda: next(tensors, None))) is not None:
         if (weight := weights.get(dealt[0])) is not None:
             part = team().held(weight.detach())
             part.copy_(dealt[1] if part.shape == weight.shape else dealt[1][rows_of(len(weight))])
-    return _begun(model, device)
+    return begun(model, device)
 
 
-def _divided(
+def divided(
     stated: dict[str, Any],
     dtype: torch.dtype,
     device: torch.device,
@@ -231,7 +231,10 @@ def _divided(
     offload: bool = False,
     learns_in: torch.dtype | None = None,
 ) -> PreTrainedModel:
-    """The model of a parsed config.json, with memory for this rank's rows of its weights."""
+    """The model of a parsed config.json, with memory for this rank's rows of its weights.
+
+    With `learns_in` they take gradients, and products are in that dtype.
+    """
     with torch.device("meta"):
         apart = {**stated, "tie_word_embeddings": False}  # the embeddings, and a head
         model = model_of(apart, dtype, attention).requires_grad_(learns_in is not None)
@@ -253,7 +256,7 @@ def _divided(
     return model
 
 
-def _begun(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+def begun(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     """The model, called once: FSDP2 takes what is called first for the whole."""
     with device:
         decoder = model.model

@@ -33,10 +33,11 @@ SMOKE = {
     "kv_capacity": ("", "cells", "no vLLM was asked"),
     "mask_stability": ("", "rows", "Gumbel-TopK"),
     "pipeline": ("--config MODEL/config.json", "rows projection_seconds", "compensation"),
+    "recovery_step": ("", "step_seconds bound_seconds peak_memory_bytes", "times the bound"),
     "throughput": ("", "cells", "Throughput"),
     "time_budget": ("--speedup 1.01,999", "rows", "beyond reach"),
 }
-NO_TEXT = {"kv_capacity", "pipeline", "time_budget"}  # they take a config.json, or the embedded one
+NO_TEXT = {"kv_capacity", "pipeline", "recovery_step", "time_budget"}  # they take a config.json, or the embedded one
 
 
 @pytest.mark.parametrize("name", SMOKE)

@@ -1,0 +1,159 @@
+"""Time and memory of a step of recovery at a true shape, beside the bound and the prediction.
+
+Random weights and tokens: neither time nor memory depends on them. The bound is the multiplications
+of the dense model's forward pass, and of the pruned model's forward and backward pass, at the rate
+of one large product on this machine; attention and all that is no product come on top.
+
+    python -m benchmarks.recovery_step --config benchmarks/configs/llama-1b.json --device cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import PreTrainedModel
+
+from benchmarks.common.models import MODEL
+from benchmarks.common.output import (
+    CONFIGS,
+    add_output_options,
+    check_place,
+    command_of,
+    new_parser,
+    run_command,
+    write,
+)
+from benchmarks.pipeline import measured
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
+from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION, resolve_device
+from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
+from grasp_deploy.compression.budget_options import budget_for, shape_within
+from grasp_deploy.compression.dry_run import PROCESS_BYTES, Way
+from grasp_deploy.compression.ranks import begun, divided, joined_alone, team
+from grasp_deploy.compression.recovery import sequences_in_step
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.files.record import new_record
+from grasp_deploy.pruning.distilling import Distiller
+from grasp_deploy.pruning.training import freeze, recompute
+
+TURNS = 5  # of a product; the fastest counts
+
+
+@torch.no_grad()
+def random_weights(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """The divided model, with weights drawn in place."""
+    for weight in model.parameters():
+        team().held(weight.detach()).normal_(0, STANDARD_DEVIATION)
+    return begun(model, device)
+
+
+def products(shape: ModelShape, pruned: ModelShape) -> int:
+    """Operations for each token: two a weight in a forward pass, four more where it learns."""
+    head = shape.vocab_size * shape.hidden_size
+
+    def between(of: ModelShape) -> int:
+        return sum(of.layer_parameters(layer) for layer in range(len(of.layers)))
+
+    return 2 * (between(shape) + head) + 6 * between(pruned) + 4 * head
+
+
+def seconds_of(device: torch.device, make: Callable[[], Any], turns: int) -> list[float]:
+    """Seconds of some turns, behind one that does not count."""
+    return [measured(device, make)[1] for _ in range(turns + 1)][1:]
+
+
+def step_record(options: argparse.Namespace) -> dict[str, Any]:
+    """Figures of a step."""
+    stated, device = read_config(options.config), resolve_device(options.device)
+    shape, dtype = model_shape(stated), getattr(torch, options.dtype)
+    config = CompressConfig(
+        model=str(options.config),
+        keep=options.keep,
+        sequence_length=options.sequence_length,
+        batch_size=options.batch_size,
+        dtype=options.dtype,
+        gradient_checkpointing=options.gradient_checkpointing,
+        recover=1,
+    )
+    pruned = shape_within(budget_for(config, shape, device), shape)
+    way = Way(config, shape, pruned, on_gpu=device.type == "cuda")
+    size = (sequences_in_step(config), options.sequence_length)
+    ids = torch.randint(shape.vocab_size, size, generator=torch.Generator().manual_seed(0))
+    with joined_alone():
+        teacher = random_weights(divided(stated, dtype, device, "sdpa"), device)
+        freeze(teacher)
+        apart = pruned_config(stated, pruned)
+        student = divided(apart, torch.float32, device, "sdpa", learns_in=dtype)
+        distiller = Distiller(teacher, random_weights(student, device), team())
+        if config.gradient_checkpointing:
+            recompute(student)
+
+        def step() -> None:
+            distiller.learn(ids, 1e-4, 0)
+
+        steps = seconds_of(device, step, options.steps)
+        *_, peak = measured(device, step)
+        rows = torch.ones(ids.numel(), shape.hidden_size, dtype=dtype, device=device)
+        wide = torch.ones(shape.hidden_size, 4 * shape.hidden_size, dtype=dtype, device=device)
+        fastest = min(seconds_of(device, lambda: rows @ wide, TURNS))
+    rate = 2 * rows.numel() * wide.shape[1] / fastest
+    return {
+        "tokens": ids.numel(),
+        "step_seconds": steps,
+        "bound_seconds": products(shape, pruned) * ids.numel() / rate,
+        "operations_per_second": rate,
+        "peak_memory_bytes": peak,
+        "predicted_memory_bytes": sum(way.stages["recovery"].values())
+        + (0 if way.on_gpu else PROCESS_BYTES),
+    }
+
+
+def step_table(record: dict[str, Any]) -> Table:
+    config = Path(record["settings"]["config"])
+    name = config.parent.name if config.name == "config.json" else config.stem
+    table = Table("a step of recovery")
+    table.add_column(name, justify="right")
+    step = min(record["step_seconds"])
+    for name, figure in (
+        ("tokens", f"{record['tokens']:,}"),
+        ("seconds, the fastest", f"{step:.3f}"),
+        ("tokens per second", f"{record['tokens'] / step:,.0f}"),
+        ("times the bound", f"{step / record['bound_seconds']:.2f}"),
+        ("peak memory, GiB", f"{record['peak_memory_bytes'] / 2**30:.2f}"),
+        ("predicted", f"{record['predicted_memory_bytes'] / 2**30:.2f}"),
+    ):
+        table.add_row(name, figure)
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--config", default=CONFIGS / "llama-1b.json", help="a dense config.json")
+    parser.add_argument("--keep", type=float, default=0.8)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--sequence-length", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=5, help="that are timed")
+    parser.add_argument("--gradient-checkpointing", action="store_true")
+    add_output_options(parser, "the embedded model's shape")
+    options = parser.parse_args(arguments)
+    check_place(options.output, "recovery-step")
+    if options.smoke:
+        options.config, options.device, options.steps = MODEL / "config.json", "cpu", 1
+        options.sequence_length = 64
+    settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
+    command = command_of("recovery_step", arguments)
+    record = new_record("recovery-step", command, settings, **step_record(options))
+    Console().print(step_table(record))
+    write(options.output, record)
+
+
+if __name__ == "__main__":
+    run_command(main)
