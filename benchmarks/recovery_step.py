@@ -134,7 +134,9 @@ def step_table(record: dict[str, Any]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = new_parser(__doc__)
-    parser.add_argument("--config", default=CONFIGS / "llama-1b.json", help="a dense config.json")
+    parser.add_argument(
+        "--config", type=Path, default=CONFIGS / "llama-1b.json", help="a dense config.json"
+    )
     parser.add_argument("--keep", type=float, default=0.8)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="bfloat16")

@@ -37,7 +37,12 @@ SMOKE = {
     "throughput": ("", "cells", "Throughput"),
     "time_budget": ("--speedup 1.01,999", "rows", "beyond reach"),
 }
-NO_TEXT = {"kv_capacity", "pipeline", "recovery_step", "time_budget"}  # they take a config.json, or the embedded one
+NO_TEXT = {
+    "kv_capacity",
+    "pipeline",
+    "recovery_step",
+    "time_budget",
+}  # they take a config.json, or the embedded one
 
 
 @pytest.mark.parametrize("name", SMOKE)
