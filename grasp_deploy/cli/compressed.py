@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS
+from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS, DROP_IN_NATS
 from grasp_deploy.cli.console import print_line, stdout
 from grasp_deploy.config.compress_config import CompressConfig
 
@@ -66,26 +66,38 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     if "bound" in record:
         print_line(_bound_sentence(record["bound"]))
     output = record["output"]
-    command = serve_command(Path(output), config)
-    if loss is not None and loss - record["heldout_loss_dense"] >= BROKEN_NATS:
-        print_line(
-            f"wrote {output}; it lost much even on the kind of text that it learnt from: keep "
-            "more, or recover it (--recover 2M), and measure it (grasp-deploy evaluate) before you "
-            f"serve it: {command}"
-        )
-    else:
-        print_line(f"wrote {output}; serve it: {command}")
+    lost = 0.0 if loss is None else loss - record["heldout_loss_dense"]
+    _print_ending(output, lost, serve_command(Path(output), config), config.recover is None)
 
 
 def print_recovered(record: dict[str, Any]) -> None:
     """Print what a recovery won on held-out text, and how to serve the result."""
     won, output = record["recovery"], record["output"]
     print_line(
-        f"loss on {record['heldout_tokens']:,} held-out tokens, nats per token: "
+        f"loss on {won['heldout_tokens']:,} held-out tokens, nats per token: "
         f"{won['loss_dense']:.3f} dense, {won['loss_before']:.3f} before, {won['loss_after']:.3f} "
         f"recovered by {won['tokens']:,} tokens in {won['seconds']:,.0f} s"
     )
-    print_line(f"wrote {output}; serve it: {shlex.join(['grasp-deploy', 'serve', output])}")
+    lost = won["loss_after"] - won["loss_dense"]
+    _print_ending(output, lost, shlex.join(["grasp-deploy", "serve", output]))
+
+
+def _print_ending(output: str, lost: float, command: str, may_recover: bool = False) -> None:
+    """Print where a model lies, what it lost by the card's thresholds, and how to serve it."""
+    wins_back = "recovery wins some of it back (grasp-deploy heal); " if may_recover else ""
+    if lost >= BROKEN_NATS:
+        print_line(
+            f"wrote {output}; it lost {lost:.2f} nats even on the kind of text that it learnt "
+            f"from: keep more; {wins_back}measure it (grasp-deploy evaluate) before you serve it: "
+            f"{command}"
+        )
+    elif lost >= DROP_IN_NATS:
+        print_line(
+            f"wrote {output}; it lost {lost:.2f} nats on the kind of text that it learnt from, and "
+            f"is no drop-in: {wins_back}serve it: {command}"
+        )
+    else:
+        print_line(f"wrote {output}; serve it: {command}")
 
 
 def serve_command(output: Path, config: CompressConfig) -> str:

@@ -12,7 +12,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -80,25 +80,52 @@ def recover(
 
 @dataclass(frozen=True)
 class Heldout:
-    """A student on held-out text, in nats per token; lists have a figure for each kind of text."""
+    """A student on held-out sequences, in nats per token; `kinds` numbers the source of each."""
 
+    kinds: list[int]
     divergences: list[float]  # from the dense model
     losses: list[float]
-    loss: float  # of all sequences
-    dense_loss: float
+    dense_loss: float  # of all
 
     @property
     def divergence(self) -> float:
         """The mean over kinds."""
-        return fmean(self.divergences)
+        return fmean(self._by_kind(self.divergences).values())
+
+    @property
+    def loss(self) -> float:
+        """The mean over sequences."""
+        return fmean(self.losses)
 
     def is_better(self, first: Heldout, best: Heldout) -> bool:
         """True if it is nearer to the dense model than the best, and no kind is worse than first.
 
-        The loss counts too: what refits and scales learnt of the text may go first.
+        Of the loss only what is beyond noise counts as worse. It counts at all since what refits
+        and scales learnt of the text may go first, while the divergence falls.
         """
-        figures = zip(self.divergences + self.losses, first.divergences + first.losses, strict=True)
-        return self.divergence < best.divergence and all(now <= then for now, then in figures)
+        nearer = first._by_kind(first.divergences)
+        if self.divergence >= best.divergence or any(
+            mean > nearer[kind] for kind, mean in self._by_kind(self.divergences).items()
+        ):
+            return False
+        rises = [now - then for now, then in zip(self.losses, first.losses, strict=True)]
+        return not any(is_rise(of_kind) for of_kind in self._lists(rises).values())
+
+    def _by_kind(self, values: list[float]) -> dict[int, float]:
+        return {kind: fmean(of_kind) for kind, of_kind in self._lists(values).items()}
+
+    def _lists(self, values: list[float]) -> dict[int, list[float]]:
+        lists: dict[int, list[float]] = {kind: [] for kind in self.kinds}
+        for kind, value in zip(self.kinds, values, strict=True):
+            lists[kind].append(value)
+        return lists
+
+
+def is_rise(changes: list[float]) -> bool:
+    """True if the mean of changes is above 0 by more than two standard errors; not of one alone."""
+    if len(changes) < 2:
+        return False
+    return fmean(changes) > 2 * stdev(changes) / math.sqrt(len(changes))
 
 
 def sequences_in_step(config: CompressConfig) -> int:
@@ -169,7 +196,13 @@ class _Recovery:
         seconds = {**plan.provenance["seconds"], STAGE: record["seconds"]}
         plan = replace(plan, provenance={**plan.provenance, "seconds": seconds})
         if not record["best_step"]:
-            nothing = "recovery won nothing on held-out text: give more tokens, or other text"
+            first, last = (Heldout(**record[name]) for name in ("first", "last"))
+            nothing = (
+                "recovery won nothing on held-out text: from the dense model it was "
+                f"{first.divergence:.4f} nats and is {last.divergence:.4f}, its loss was "
+                f"{first.loss:.4f} and is {last.loss:.4f}, and no kind of text may get worse: give "
+                "more tokens or more text"
+            )
             if run.start.checkpoint is not None:
                 self.workspace.drop()
                 raise InputError(f"{nothing}; nothing was written")
@@ -199,34 +232,33 @@ class _Recovery:
         """What the plan says of the recovery; losses and divergences in nats per token."""
         record, config = self.record, self.run.config
         first, best = (Heldout(**record[name]) for name in ("first", "best"))
-        told = ("steps", "best_step", "seconds", "first", "best")
+        told = ("steps", "best_step", "seconds")
         return {
             "config": config.as_dict(),
             "inputs": self.run.inputs,
             "text": text.as_dict(),
             "tokens": text.token_ids.numel(),
+            "heldout_tokens": self.run.blocks.heldout.numel(),
             "loss_dense": first.dense_loss,
             "loss_before": first.loss,
             "loss_after": best.loss,
+            "divergence_before": first.divergence,
+            "divergence_after": best.divergence,
             **{name: record[name] for name in told},
         }
 
     def _check(self) -> float:
         """Measure on held-out text, keep the weights if they are the best; the divergence."""
         measured = self.distiller.measure(self.run.blocks.heldout)
-        kinds = torch.tensor(self.run.heldout_sources)
-
-        def by_kind(values: Tensor) -> list[float]:
-            return [float(values[kinds == kind].mean()) for kind in kinds.unique()]
-
         found = Heldout(
-            by_kind(measured.divergence),
-            by_kind(measured.loss),
-            float(measured.loss.mean()),
+            self.run.heldout_sources,
+            measured.divergence.tolist(),
+            measured.loss.tolist(),
             float(measured.dense_loss.mean()),
         )
         if not math.isfinite(found.divergence):
             raise LossError(f"the divergence on held-out text is {found.divergence}: {OVERFLOW}")
+        self.record["last"] = asdict(found)
         first = Heldout(**self.record.setdefault("first", asdict(found)))
         best = Heldout(**self.record.get("best", asdict(found)))
         if "best" not in self.record or found.is_better(first, best):

@@ -89,7 +89,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
 def _recovery_of(plan: Plan) -> dict[str, Any]:
     """Figures of the last recovery; nothing where there was none."""
     last = plan.provenance.get("healing", [])[-1:]
-    figures = ("tokens", "seconds", "loss_dense", "loss_before", "loss_after")
+    figures = ("tokens", "seconds", "heldout_tokens", "loss_dense", "loss_before", "loss_after")
     return {"recovery": {name: last[0][name] for name in figures}} if last else {}
 
 
