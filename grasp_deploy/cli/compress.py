@@ -64,6 +64,7 @@ KvKeep = Annotated[
     typer.Option(min=0, max=1, help="Share of all KV groups to keep; FFN channels take the rest."),
 ]
 RECOVER_TOKENS = 10**6
+HEALS = ("own-text", "recovery")  # the stages of `heal`
 FROM_PLAN = (
     *("calibration", "calibration_split", "calibration_column", "own_temperature"),
     *("sequences", "sequence_length", "seed"),
@@ -284,7 +285,9 @@ def run_compress(
     if resume and overwrite and is_lead() and Workspace.begun_with(output, config):
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
-        expected = {} if config.walks or start else passes_of(config)
+        expected = {} if config.walks else passes_of(config)
+        if start is not None:
+            expected = {stage: expected[stage] for stage in HEALS if stage in expected}
         with stage_bars(stderr, expected) if is_lead() else nullcontext(ignore_progress) as show:
             options = RunOptions(output, resume, overwrite, shard_bytes, show)
             if config.family:
