@@ -28,6 +28,7 @@ MODEL = Path(__file__).with_name("model")
 PROMPT = "Return a new list containing"
 KEEP = 0.6
 BLOCK_TOKENS = 256
+RECOVER_TOKENS = 32_000
 HELDOUT_BLOCKS = 40
 
 
@@ -45,7 +46,9 @@ def run_demo(
         work = Path(folder)
         calibration, heldout = write_text(work)
         output = work / "pruned"
-        say(f"1/4  compress the embedded model to {KEEP:.0%} of its prunable parameters")
+        say(
+            f"1/4  compress the embedded model to {KEEP:.0%} of its prunable parameters, and recover"
+        )
         config = CompressConfig(
             model=str(MODEL),
             keep=KEEP,
@@ -55,6 +58,7 @@ def run_demo(
             rounds=3,
             scale_epochs=1,
             batch_size=2,
+            recover=RECOVER_TOKENS,
         )
         compress(config, RunOptions(output, on_progress=on_progress))
         say("2/4  measure perplexity on text that neither model was trained or calibrated on")
