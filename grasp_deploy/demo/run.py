@@ -46,9 +46,7 @@ def run_demo(
         work = Path(folder)
         calibration, heldout = write_text(work)
         output = work / "pruned"
-        say(
-            f"1/4  compress the embedded model to {KEEP:.0%} of its prunable parameters, and recover"
-        )
+        say(f"1/4  compress the embedded model to {KEEP:.0%} of its prunable cost, and recover it")
         config = CompressConfig(
             model=str(MODEL),
             keep=KEEP,
