@@ -49,15 +49,18 @@ class Text(TextPart):
 
     sequence_length: Count
     parts: list[TextPart] = []
+    heldout_sequences: Count = 0
 
 
 class Healing(Struct):
-    """One recovery: its text, and the held-out loss in nats per token."""
+    """One recovery: its text; held-out loss, and divergence from the dense model, nats a token."""
 
     text: Text
     tokens: Count
     loss_before: float
     loss_after: float
+    divergence_before: float
+    divergence_after: float
 
 
 class Budget(Struct):
@@ -111,6 +114,7 @@ class Provenance(Struct, kw_only=True):
     calibration: Text
     losses: Losses
     versions: Versions
+    seconds: dict[str, float] = {}  # by stage
     fitted: dict[str, str] = {}  # SHA-256 by name
     healing: list[Healing] = []
 

@@ -146,6 +146,8 @@ class _Proof:
     @property
     def fitted(self) -> dict[str, Path]:
         """The files of tensors that no plan makes again."""
+        if missing := self.plan.fitted.keys() - self.pruned.files.keys():
+            raise Difference(f"the plan names fitted tensors that are not there: {min(missing)}")
         return {name: self.pruned.files[name] for name in self.plan.fitted}
 
     def weights(self) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli import checkpoint, compress, deploy
+from grasp_deploy.cli import checkpoint, compress, deploy, heal
 from grasp_deploy.cli.bench import bench_app
 from grasp_deploy.cli.console import (
     ErrorBoundary,
@@ -34,7 +34,7 @@ app.command("verify")(checkpoint.verify_command)
 # vLLM's flags are understood with or without -- before them.
 app.command("serve", context_settings={"ignore_unknown_options": True})(checkpoint.serve_command)
 app.command("export")(checkpoint.export_command)
-app.command("heal")(compress.heal_command)
+app.command("heal")(heal.heal_command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(bench_app, name="bench")
 app.command("report")(report_command)
@@ -59,10 +59,10 @@ def _global_options(
     if version:
         print(f"grasp-deploy {__version__}")
         raise typer.Exit
-    if is_under_torchrun() and context.invoked_subcommand != "compress":
+    if is_under_torchrun() and context.invoked_subcommand not in ("compress", "heal"):
         raise InputError(
             f"{context.invoked_subcommand} runs in one process: start it without torchrun, which "
-            "only compress can use"
+            "only compress and heal can use"
         )
     if verbose:
         log_to_stderr()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grasp_deploy.cli.compressed import print_compressed, print_family, print_recovered
+from grasp_deploy.cli.compressed import print_compressed, print_family
 from grasp_deploy.cli.console import (
     CHECK_FAILED,
     is_under_torchrun,
@@ -63,16 +63,7 @@ KvKeep = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Share of all KV groups to keep; FFN channels take the rest."),
 ]
-RECOVER_TOKENS = 10**6
 HEALS = ("own-text", "recovery")  # the stages of `heal`
-FROM_PLAN = (
-    *("calibration", "calibration_split", "calibration_column", "own_temperature"),
-    *("sequences", "sequence_length", "seed"),
-)
-RECOVERY_FIELDS = (
-    *("recover", "calibration", "calibration_split", "calibration_column"),
-    *("sequences", "sequence_length", "seed", "device", "dtype", "gradient_checkpointing"),
-)
 BUDGET_FIELDS = (
     *("keep", "cost", "cached_tokens", "targets"),
     *("ffn_multiple", "kv_multiple"),
@@ -114,50 +105,6 @@ def compress_command(
         print_family(record["members"], output)
     else:
         print_compressed(record, config)
-
-
-def takes_recovery(command: Command) -> Command:
-    """Give a command with a parameter `given` the options of a recovery, as a dictionary."""
-    parameters = field_parameters(CompressConfig, RECOVERY_FIELDS)
-    return with_parameters(command, "given", parameters, partial(read_values, CompressConfig))
-
-
-@takes_recovery
-def heal_command(
-    directory: Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")],
-    *,
-    given: dict[str, Any],
-    output: Output,
-    model: Annotated[
-        str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
-    ] = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Recover a pruned checkpoint: its weights learn the dense model's predictions.
-
-    As `compress --recover` does, by default for a million tokens of the text that it was calibrated
-    on. Shapes stay, so memory and speed stay too. The weights that did best on held-out text are
-    written, and nothing is where none did better.
-    """
-    from grasp_deploy.checkpoint.card.model_card import intact_plan
-    from grasp_deploy.checkpoint.write.export import reach_base
-    from grasp_deploy.compression.run_options import Start
-
-    plan = intact_plan(directory)
-    made = plan.provenance["config"]
-    base = reach_base(plan, model, "there is nothing to learn from")
-    stored = {name: made[name] for name in FROM_PLAN if name in made}
-    values = {"keep": 1.0, "recover": RECOVER_TOKENS, **stored, **given}
-    config = CompressConfig.from_dict({"model": str(base), **values}, "the plan")
-    start = Start(checkpoint=directory)
-    with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
-        record = run_compress(config, output, "4GB", resume, overwrite, start)
-    if as_json:
-        print_json(record)
-    else:
-        print_recovered(record)
 
 
 def show_dry_run(config: CompressConfig, gpu_memory: str | None, as_json: bool) -> None:
@@ -296,6 +243,6 @@ def run_compress(
             return compression_record(make(config, options))
     except KeyboardInterrupt:
         if is_lead() and (config.family or Workspace.begun_with(output, config)):
-            go_on = "give the same command again (compress: with --resume)"
+            go_on = "give the same command again (compress and heal: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
         raise

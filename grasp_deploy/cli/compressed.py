@@ -23,7 +23,7 @@ def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
     table = figure_table("Family of budgets", heads, notes, fold=False)
     dense_loss = members[0]["heldout_loss_dense"]
     rows = [("dense", members[0]["dense"], dense_loss)]
-    rows += [(Path(m["output"]).name, m, m["heldout_loss_pruned"]) for m in members]
+    rows += [(Path(m["output"]).name, m, _finished_loss(m)) for m in members]
     for name, size, loss in rows:
         losses = ("", "") if loss is None else (f"{loss:.3f}", f"{loss - dense_loss:+.3f}")
         figures = f"{size['weight_bytes'] / 2**20:,.2f}", f"{size['kv_bytes_per_token']:,}"
@@ -52,17 +52,16 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     )
     if "time" in record:
         stdout.print(time_table(record["time"]))
-    loss = record["heldout_loss_pruned"]
+    loss = _finished_loss(record)
     if loss is not None:
-        recovered = ""
-        if "recovery" in record:
-            loss = record["recovery"]["loss_after"]
-            recovered = f", {loss:.3f} recovered"
+        recovered = f", {loss:.3f} recovered" if "recovery" in record else ""
         print_line(
             f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
             f"pruned{recovered}; other text may lose more: grasp-deploy evaluate compare"
         )
+    if "recovery" in record:
+        print_line(_recovery_sentence(record["recovery"]))
     if "bound" in record:
         print_line(_bound_sentence(record["bound"]))
     output = record["output"]
@@ -73,10 +72,11 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
 def print_recovered(record: dict[str, Any]) -> None:
     """Print what a recovery won on held-out text, and how to serve the result."""
     won, output = record["recovery"], record["output"]
+    print_line(_recovery_sentence(won))
     print_line(
         f"loss on {won['heldout_tokens']:,} held-out tokens, nats per token: "
         f"{won['loss_dense']:.3f} dense, {won['loss_before']:.3f} before, {won['loss_after']:.3f} "
-        f"recovered by {won['tokens']:,} tokens in {won['seconds']:,.0f} s"
+        "recovered; other text may lose more: grasp-deploy evaluate compare"
     )
     lost = won["loss_after"] - won["loss_dense"]
     _print_ending(output, lost, shlex.join(["grasp-deploy", "serve", output]))
@@ -98,6 +98,21 @@ def _print_ending(output: str, lost: float, command: str, may_recover: bool = Fa
         )
     else:
         print_line(f"wrote {output}; serve it: {command}")
+
+
+def _finished_loss(record: dict[str, Any]) -> float | None:
+    """The held-out loss of what was written; None where nothing was held out."""
+    loss: float | None = record["heldout_loss_pruned"]
+    return record["recovery"]["loss_after"] if "recovery" in record else loss
+
+
+def _recovery_sentence(won: dict[str, Any]) -> str:
+    """What a recovery won, by the figure that chose its weights."""
+    return (
+        f"recovered on {won['tokens']:,} tokens in {won['seconds']:,.0f} s: on held-out text the "
+        f"divergence from the dense model went from {won['divergence_before']:.4f} to "
+        f"{won['divergence_after']:.4f} nats per token"
+    )
 
 
 def serve_command(output: Path, config: CompressConfig) -> str:

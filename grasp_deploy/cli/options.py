@@ -115,11 +115,12 @@ def with_parameters(
 
 
 def field_parameters(
-    settings_type: type, names: Iterable[str] | None = None
+    settings_type: type, names: Iterable[str] | None = None, *, defaults: bool = True
 ) -> list[inspect.Parameter]:
     """A keyword parameter for Typer, None if not given, for each option field or those in `names`.
 
-    Fields for `--set` are left out unless named, and `--help` shows all that are named.
+    Fields for `--set` are left out unless named, and `--help` shows all that are named, with their
+    `defaults` unless the command has others.
     """
     fields, hints = option_fields(settings_type), typing.get_type_hints(settings_type)
     parameters = []
@@ -128,7 +129,7 @@ def field_parameters(
         kind, is_text = value_type(hints[name]), metadata["parse"] is not None
         declaration: Any = typer.Option(
             flag(settings_type, name).replace("--set ", "--"),
-            help=metadata["help"] + ("" if is_text else default_text(default)),
+            help=metadata["help"] + ("" if is_text or not defaults else default_text(default)),
             metavar=metadata["metavar"] or (None if is_text else METAVARS.get(kind)),
             rich_help_panel=metadata["panel"],
             hidden=names is None and metadata["shown"] == "help-all",

@@ -111,11 +111,8 @@ class Way:
         peaks = {"own-text": writing, "rounds": largest, "criterion": largest}
         peaks |= {"gates": step, "compensation": last, "scales": step}
         peaks |= {RECOVERY: self._recovery}
-        weights = {"weights": self._weight_bytes}
-        return {
-            stage: ({} if self.offload and stage != RECOVERY else weights) | peaks[stage]
-            for stage in passes_of(config)
-        }
+        weights = {} if self.offload else {"weights": self._weight_bytes}
+        return {stage: weights | peaks[stage] for stage in passes_of(config)}
 
     def _each(self, count: int) -> int:
         """The most that one process has of so many."""
@@ -274,7 +271,8 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     is_here = one.on_gpu == (device.type == "cuda")
     ways = [one]
     if config.cuts_in_rounds:  # else a method of the user's, which reads whole weights
-        ways += [replace(one, offload=True)] if one.on_gpu else []
+        may_offload = one.on_gpu and config.recover is None  # weights that learn never wait
+        ways += [replace(one, offload=True)] if may_offload else []
         most = min(n.scored, n.fitted)
         ways += [replace(one, processes=count) for count in PROCESSES if count <= most]
     return DryRun(memory, tuple(ways), seconds_on(device, one, stated) if is_here else None)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.limits import check_positions
-from grasp_deploy.checkpoint.plan import Plan, check_layers
+from grasp_deploy.checkpoint.plan import Plan, check_layers, pruned_shape
 from grasp_deploy.checkpoint.read.loading import (
     check_tokens,
     load_tokenizer,
@@ -28,7 +28,7 @@ from grasp_deploy.checkpoint.read.source import (
     weight_hash,
 )
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
-from grasp_deploy.checkpoint.write.export import check_hashes
+from grasp_deploy.checkpoint.write.export import check_hashes, fitted_beside
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_function import METHOD_CALL, own_function
@@ -108,10 +108,10 @@ class PreparedRun:
         Raises InputError for a folder that was changed, and for another dense model's.
         """
         assert self.start.checkpoint is not None, "the run starts there"
-        plan, files = intact_plan(self.start.checkpoint), read_stored_model(self.start.checkpoint)
+        plan = intact_plan(self.start.checkpoint)
         check_layers(plan, self.base)
         check_hashes(plan, self.weight_hashes)
-        return plan, {name: files.files[name] for name in plan.fitted}
+        return plan, fitted_beside(plan, pruned_shape(plan, self.base.shape))
 
     @cached_property
     def start_cost(self) -> float:
@@ -128,6 +128,8 @@ class PreparedRun:
     @property
     def predicted_bytes(self) -> int:
         """Weight bytes of a checkpoint under the budget, of units in the order of ties."""
+        if self.start.checkpoint is not None:
+            return read_stored_model(self.start.checkpoint).shape.weight_bytes
         return shape_within(self.budget, self.base.shape).weight_bytes
 
     @cached_property

@@ -1,25 +1,27 @@
 """Recovery: the pruned model's own weights learn the dense model's predictions on more text.
 
-Behind the scales and before the checkpoint. What is written did best on held-out text, and no worse
-than the start on any kind of it.
+Behind the scales and before the checkpoint. What is written came nearest to the dense model on
+held-out text, and no kind of it got further away, or lost more beyond noise.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import time
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from operator import gt
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import Plan, pruned_shape
-from grasp_deploy.checkpoint.read.loading import load_tokenizer
 from grasp_deploy.checkpoint.write.export import cut_tensors
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
 from grasp_deploy.compression import stages
@@ -35,17 +37,16 @@ from grasp_deploy.compression.ranks import (
     rows_at_lead,
     team,
 )
+from grasp_deploy.compression.recovery_judge import Heldout
+from grasp_deploy.compression.recovery_text import saved_text
 from grasp_deploy.compression.resume import COLUMNS, Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import (
     Blocks,
-    calibration_sources,
-    own_places,
-    places_of,
-    read_calibration,
 )
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import check_room
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.tensors import digest_of, write_tensors
 from grasp_deploy.pruning.distilling import Distiller
@@ -57,6 +58,7 @@ STAGE, WEIGHTS = stages.RECOVERY, "recovered"  # files of what goes on, and of i
 TOKENS_A_STEP = 1024
 RATE = 3e-4
 WARMUP_SHARE = 0.05  # of the steps, in which the learning rate rises; then it falls to 0
+STATE_BYTES = 14  # for each weight that learns: itself, two moments, the best so far
 SAVING_PAUSES = 4  # usual pauses for each second that saving takes: a twentieth of the time
 logger = logging.getLogger(__name__)
 
@@ -72,60 +74,13 @@ def recover(
 ) -> Recovered:
     """The plan with recovered weights, and the file of each; as they were where nothing was won."""
     with explained_failures(run), nullcontext() if is_joined() else joined_alone():
-        text = _text_of(run)
+        text = saved_text(run, workspace)
+        gc.collect()  # what is left of models that other stages loaded
+        if run.device.type == "cuda":
+            torch.cuda.empty_cache()
         recovery = _Recovery(run, workspace, plan, fitted)
         recovery.learn(text.token_ids, on_progress)
         return recovery.result(text)
-
-
-@dataclass(frozen=True)
-class Heldout:
-    """A student on held-out sequences, in nats per token; `kinds` numbers the source of each."""
-
-    kinds: list[int]
-    divergences: list[float]  # from the dense model
-    losses: list[float]
-    dense_loss: float  # of all
-
-    @property
-    def divergence(self) -> float:
-        """The mean over kinds."""
-        return fmean(self._by_kind(self.divergences).values())
-
-    @property
-    def loss(self) -> float:
-        """The mean over sequences."""
-        return fmean(self.losses)
-
-    def is_better(self, first: Heldout, best: Heldout) -> bool:
-        """True if it is nearer to the dense model than the best, and no kind is worse than first.
-
-        Of the loss only what is beyond noise counts as worse. It counts at all since what refits
-        and scales learnt of the text may go first, while the divergence falls.
-        """
-        nearer = first._by_kind(first.divergences)
-        if self.divergence >= best.divergence or any(
-            mean > nearer[kind] for kind, mean in self._by_kind(self.divergences).items()
-        ):
-            return False
-        rises = [now - then for now, then in zip(self.losses, first.losses, strict=True)]
-        return not any(is_rise(of_kind) for of_kind in self._lists(rises).values())
-
-    def _by_kind(self, values: list[float]) -> dict[int, float]:
-        return {kind: fmean(of_kind) for kind, of_kind in self._lists(values).items()}
-
-    def _lists(self, values: list[float]) -> dict[int, list[float]]:
-        lists: dict[int, list[float]] = {kind: [] for kind in self.kinds}
-        for kind, value in zip(self.kinds, values, strict=True):
-            lists[kind].append(value)
-        return lists
-
-
-def is_rise(changes: list[float]) -> bool:
-    """True if the mean of changes is above 0 by more than two standard errors; not of one alone."""
-    if len(changes) < 2:
-        return False
-    return fmean(changes) > 2 * stdev(changes) / math.sqrt(len(changes))
 
 
 def sequences_in_step(config: CompressConfig) -> int:
@@ -157,6 +112,8 @@ class _Recovery:
         self.kept_in = getattr(torch, run.base.shape.dtype)
         self.best: dict[str, Tensor] = {}
         self.record: dict[str, Any] = {"step": 0, "seconds": 0.0, "metrics": []}
+        learnt = sum(weight.numel() for weight in student.parameters())
+        check_room(workspace.path(STAGE), 2 * STATE_BYTES * learnt)  # also while it is replaced
         if workspace.has(STAGE):
             self._go_on()
         else:
@@ -174,7 +131,7 @@ class _Recovery:
             row: dict[str, Any] = {"stage": STAGE, "step": step + 1, "steps": steps}
             try:
                 rate = RATE * warmed * (1 - step / steps)
-                row["distance"] = self.distiller.learn(batches[step], rate, step)
+                row["divergence"] = self.distiller.learn(batches[step], rate, step)
                 record["step"] += 1
                 if step + 1 in checks:
                     row["heldout_divergence"] = self._check()
@@ -184,7 +141,8 @@ class _Recovery:
             record["seconds"] += time.perf_counter() - began
             record["metrics"].append(row)
             pause = stages.SAVE_EVERY_SECONDS * max(1.0, SAVING_PAUSES * saving)
-            if time.monotonic() - saved_at > pause:
+            waited = time.monotonic() - saved_at
+            if by_lead(partial(gt, waited, pause)):  # all save together, by its clock
                 saving = self._save()
                 saved_at = time.monotonic()
             on_progress(row)
@@ -193,15 +151,15 @@ class _Recovery:
     def result(self, text: Blocks) -> Recovered:
         """The plan that names the best weights, and the file that they were saved in."""
         run, record, plan = self.run, self.record, self.plan
-        seconds = {**plan.provenance["seconds"], STAGE: record["seconds"]}
+        seconds = {**plan.provenance.get("seconds", {}), STAGE: record["seconds"]}
         plan = replace(plan, provenance={**plan.provenance, "seconds": seconds})
         if not record["best_step"]:
             first, last = (Heldout(**record[name]) for name in ("first", "last"))
             nothing = (
-                "recovery won nothing on held-out text: from the dense model it was "
-                f"{first.divergence:.4f} nats and is {last.divergence:.4f}, its loss was "
-                f"{first.loss:.4f} and is {last.loss:.4f}, and no kind of text may get worse: give "
-                "more tokens or more text"
+                "recovery won nothing: on held-out text the divergence from the dense model went "
+                f"from {first.divergence:.4f} to {last.divergence:.4f} nats and the loss from "
+                f"{first.loss:.4f} to {last.loss:.4f}, and only weights that are nearer, and worse "
+                "on no kind of text, are kept: give more tokens or more text"
             )
             if run.start.checkpoint is not None:
                 self.workspace.drop()
@@ -212,10 +170,9 @@ class _Recovery:
         whole = {n: p if n in is_whole else rows_at_lead(p) for n, p in self.best.items()}
         if is_lead():
             write_tensors(path, whole, {})
-        for name, part in self.distiller.parts.items():
-            part.copy_(self.best[name])
-        losses = plan.provenance["losses"]
-        losses = {**losses, "witness": float(self.distiller.measure(run.witness).loss.mean())}
+        with self._replaced(self.best):
+            witness = float(self.distiller.measure(run.witness).loss.mean())
+        losses = {**plan.provenance["losses"], "witness": witness}
         seen = [t for t in (plan.calibrated, fingerprint(text.token_ids)) if t is not None]
         digests = by_lead(lambda: {name: digest_of(whole[name]) for name in sorted(whole)})
         healings = [*plan.provenance.get("healing", []), self._summary(text)]
@@ -249,7 +206,10 @@ class _Recovery:
 
     def _check(self) -> float:
         """Measure on held-out text, keep the weights if they are the best; the divergence."""
-        measured = self.distiller.measure(self.run.blocks.heldout)
+        parts = self.distiller.parts
+        rounded = {n: p.to("cpu", self.kept_in, copy=True) for n, p in parts.items()}
+        with self._replaced(rounded):  # as they would be written
+            measured = self.distiller.measure(self.run.blocks.heldout)
         found = Heldout(
             self.run.heldout_sources,
             measured.divergence.tolist(),
@@ -263,8 +223,19 @@ class _Recovery:
         best = Heldout(**self.record.get("best", asdict(found)))
         if "best" not in self.record or found.is_better(first, best):
             self.record |= {"best": asdict(found), "best_step": self.record["step"]}
-            self.best = {n: p.to(self.kept_in).cpu() for n, p in self.distiller.parts.items()}
+            self.best = rounded
         return found.divergence
+
+    @contextmanager
+    def _replaced(self, weights: dict[str, Tensor]) -> Iterator[None]:
+        """Other weights in the model that learns, within the `with` block."""
+        parts = self.distiller.parts
+        exact = {name: part.clone() for name, part in parts.items()}
+        for name, part in parts.items():
+            part.copy_(weights[name])
+        yield
+        for name, part in parts.items():
+            part.copy_(exact[name])
 
     def _save(self) -> float:
         """Save all state; the seconds that it took."""
@@ -294,31 +265,3 @@ class _Recovery:
         if name in self.distiller.whole:
             return f"{kind} {name.replace(COLUMNS, '')}"
         return f"{kind}{COLUMNS} {name}"
-
-
-def _text_of(run: PreparedRun) -> Blocks:
-    """As many tokens as recovery asks for, of the run's sources by their weights, in any order.
-
-    Given text goes on behind what was calibrated on, and begins again where it ends; so does what
-    the model wrote for calibration. What is held out is left out.
-    """
-    config, length, given = run.config, run.text.token_ids.shape[1], run.text.token_ids
-    sources = calibration_sources(
-        config.calibration, config.calibration_split, config.calibration_column
-    )
-    count = max(len(sources), math.ceil((config.recover or 0) / length))
-    tokenizer = load_tokenizer(run.source.directory)
-    text = by_lead(lambda: read_calibration(tokenizer, sources, length, count, repeats=True))
-    rows, places = text.token_ids, own_places(text.parts)
-    if len(places):
-        own = given[own_places(run.text.parts)]
-        rows[places] = own[torch.arange(len(places)) % len(own)]
-    heldout = run.blocks.heldout
-    kept = torch.tensor([not bool((heldout == row).all(dim=1).any()) for row in rows])
-    of_parts = places_of([part.sequences for part in text.parts])
-    parts = tuple(
-        replace(part, sequences=int(kept[of_part].sum()))
-        for part, of_part in zip(text.parts, of_parts, strict=True)
-    )
-    order = torch.randperm(int(kept.sum()), generator=torch.Generator().manual_seed(config.seed))
-    return replace(text, token_ids=rows[kept][order], parts=parts, beginnings=())

@@ -54,7 +54,7 @@ class Compressed:
 def compression_record(compressed: Compressed) -> dict[str, Any]:
     """Footprint, budget, times and memory of a finished compression."""
     plan = compressed.plan
-    budget, seconds = plan.provenance["budget"], plan.provenance["seconds"]
+    budget, seconds = plan.provenance["budget"], plan.provenance.get("seconds", {})
     calibration = plan.provenance["calibration"]
     ffn_share, kv_share = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
     return {
@@ -72,12 +72,12 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
         },
         "own_text_seconds": seconds.get("own-text", 0.0),
         "start_seconds": seconds.get("start", 0.0),
-        "gate_learning_seconds": seconds["gates"],
+        "gate_learning_seconds": seconds.get("gates", 0.0),
         "compensation_seconds": seconds.get("compensation", 0.0),
         "compensated": bool(plan.fitted),
-        "scale_seconds": seconds["scales"],
+        "scale_seconds": seconds.get("scales", 0.0),
         "peak_memory_bytes": compressed.peak_memory_bytes,
-        "heldout_tokens": calibration["heldout_sequences"] * calibration["sequence_length"],
+        "heldout_tokens": calibration.get("heldout_sequences", 0) * calibration["sequence_length"],
         "heldout_loss_dense": plan.provenance["losses"]["heldout_dense"],
         "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
         "dense": footprint(compressed.dense).as_dict(),
@@ -89,7 +89,10 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
 def _recovery_of(plan: Plan) -> dict[str, Any]:
     """Figures of the last recovery; nothing where there was none."""
     last = plan.provenance.get("healing", [])[-1:]
-    figures = ("tokens", "seconds", "heldout_tokens", "loss_dense", "loss_before", "loss_after")
+    figures = (
+        *("tokens", "steps", "best_step", "seconds", "heldout_tokens"),
+        *("divergence_before", "divergence_after", "loss_dense", "loss_before", "loss_after"),
+    )
     return {"recovery": {name: last[0][name] for name in figures}} if last else {}
 
 

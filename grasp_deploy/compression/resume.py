@@ -165,8 +165,7 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
         with locked(directory / LOCK_FILE, options.output):
             pass  # else another run is at work in it, which is what to say
         raise InputError(
-            f"an unfinished run lies in {directory}: continue it with `compress --resume`, or "
-            f"{START_OVER}"
+            f"an unfinished run lies in {directory}: continue it with --resume, or {START_OVER}"
         )
     before = read_json(directory / INPUTS_FILE, START_OVER)
     changed = _options_since(directory, config)

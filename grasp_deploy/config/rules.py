@@ -82,7 +82,7 @@ def _walk_problems(config: CompressOptions) -> Iterator[str]:
     if keeps and (keeps != sorted(set(keeps), reverse=True) or config.keep not in keeps):
         yield f"family {keeps} is no falling list of budgets with keep {config.keep} among them"
     if config.recover is not None and config.is_bound:
-        yield "--max-loss judges a model before --recover: give one of them"
+        yield "--max-loss measures a model before --recover: give only one of them"
     if config.family and config.is_bound:
         yield "a family has no bound on the loss: give one --keep, or drop --max-loss"
     if not config.cuts_in_rounds and ":" not in config.method:

@@ -44,8 +44,8 @@ class Divergence(torch.autograd.Function):
         for chunk in _chunks(len(hidden), head):
             predicted, wanted = (_log_chances(x[chunk], head) for x in (hidden, expected))
             total += _divergence(predicted, wanted).sum()
-            excess = predicted.exp_().sub_(wanted.exp_()).div_(len(hidden))
-            gradient[chunk] = excess.to(head.dtype) @ head
+            excess = predicted.exp_().sub_(wanted.exp_())  # of a mean float16 would lose the small
+            gradient[chunk] = (excess.to(head.dtype) @ head) / len(hidden)
         ctx.save_for_backward(gradient)
         return total / len(hidden)
 

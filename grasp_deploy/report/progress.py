@@ -107,8 +107,8 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
 
 def figures(row: dict[str, Any]) -> str:
     """Loss and kept shares, where the row has them."""
-    if "distance" in row:
-        return f"distance to dense {row['distance']:.3f}"
+    if "divergence" in row:
+        return f"{row['divergence']:.3f} nats from dense"
     if "loss" not in row:
         return ""
     text = f"loss {row['loss']:.3f}"

@@ -50,6 +50,7 @@ def loaded(folder: Path, record: dict[str, Any]) -> Plan:
 
 HEALING = {
     **{"steps": 3, "tokens": 4096, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
+    **{"divergence_before": 0.5, "divergence_after": 0.375},
     "text": {"source": "c4", "sequences": 8, "sequence_length": 64},
 }
 

@@ -148,6 +148,36 @@ def test_a_lead_that_is_lost_while_it_writes_is_told_of(tmp_path: Path) -> None:
     assert code == 0 and printed.count(f"wrote {tmp_path / 'out'}") == 1, printed
 
 
+SAVES_OF_ONE = """
+import os
+from grasp_deploy.cli import main
+from grasp_deploy.compression import stages
+stages.SAVE_EVERY_SECONDS = 1e9 if int(os.environ["RANK"]) else -1.0
+main()
+"""
+
+
+def test_two_processes_recover_and_save_together(tmp_path: Path) -> None:
+    """By the clock of the lead; the weights are those of one process."""
+    save_tiny("llama", tmp_path / "model")
+    model, pruned = str(tmp_path / "model"), str(tmp_path / "pruned")
+    text = ("--calibration-sequences", "24", "--sequence-length", "24", "--device", "cpu")
+    quick = (*text, "--set", "rounds=1", "--set", "scale-epochs=0", "--keep", "0.6")
+    heal = ("heal", pruned, *text, "--recover", "24k", "--output")
+    for words in (
+        ("compress", model, *quick, "--output", pruned),
+        (*heal, str(tmp_path / "alone")),
+    ):
+        command = [sys.executable, "-m", "grasp_deploy", *words]
+        subprocess.run(command, env=environment(), check=True, timeout=300)
+    script = (sys.executable, "-c", SAVES_OF_ONE, *heal, str(tmp_path / "shared"))
+    code, printed = ended(torchrun(2, *script, started_by="--no-python"))
+    assert code == 0, printed
+    alone, shared = (load_file(tmp_path / n / WEIGHTS_FILE) for n in ("alone", "shared"))
+    for name, weight in alone.items():
+        torch.testing.assert_close(shared[name], weight, rtol=1e-3, atol=1e-4, msg=name)
+
+
 def children_of(process: int) -> list[int]:
     return [int(n) for n in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 

@@ -10,19 +10,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
-from grasp_deploy.compression import recovery
+from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.recovery import Heldout
+from grasp_deploy.compression.recovery_judge import Heldout
 from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.pruning.distilling import Distiller
 from tests.cli.command import assert_refused, document, grasp_deploy
 from tests.compression.conftest import MakeConfig
 
@@ -88,13 +91,13 @@ def test_the_text_goes_on_repeats_and_leaves_out_what_is_held_out(
     config = make_config(**options)
     config = replace(config, calibration=(config.calibration[0], "self"))
     told: list[Any] = []
-    text_of = recovery._text_of
+    text_of = recovery_text.text_of
 
     def tell(run: Any) -> Any:
         told.append((run, text_of(run)))
         return told[-1][1]
 
-    monkeypatch.setattr(recovery, "_text_of", tell)
+    monkeypatch.setattr(recovery_text, "text_of", tell)
     compress(config, tmp_path / "out")
     ((run, text),) = told
     own = run.text.token_ids[1::2]
@@ -139,33 +142,88 @@ def test_nothing_is_written_where_nothing_is_won(
     short = replace(config, recover=4_000)
     with caplog.at_level(logging.WARNING):
         made = compress(short, tmp_path / "out")
-    assert "recovery won nothing on held-out text" in caplog.text
+    assert "recovery won nothing: on held-out text" in caplog.text
     assert "healing" not in made.plan.provenance and not made.plan.fitted
     names = "model.safetensors"
     assert (tmp_path / "out" / names).read_bytes() == (cut / names).read_bytes()
-    with pytest.raises(InputError, match=r"won nothing on held-out text.* nothing was written"):
+    with pytest.raises(InputError, match=r"won nothing: on held-out text.* nothing was written"):
         compress(short, tmp_path / "healed", Start(checkpoint=cut))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_the_weights_of_the_best_check_are_written(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the last ones, which live on in the same memory; weights here are float32."""
+    kept: list[dict[str, torch.Tensor]] = []
+    learn, judge = Distiller.learn, iter([True, False, False, False])
+
+    def learnt(self: Distiller, *more: Any) -> float:
+        value = learn(self, *more)
+        kept.append({name: part.clone() for name, part in self.parts.items()})
+        return value
+
+    monkeypatch.setattr(Distiller, "learn", learnt)
+    monkeypatch.setattr(Heldout, "is_better", lambda *_: next(judge))
+    config = make_config(keep=0.6, recover=16 * 1024, rounds=1, scale_epochs=0)
+    plan = compress(config, tmp_path / "out").plan
+    (record,) = plan.provenance["healing"]
+    assert record["best_step"] < record["steps"] == len(kept)
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    for name, weight in kept[record["best_step"] - 1].items():
+        assert torch.equal(written[name], weight), name
+
+
+def test_a_resumed_recovery_reads_what_it_began_with(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Whatever has become of the file since."""
+    text = tmp_path / "text.txt"
+    config = make_config(keep=0.6, recover=4 * 1024, rounds=1, scale_epochs=0)
+    shutil.copy(config.calibration[0], text)
+    config = replace(config, calibration=(str(text), "self=0"))
+    whole = compress(config, tmp_path / "whole").plan
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["stage"] == "recovery" and row["step"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress(config, RunOptions(tmp_path / "out", on_progress=stop))
+    text.write_text("ABC" + text.read_text())
+    again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
+    assert again.fitted == whole.fitted
+
+
+def test_text_that_recovery_cannot_read(make_config: MakeConfig, tmp_path: Path) -> None:
+    short = make_config(keep=0.6, recover=1, rounds=1, scale_epochs=0, sequences=2)
+    with pytest.raises(InputError, match="sequences to recover on are held out: give --recover"):
+        compress(short, tmp_path / "out")
+
+
 def test_the_command_and_its_bad_input(
-    cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cut: Path, demo_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    text = ("--calibration", demo_text[0], "--calibration", "self=0")
     changed = Path(shutil.copytree(cut, tmp_path / "changed"))
     (changed / "tokenizer.json").write_text((changed / "tokenizer.json").read_text() + "\n")
     with monkeypatch.context() as patch:  # refused before a weight is loaded
         patch.delattr("grasp_deploy.compression.compress.plan_of_checkpoint")
         refused = grasp_deploy("heal", changed, "-o", "out")
         assert_refused(refused, "tokenizer.json is not the file that manifest.json states")
-        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
         refused = grasp_deploy("heal", cut, "-o", "out")
+        assert_refused(
+            refused, "calibration.jsonl, files that only you can vouch for", "--calibration"
+        )
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        refused = grasp_deploy("heal", cut, *text, "-o", "out")
         assert_refused(refused, "disk of out has 0 bytes left")
     shutil.rmtree(changed)
     assert not list(tmp_path.iterdir())
-    first = document("heal", cut, "--recover", "8k", "-o", "out", "--json")["recovery"]
+    first = document("heal", cut, *text, "--recover", "8k", "-o", "out", "--json")["recovery"]
     assert first["loss_dense"] < first["loss_after"] < first["loss_before"]
-    again = document("heal", "out", "--recover", "8k", "--seed", "1", "-o", "two", "--json")
+    again = document("heal", "out", *text, "--recover", "8k", "--seed", "1", "-o", "two", "--json")
     assert again["recovery"]["loss_before"] == pytest.approx(first["loss_after"], abs=2e-3)
     provenance = load_plan(tmp_path / "two" / PLAN_FILE).provenance
     assert len(provenance["healing"]) == 2

@@ -58,9 +58,9 @@ def test_the_next_model_has_lines_and_bars_of_its_own(told: Told) -> None:
     assert last.count("3/3") == 2
 
 
-def test_a_distance_is_no_loss(told: Told) -> None:
-    line = told(("recovery", 1, 1.0), distance=0.25)
-    assert line == "recovering 1/1  in 0 s  distance to dense 0.250\n"
+def test_a_divergence_is_no_loss(told: Told) -> None:
+    line = told(("recovery", 1, 1.0), divergence=0.25)
+    assert line == "recovering 1/1  in 0 s  0.250 nats from dense\n"
 
 
 def test_the_time_left_in_all_weighs_stages_by_what_was_expected(told: Told) -> None:

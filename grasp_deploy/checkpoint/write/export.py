@@ -75,7 +75,7 @@ def export(
     base = read_stored_model(resolve_base(plan, str(model), revision))
     check_layers(plan, base)
     pruned = pruned_shape(plan, base.shape)
-    fitted = _fitted_beside(plan, pruned)
+    fitted = fitted_beside(plan, pruned)
     size_bytes = pruned.weight_bytes
     with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
         return write_checkpoint(
@@ -122,7 +122,7 @@ def reach_base(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Pa
         ) from None
 
 
-def _fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
+def fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
     """The file of each fitted tensor of a loaded plan, in the checkpoint that it belongs to.
 
     Raises InputError if there are any, and the plan's file lies in no whole checkpoint of the shape

@@ -92,6 +92,7 @@ def test_what_was_learnt_from_is_marked_and_explained(demo_checkpoint: Path) -> 
 HEALING = {
     "text": {"source": "folder/heal.txt", "sequences": 64, "sequence_length": 32},
     **{"steps": 1200, "tokens": 4096, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
+    **{"divergence_before": 0.5, "divergence_after": 0.375},
 }
 
 
@@ -102,7 +103,7 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     plain, healed = card(demo_checkpoint), card(demo_checkpoint, healing=[HEALING])
     assert "`calibration.jsonl`" in plain and "Recovered" not in plain
     assert "`heal.txt`" in healed and "folder/heal.txt" not in healed
-    assert "2.5000" in healed and "2.2500" in healed
+    assert "from 0.5000 to 0.3750 nats per token, and the loss to 2.2500" in healed
     only_healed = card(demo_checkpoint, healing=[HEALING], fitted=["a"], compensation=[])
     assert "Compensation: " in plain and "Compensation: " not in only_healed
     losses = {"heldout_dense": None, "heldout_pruned": None}

@@ -1,0 +1,100 @@
+"""The command `heal`: recovery of a checkpoint that is there."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grasp_deploy.cli.compress import Resume, run_compress
+from grasp_deploy.cli.compressed import print_recovered
+from grasp_deploy.cli.console import print_json
+from grasp_deploy.cli.options import (
+    Command,
+    Json,
+    Output,
+    Overwrite,
+    field_parameters,
+    read_values,
+    with_parameters,
+)
+from grasp_deploy.cli.ranks import joined_ranks
+from grasp_deploy.config.compress_config import OWN, CompressConfig
+from grasp_deploy.errors import InputError
+
+RECOVER_TOKENS = 10**6
+FROM_PLAN = (
+    *("calibration", "calibration_split", "calibration_column", "own_temperature"),
+    *("sequences", "sequence_length", "seed"),
+)
+RECOVERY_FIELDS = (
+    *("recover", "calibration", "calibration_split", "calibration_column"),
+    *("sequences", "sequence_length", "seed", "device", "dtype", "gradient_checkpointing"),
+)
+
+
+def local_texts(config: CompressConfig) -> list[str]:
+    """Those of its texts that are no corpus, no data set, and not what the model writes.
+
+    A stranger's plan may name any file of this machine.
+    """
+    from grasp_deploy.data import calibration_sources
+    from grasp_deploy.data.documents import find_corpus
+
+    sources = calibration_sources(config.calibration)
+    names = [s.prompts.what if s.prompts else s.what for s in sources if s.what != OWN]
+    return [n for n in names if not find_corpus(n) and not n.startswith("hf:")]
+
+
+def takes_recovery(command: Command) -> Command:
+    """Give a command with a parameter `given` the options of a recovery, as a dictionary."""
+    parameters = field_parameters(CompressConfig, RECOVERY_FIELDS, defaults=False)
+    return with_parameters(command, "given", parameters, partial(read_values, CompressConfig))
+
+
+@takes_recovery
+def heal_command(
+    directory: Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")],
+    *,
+    given: dict[str, Any],
+    output: Output,
+    model: Annotated[
+        str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Recover a pruned checkpoint: its weights learn the dense model's predictions.
+
+    As `compress --recover` does. Text, its number of sequences and the seed are by default those of
+    its calibration, and a million tokens are read. Shapes stay, so memory and speed stay too. The
+    weights that come nearest to the dense model on held-out text are written; if none come nearer,
+    nothing is.
+    """
+    from grasp_deploy.checkpoint.card.model_card import intact_plan
+    from grasp_deploy.checkpoint.write.export import reach_base
+    from grasp_deploy.compression.run_options import Start
+
+    if not directory.is_dir():
+        raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
+    plan = intact_plan(directory)
+    made = plan.provenance["config"]
+    base = reach_base(plan, model, "there is nothing to learn from")
+    stored = {name: made[name] for name in FROM_PLAN if name in made}
+    values = {"keep": 1.0, "recover": RECOVER_TOKENS, **stored, **given}
+    config = CompressConfig.from_dict({"model": str(base), **values}, "the plan")
+    if "calibration" not in given and (local := local_texts(config)):
+        raise InputError(
+            f"{directory} was calibrated on {', '.join(local)}, files that only you can vouch for: "
+            "name them, or other text, with --calibration"
+        )
+    start = Start(checkpoint=directory)
+    with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
+        record = run_compress(config, output, "4GB", resume, overwrite, start)
+    if as_json:
+        print_json(record)
+    else:
+        print_recovered(record)

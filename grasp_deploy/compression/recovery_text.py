@@ -1,0 +1,66 @@
+"""The text that a recovery reads: that of the calibration, and more of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
+from grasp_deploy.compression.prepare import PreparedRun
+from grasp_deploy.compression.ranks import by_lead
+from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.data import (
+    Blocks,
+    calibration_sources,
+    own_places,
+    places_of,
+    read_calibration,
+)
+from grasp_deploy.errors import InputError
+
+TEXT = "recovery-text"  # its file
+
+
+def saved_text(run: PreparedRun, workspace: Workspace) -> Blocks:
+    """The text to recover on, read once: a killed run goes on with what was read at its start."""
+    if workspace.has(TEXT):
+        return Blocks.unpacked(*workspace.load(TEXT))
+    text = text_of(run)
+    workspace.save(TEXT, *text.packed())
+    return text
+
+
+def text_of(run: PreparedRun) -> Blocks:
+    """As many tokens as recovery asks for, of the run's sources by their weights, in any order.
+
+    Given text goes on behind what was calibrated on, and begins again where it ends; so does what
+    the model wrote for calibration. What is held out is left out.
+    """
+    config, length, given = run.config, run.text.token_ids.shape[1], run.text.token_ids
+    sources = calibration_sources(
+        config.calibration, config.calibration_split, config.calibration_column
+    )
+    count = max(len(sources), math.ceil((config.recover or 0) / length))
+    tokenizer = load_tokenizer(run.source.directory)
+    text = by_lead(lambda: read_calibration(tokenizer, sources, length, count, repeats=True))
+    check_tokens(text.token_ids, run.base.config)
+    rows, places = text.token_ids, own_places(text.parts)
+    if len(places):
+        own = given[own_places(run.text.parts)]
+        rows[places] = own[torch.arange(len(places)) % len(own)]
+    heldout = run.blocks.heldout
+    kept = torch.tensor([not bool((heldout == row).all(dim=1).any()) for row in rows])
+    if not kept.any():
+        raise InputError(
+            f"all {len(rows)} sequences to recover on are held out: give --recover more tokens, or "
+            "more text"
+        )
+    of_parts = places_of([part.sequences for part in text.parts])
+    parts = tuple(
+        replace(part, sequences=int(kept[of_part].sum()))
+        for part, of_part in zip(text.parts, of_parts, strict=True)
+    )
+    order = torch.randperm(int(kept.sum()), generator=torch.Generator().manual_seed(config.seed))
+    return replace(text, token_ids=rows[kept][order], parts=parts, beginnings=())
