@@ -32,7 +32,7 @@ BENCHES = (
 READERS = (
     *("compress adapter -o out --keep 0.6", "verify pruned --model adapter", "serve adapter"),
     *("export pruned/plan.grasp --model adapter -o out", "up adapter --keep 0.6"),
-    "heal pruned --model adapter -o out",
+    "heal pruned --model adapter -o out --calibration text.txt",
     *("evaluate compare adapter --data text.txt", "bench kv adapter --gpu-memory 1GiB"),
     *("evaluate card pruned --model adapter --data text.txt", "bench serve adapter"),
     *("evaluate tasks adapter --task-file rows.jsonl", "bench memory adapter"),

@@ -45,7 +45,8 @@ def step(*arguments, **options):
 torch.optim.AdamW.step = step
 main()
 """
-GO_ON = "what was learnt is kept; to go on, give the same command again (compress: with --resume)"
+AGAIN = "give the same command again (compress and heal: with --resume)"
+GO_ON = f"what was learnt is kept; to go on, {AGAIN}"
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from grasp_deploy.pruning.objective import mean_loss, sequence_losses
 from tests.pruning.tiny_units import UNITS, generator, token_ids
 
 RESULTS = "results.safetensors"
+LEARNT = "learnt "  # begins the names of weights that learn
 
 
 def disturbed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -49,7 +50,7 @@ def learnt_by(teacher: PreTrainedModel, student: PreTrainedModel) -> dict[str, T
     for step, batch in enumerate(ids.split(4)):
         distiller.learn(batch, 1e-3, step)
     weights = {
-        f"learnt {name}": part if name in distiller.whole else rows_at_lead(part)
+        f"{LEARNT}{name}": part if name in distiller.whole else rows_at_lead(part)
         for name, part in distiller.parts.items()
     }
     return weights | dict(distiller.measure(ids)._asdict())

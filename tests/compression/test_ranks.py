@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from tests.cli.command import environment
-from tests.compression.rank_checks import RESULTS, disturbed, results_of
+from tests.compression.rank_checks import LEARNT, RESULTS, disturbed, results_of
 from tests.tiny import VARIANTS, save_tiny, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -60,13 +60,18 @@ def test_stages_of_three_processes_are_those_of_one(shared: dict[str, Path], nam
     found = load_file(shared[name] / RESULTS)
     found.pop("held")
     dense, student = tiny_model(**VARIANTS[name]), tiny_model(**VARIANTS[name])
-    student.load_state_dict(disturbed(load_file(shared[name] / WEIGHTS_FILE)), strict=False)
+    start = disturbed(load_file(shared[name] / WEIGHTS_FILE))
+    student.load_state_dict(start, strict=False)
     student.requires_grad_(True)
     student.model.embed_tokens = student.lm_head = nn.Identity()
     expected = results_of(dense.requires_grad_(False), student)
     assert found.keys() == expected.keys()
     for key, tensor in expected.items():
-        torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=3e-5, msg=key)
+        if not key.startswith(LEARNT):
+            torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=3e-5, msg=key)
+        else:  # Adam's first step is as long for a gradient that rounding made as for any other
+            learnt = tensor - start[key.removeprefix(LEARNT)]
+            assert float((found[key] - tensor).norm()) < 0.05 * float(learnt.norm()), key
     assert float(expected["loss of refitted"]) != float(expected["loss of dense"])
 
 
