@@ -1,7 +1,7 @@
 """Recovery: the pruned model's own weights learn the dense model's predictions on more text.
 
 Behind the scales and before the checkpoint. What is written came nearest to the dense model on
-held-out text, and no kind of it got further away, or lost more beyond noise.
+held-out text, and no kind of it got further away.
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ class _Recovery:
             first, last = (Heldout(**record[name]) for name in ("first", "last"))
             nothing = (
                 "recovery won nothing: on held-out text the divergence from the dense model went "
-                f"from {first.divergence:.4f} to {last.divergence:.4f} nats and the loss from "
-                f"{first.loss:.4f} to {last.loss:.4f}, and only weights that are nearer, and worse "
-                "on no kind of text, are kept: give more tokens or more text"
+                f"from {first.divergence:.4f} to {last.divergence:.4f} nats, and only weights that "
+                "are nearer, and further away on no kind of text, are kept: give more tokens or "
+                "more text"
             )
             if run.start.checkpoint is not None:
                 self.workspace.drop()
