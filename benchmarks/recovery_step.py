@@ -29,15 +29,14 @@ from benchmarks.common.output import (
     run_command,
     write,
 )
-from benchmarks.pipeline import measured
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION, resolve_device
+from benchmarks.pipeline import measured, random_job
+from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
+from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
-from grasp_deploy.compression.budget_options import budget_for, shape_within
+from grasp_deploy.compression.budget_options import shape_within
 from grasp_deploy.compression.dry_run import PROCESS_BYTES, Way
 from grasp_deploy.compression.ranks import begun, divided, joined_alone, team
 from grasp_deploy.compression.recovery import sequences_in_step
-from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.training import freeze, recompute
@@ -70,21 +69,12 @@ def seconds_of(device: torch.device, make: Callable[[], Any], turns: int) -> lis
 
 def step_record(options: argparse.Namespace) -> dict[str, Any]:
     """Figures of a step."""
-    stated, device = read_config(options.config), resolve_device(options.device)
-    shape, dtype = model_shape(stated), getattr(torch, options.dtype)
-    config = CompressConfig(
-        model=str(options.config),
-        keep=options.keep,
-        sequence_length=options.sequence_length,
-        batch_size=options.batch_size,
-        dtype=options.dtype,
-        gradient_checkpointing=options.gradient_checkpointing,
-        recover=1,
-    )
-    pruned = shape_within(budget_for(config, shape, device), shape)
+    learning = ("dtype", "gradient_checkpointing")
+    job = random_job(options, recover=1, **{name: getattr(options, name) for name in learning})
+    config, shape, device, dtype = job.config, job.base.shape, job.device, job.dtype
+    stated, pruned = read_config(options.config), shape_within(job.budget, shape)
     way = Way(config, shape, pruned, on_gpu=device.type == "cuda")
-    size = (sequences_in_step(config), options.sequence_length)
-    ids = torch.randint(shape.vocab_size, size, generator=torch.Generator().manual_seed(0))
+    ids = job.text.token_ids[: sequences_in_step(config)]
     with joined_alone():
         teacher = random_weights(divided(stated, dtype, device, "sdpa"), device)
         freeze(teacher)
@@ -142,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--sequences", type=int, default=32, help="of random tokens to draw from")
     parser.add_argument("--steps", type=int, default=5, help="that are timed")
     parser.add_argument("--gradient-checkpointing", action="store_true")
     add_output_options(parser, "the embedded model's shape")

@@ -1,4 +1,4 @@
-"""Commands that make a smaller model, or a better one: `compress`, `heal`, `synthesize`, `demo`."""
+"""Commands that make a smaller model of a dense one: `compress`, `synthesize` and `demo`."""
 
 from __future__ import annotations
 

@@ -7,35 +7,31 @@ tensors, are not counted.
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_positions
-from grasp_deploy.checkpoint.read.loading import class_config, resolve_device, wanted_dtype
+from grasp_deploy.checkpoint.read.loading import resolve_device, wanted_dtype
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_text import rows_at_once
+from grasp_deploy.compression.pass_time import seconds_of
 from grasp_deploy.compression.recovery import sequences_in_step
 from grasp_deploy.compression.stages import RECOVERY, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.distilling import LOGITS_AT_ONCE
-from grasp_deploy.pruning.objective import language_loss
-from grasp_deploy.pruning.training import freeze
 
 Terms = dict[str, int]  # bytes by what takes them
 PROCESS_BYTES = 525 * 2**20  # interpreter and libraries of a process, measured on a CPU
 PROCESSES = (2, 4, 8, 16)
 USABLE_SHARE = 0.9  # of a memory; the rest is for kernels, the driver, and lost between tensors
-TIMED_BYTES = 2**30  # of layers: those of a larger model stand for the others
 
 
 @dataclass(frozen=True)
@@ -275,35 +271,8 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
         ways += [replace(one, offload=True)] if may_offload else []
         most = min(n.scored, n.fitted)
         ways += [replace(one, processes=count) for count in PROCESSES if count <= most]
-    return DryRun(memory, tuple(ways), seconds_on(device, one, stated) if is_here else None)
-
-
-def seconds_on(device: torch.device, way: Way, stated: dict[str, Any]) -> float:
-    """Seconds of all passes of one process, from one forward and backward pass by random weights.
-
-    Of a large model some layers are measured, and the others go by their weights.
-    """
-    config, shape = way.config, way.shape
-    layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * way.dtype.itemsize))
-    part = {**stated, "num_hidden_layers": min(layers, len(shape.layers)), "layer_types": None}
-    with device:
-        model = AutoModelForCausalLM.from_config(
-            class_config(part), dtype=way.dtype, attn_implementation=config.attention
-        )
-        ids = torch.zeros(config.batch_size, config.sequence_length, dtype=torch.int64)
-    freeze(model, config.gradient_checkpointing)
-    model.get_input_embeddings().register_forward_hook(lambda *made: made[-1].requires_grad_())
-    for _ in range(2):  # the first one also starts the libraries
-        began = time.perf_counter()
-        language_loss(model, ids).backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        step = time.perf_counter() - began
-    step *= _multiplied(shape) / _multiplied(model_shape(part))
-    each = step / config.batch_size / (2 + config.gradient_checkpointing)
-    return sum(passes_of(config).values()) * each
-
-
-def _multiplied(shape: ModelShape) -> int:
-    """Weights that each token is multiplied by: all but untied embeddings."""
-    return shape.parameters - (not shape.tied_embeddings) * shape.vocab_size * shape.hidden_size
+    return DryRun(
+        memory,
+        tuple(ways),
+        seconds_of(config, shape, stated, one.dtype, device) if is_here else None,
+    )

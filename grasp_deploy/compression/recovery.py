@@ -41,9 +41,7 @@ from grasp_deploy.compression.recovery_judge import Heldout
 from grasp_deploy.compression.recovery_text import saved_text
 from grasp_deploy.compression.resume import COLUMNS, Workspace
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.data import (
-    Blocks,
-)
+from grasp_deploy.data import Blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room

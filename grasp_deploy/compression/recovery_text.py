@@ -35,8 +35,8 @@ def saved_text(run: PreparedRun, workspace: Workspace) -> Blocks:
 def text_of(run: PreparedRun) -> Blocks:
     """As many tokens as recovery asks for, of the run's sources by their weights, in any order.
 
-    Given text goes on behind what was calibrated on, and begins again where it ends; so does what
-    the model wrote for calibration. What is held out is left out.
+    Given text is read from its start, and begins again where it ends; so does what the model wrote
+    for calibration. What is held out is left out.
     """
     config, length, given = run.config, run.text.token_ids.shape[1], run.text.token_ids
     sources = calibration_sources(

@@ -1,0 +1,54 @@
+"""The time that a compression takes, from one forward and backward pass measured on its device."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
+from grasp_deploy.checkpoint.read.loading import class_config
+from grasp_deploy.compression.stages import passes_of
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.pruning.objective import language_loss
+from grasp_deploy.pruning.training import freeze
+
+TIMED_BYTES = 2**30  # of layers: those of a larger model stand for the others
+
+
+def seconds_of(
+    config: CompressConfig,
+    shape: ModelShape,
+    stated: dict[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> float:
+    """Seconds of all passes of one process, from one forward and backward pass by random weights.
+
+    Of a large model some layers are measured, and the others go by their weights.
+    """
+    layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * dtype.itemsize))
+    part = {**stated, "num_hidden_layers": min(layers, len(shape.layers)), "layer_types": None}
+    with device:
+        model = AutoModelForCausalLM.from_config(
+            class_config(part), dtype=dtype, attn_implementation=config.attention
+        )
+        ids = torch.zeros(config.batch_size, config.sequence_length, dtype=torch.int64)
+    freeze(model, config.gradient_checkpointing)
+    model.get_input_embeddings().register_forward_hook(lambda *made: made[-1].requires_grad_())
+    for _ in range(2):  # the first one also starts the libraries
+        began = time.perf_counter()
+        language_loss(model, ids).backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        step = time.perf_counter() - began
+    step *= _multiplied(shape) / _multiplied(model_shape(part))
+    each = step / config.batch_size / (2 + config.gradient_checkpointing)
+    return sum(passes_of(config).values()) * each
+
+
+def _multiplied(shape: ModelShape) -> int:
+    """Weights that each token is multiplied by: all but untied embeddings."""
+    return shape.parameters - (not shape.tied_embeddings) * shape.vocab_size * shape.hidden_size
