@@ -63,7 +63,7 @@ KvKeep = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Share of all KV groups to keep; FFN channels take the rest."),
 ]
-HEALS = ("own-text", "recovery")  # the stages of `heal`
+HEALS = ("own-text", "recovery-text", "recovery")  # the stages of `heal`
 BUDGET_FIELDS = (
     *("keep", "cost", "cached_tokens", "targets"),
     *("ffn_multiple", "kv_multiple"),

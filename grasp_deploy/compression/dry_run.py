@@ -22,7 +22,7 @@ from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.pass_time import seconds_of
 from grasp_deploy.compression.recovery import sequences_in_step
-from grasp_deploy.compression.stages import RECOVERY, passes_of, sequences_of
+from grasp_deploy.compression.stages import MORE_TEXT, RECOVERY, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
@@ -88,7 +88,7 @@ class Way:
         """What takes how much of a process's device at the peak of each stage."""
         config, n, width = self.config, sequences_of(self.config), self.dtype.itemsize
         length = config.sequence_length
-        rows = self._each(min(n.own, rows_at_once(self.shape, length)))
+        rows = self._each(min(max(n.own, n.more_own), rows_at_once(self.shape, length)))
         writing = {
             "gathered weights": 2 * max(self._gathered),  # also as they arrive
             "KV cache of own text": rows * length * self.shape.kv_bytes_per_token(width),
@@ -106,7 +106,7 @@ class Way:
         last = self._layerwise(n.fitted, refits=True)
         peaks = {"own-text": writing, "rounds": largest, "criterion": largest}
         peaks |= {"gates": step, "compensation": last, "scales": step}
-        peaks |= {RECOVERY: self._recovery}
+        peaks |= {MORE_TEXT: writing, RECOVERY: self._recovery}
         weights = {} if self.offload else {"weights": self._weight_bytes}
         return {stage: weights | peaks[stage] for stage in passes_of(config)}
 

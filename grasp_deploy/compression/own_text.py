@@ -34,21 +34,28 @@ CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 
 
 def with_own_text(
-    run: PreparedRun, load: Callable[[], PreTrainedModel], stages: Stages
+    run: PreparedRun,
+    load: Callable[[], PreTrainedModel],
+    stages: Stages,
+    *,
+    stage: str = STAGE,
+    known: Tensor | None = None,
 ) -> PreparedRun:
     """The run with the model's own text in the sequences that await it; loaded where it writes.
 
-    Rows are saved batch by batch. Each batch has a random state of its own, so that a killed run
-    goes on with the same text. What the run of a larger budget has written is not written again.
+    Rows are saved batch by batch, as `stage`. Each batch has a random state of its own, so that a
+    killed run goes on with the same text. `(n, T)` rows that are `known` are not written again.
     """
     places, length = own_places(run.text.parts), run.text.token_ids.shape[1]
     if not len(places):
         return run
     rows, seconds, workspace = torch.empty(0, length, dtype=torch.int64), 0.0, stages.workspace
-    if not workspace.has(STAGE) and run.start.text is not None:
-        workspace.save(STAGE, {"token_ids": run.start.text.token_ids[places]}, {"seconds": 0.0})
-    if workspace.has(STAGE):
-        tensors, record = workspace.load(STAGE)
+    if known is None and run.start.text is not None:  # of a larger budget
+        known = run.start.text.token_ids[places]
+    if known is not None and not workspace.has(stage):
+        workspace.save(stage, {"token_ids": known[: len(places)]}, {"seconds": 0.0})
+    if workspace.has(stage):
+        tensors, record = workspace.load(stage)
         rows, seconds = tensors["token_ids"], record["seconds"]
     at_once = rows_at_once(run.base.shape, length)
     model = load() if len(rows) < len(places) else None
@@ -58,7 +65,7 @@ def with_own_text(
         generator = torch.Generator().manual_seed(run.config.seed * 1_000_003 + batch)
 
         def show(tokens: int, done: int = batch, more: int = count) -> None:
-            stages.report(STAGE, done * length + more * tokens, len(places) * length)
+            stages.report(stage, done * length + more * tokens, len(places) * length)
 
         order = torch.randperm(len(run.text.beginnings), generator=generator).tolist()
         with one_token_steps(model):
@@ -73,8 +80,8 @@ def with_own_text(
                 on_step=show,
             )
         rows, seconds = torch.cat([rows, written]), seconds + time.perf_counter() - began
-        workspace.save(STAGE, {"token_ids": rows}, {"seconds": seconds})
-    stages.recall(STAGE)  # its seconds count
+        workspace.save(stage, {"token_ids": rows}, {"seconds": seconds})
+    stages.recall(stage)  # its seconds count
     token_ids = run.text.token_ids.clone()
     token_ids[places] = rows
     return replace(run, text=replace(run.text, token_ids=token_ids))

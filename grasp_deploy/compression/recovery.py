@@ -71,14 +71,16 @@ def recover(
     on_progress: OnProgress,
 ) -> Recovered:
     """The plan with recovered weights, and the file of each; as they were where nothing was won."""
+    told = stages.Stages(workspace, run.budget.units, on_progress)
+    with explained_failures(run):
+        text = saved_text(run, told)
     with explained_failures(run), nullcontext() if is_joined() else joined_alone():
-        text = saved_text(run, workspace)
         gc.collect()  # what is left of models that other stages loaded
         if run.device.type == "cuda":
             torch.cuda.empty_cache()
         recovery = _Recovery(run, workspace, plan, fitted)
         recovery.learn(text.token_ids, on_progress)
-        return recovery.result(text)
+        return recovery.result(text, told.records)
 
 
 def sequences_in_step(config: CompressConfig) -> int:
@@ -146,10 +148,15 @@ class _Recovery:
             on_progress(row)
         self._save()
 
-    def result(self, text: Blocks) -> Recovered:
-        """The plan that names the best weights, and the file that they were saved in."""
+    def result(self, text: Blocks, before: dict[str, dict[str, Any]]) -> Recovered:
+        """The plan that names the best weights, and the file that they were saved in.
+
+        `before` has the records of stages that the recovery took before it learnt.
+        """
         run, record, plan = self.run, self.record, self.plan
-        seconds = {**plan.provenance.get("seconds", {}), STAGE: record["seconds"]}
+        took = {STAGE: record["seconds"]}
+        took |= {s: before[s]["seconds"] for s in before if s == stages.MORE_TEXT}
+        seconds = plan.provenance.get("seconds", {}) | took
         plan = replace(plan, provenance={**plan.provenance, "seconds": seconds})
         if not record["best_step"]:
             first, last = (Heldout(**record[name]) for name in ("first", "last"))

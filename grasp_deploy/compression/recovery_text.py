@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
+from grasp_deploy.compression.frozen_model import load_for
+from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import by_lead
-from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.stages import MORE_TEXT, Stages
 from grasp_deploy.data import (
     Blocks,
     calibration_sources,
@@ -20,25 +23,24 @@ from grasp_deploy.data import (
 )
 from grasp_deploy.errors import InputError
 
-TEXT = "recovery-text"  # its file
+TEXT = "recovery-sequences"  # its file
 
 
-def saved_text(run: PreparedRun, workspace: Workspace) -> Blocks:
+def saved_text(run: PreparedRun, stages: Stages) -> Blocks:
     """The text to recover on, read once: a killed run goes on with what was read at its start."""
-    if workspace.has(TEXT):
-        return Blocks.unpacked(*workspace.load(TEXT))
-    text = text_of(run)
-    workspace.save(TEXT, *text.packed())
-    return text
+    workspace = stages.workspace
+    if not workspace.has(TEXT):
+        workspace.save(TEXT, *text_of(run, stages).packed())
+    return Blocks.unpacked(*workspace.load(TEXT))
 
 
-def text_of(run: PreparedRun) -> Blocks:
+def text_of(run: PreparedRun, stages: Stages) -> Blocks:
     """As many tokens as recovery asks for, of the run's sources by their weights, in any order.
 
-    Given text is read from its start, and begins again where it ends; so does what the model wrote
-    for calibration. What is held out is left out.
+    Given text is read from its start, and begins again where it ends. What the model wrote for
+    calibration is read first, and the dense model writes more. What is held out is left out.
     """
-    config, length, given = run.config, run.text.token_ids.shape[1], run.text.token_ids
+    config, length = run.config, run.text.token_ids.shape[1]
     sources = calibration_sources(
         config.calibration, config.calibration_split, config.calibration_column
     )
@@ -46,11 +48,11 @@ def text_of(run: PreparedRun) -> Blocks:
     tokenizer = load_tokenizer(run.source.directory)
     text = by_lead(lambda: read_calibration(tokenizer, sources, length, count, repeats=True))
     check_tokens(text.token_ids, run.base.config)
-    rows, places = text.token_ids, own_places(text.parts)
-    if len(places):
-        own = given[own_places(run.text.parts)]
-        rows[places] = own[torch.arange(len(places)) % len(own)]
-    heldout = run.blocks.heldout
+    known = run.text.token_ids[own_places(run.text.parts)]
+    told = replace(run, text=text)
+    load = partial(load_for, run, False)
+    text = with_own_text(told, load, stages, stage=MORE_TEXT, known=known).text
+    rows, heldout = text.token_ids, run.blocks.heldout
     kept = torch.tensor([not bool((heldout == row).all(dim=1).any()) for row in rows])
     if not kept.any():
         raise InputError(

@@ -21,30 +21,37 @@ from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0
 RECOVERY = "recovery"
+MORE_TEXT = "recovery-text"  # what the model writes to recover on
 TOLD = ("stage", "step", "steps", "loss", "heldout_loss")  # of each step of learning
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
 
 class Sequences(NamedTuple):
-    """How many sequences there are, and how many a round and the last refit read."""
+    """How many sequences there are, and how many a round, the last refit and recovery read."""
 
     own: int  # written by the model itself
     heldout: int
     train: int
     scored: int
     fitted: int
+    recovered: int
+    more_own: int  # of those written for recovery alone
 
 
 def sequences_of(config: CompressConfig) -> Sequences:
     """Count the sequences of a run; raises InputError for sources that cannot be."""
     given = config.calibration, config.calibration_split, config.calibration_column
     sources = calibration_sources(*given)
-    counts = shares([source.weight for source in sources], config.sequences)
+    weights = [source.weight for source in sources]
+    counts = shares(weights, config.sequences)
     own = sum(count for count, source in zip(counts, sources, strict=True) if source.is_own)
     heldout = sum(len(CalibrationBlocks.split(torch.empty(count)).heldout) for count in counts)
     train = config.sequences - heldout
-    read = (min(train, config.sequences_of(s)) for s in ("criterion", "compensation"))
-    return Sequences(own, heldout, train, *read)
+    scored, fitted = (min(train, config.sequences_of(s)) for s in ("criterion", "compensation"))
+    recovered = math.ceil((config.recover or 0) / config.sequence_length)
+    more = shares(weights, recovered) if recovered >= len(sources) else counts
+    more_own = sum(count for count, source in zip(more, sources, strict=True) if source.is_own)
+    return Sequences(own, heldout, train, scored, fitted, recovered, max(0, more_own - own))
 
 
 def passes_of(config: CompressConfig) -> dict[str, int]:
@@ -57,7 +64,6 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     rounds = config.rounds_for(1 - (config.keep or 0)) if config.cuts_in_rounds else 1
     gates = min(n.train, config.sequences_of("gate")) if config.learns else 0
     scales = config.scale_epochs * n.train
-    recovered = math.ceil((config.recover or 0) / config.sequence_length)
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
     found = {
         "own-text": n.own,
@@ -65,8 +71,9 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
         "gates": gates and gates * step + checks,
         "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
         "scales": scales and scales * step + checks,
+        MORE_TEXT: n.more_own,
         # The dense model reads along; gradients of weights are a pass more.
-        RECOVERY: recovered and recovered * (step + 2) + 2 * n.heldout * (HELDOUT_CHECKS + 1),
+        RECOVERY: n.recovered and n.recovered * (step + 2) + 2 * n.heldout * (HELDOUT_CHECKS + 1),
     }
     return {stage: passes for stage, passes in found.items() if passes}
 

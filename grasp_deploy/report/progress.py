@@ -28,6 +28,7 @@ STAGES = {
     "gates": "learning gates",
     "compensation": "compensating",
     "scales": "calibrating scales",
+    "recovery-text": "writing more text",
     "recovery": "recovering",
     "export": "writing tensors",
 }

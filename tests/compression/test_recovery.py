@@ -21,6 +21,7 @@ from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.recovery_judge import Heldout
 from grasp_deploy.compression.run_options import RunOptions, Start
+from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
 from grasp_deploy.errors import InputError
@@ -83,30 +84,31 @@ def test_other_text_gets_better_and_every_link_is_proven(
     assert f"Recovered by the dense model's predictions on {record['tokens']:,} tokens" in card
 
 
-def test_the_text_goes_on_repeats_and_leaves_out_what_is_held_out(
+def test_the_text_goes_on_and_leaves_out_what_is_held_out(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half is the model's own: of that there is no more than was written for calibration."""
+    """Half is the model's own: what it wrote for calibration, and more of it."""
     options = {"keep": 0.6, "sequences": 8, "recover": 64 * 32, "rounds": 1, "scale_epochs": 0}
     config = make_config(**options)
     config = replace(config, calibration=(config.calibration[0], "self"))
     told: list[Any] = []
     text_of = recovery_text.text_of
 
-    def tell(run: Any) -> Any:
-        told.append((run, text_of(run)))
+    def tell(run: Any, *rest: Any) -> Any:
+        told.append((run, text_of(run, *rest)))
         return told[-1][1]
 
     monkeypatch.setattr(recovery_text, "text_of", tell)
-    compress(config, tmp_path / "out")
+    plan = compress(config, tmp_path / "out").plan
     ((run, text),) = told
     own = run.text.token_ids[1::2]
     rows = text.token_ids
-    is_own = (rows[:, None] == own).all(-1).any(1)
-    assert int(is_own.sum()) == 24, "each of four rows eight times, but the one held out"
-    assert len(rows[~is_own].unique(dim=0)) == len(rows) - 24 == 31, "read on"
+    assert len(rows.unique(dim=0)) == len(rows) == 62, "nothing twice"
+    assert int((rows[:, None] == own).all(-1).any(1).sum()) == 3, "of four one is held out"
     assert not (rows[:, None] == run.blocks.heldout).all(-1).any()
-    assert [part.sequences for part in text.parts] == [31, 24]
+    assert [part.sequences for part in text.parts] == [31, 31]
+    assert plan.provenance["seconds"]["recovery-text"] > 0
+    assert passes_of(config)["recovery-text"] == 28
 
 
 @pytest.mark.parametrize(
