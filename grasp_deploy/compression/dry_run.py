@@ -116,14 +116,18 @@ class Way:
 
     @property
     def _recovery(self) -> Terms:
-        """A step of the weights that learn, in float32 with their gradients and two moments."""
+        """A step of the weights that learn, in float32 with two moments.
+
+        Each steps as soon as its gradient is there: those of an MLP are the most at once.
+        """
         terms = self._step(self._each(sequences_in_step(self.config)))
         del terms["scores and their optimiser"]
         logits = 5 * 4 * LOGITS_AT_ONCE  # a chunk of both models', their chances, a gradient
         return terms | {
             "gathered weights": 2 * self._gathered[0],
             "head, logits and loss": logits + 2 * self._gathered[1],
-            "weights that learn": self._each(4 * 4 * self._learnt),
+            "weights that learn": self._each(3 * 4 * self._learnt),
+            "gradients": 2 * 3 * 4 * self._columns[0] * self.shape.hidden_size,
         }
 
     @property

@@ -7,6 +7,7 @@ can be saved, so that a run may stop after any step and continue bit for bit.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -68,15 +69,18 @@ class Distiller:
         self._weights = dict(student.named_parameters())
         self.parts = {name: team.held(weight.detach()) for name, weight in self._weights.items()}
         self.whole = {n for n, w in self._weights.items() if team.held(w) is w}
-        self._optimizer = torch.optim.AdamW(
-            self.parts.values(), betas=BETAS, weight_decay=0.0, fused=True
-        )
-        for part in self.parts.values():
-            self._optimizer.state[part] = {
+        self._optimizers = {
+            name: torch.optim.AdamW([part], betas=BETAS, weight_decay=0.0, fused=True)
+            for name, part in self.parts.items()
+        }
+        for name, part in self.parts.items():
+            self._optimizers[name].state[part] = {
                 "step": torch.zeros((), device=part.device),
                 "exp_avg": torch.zeros_like(part),
                 "exp_avg_sq": torch.zeros_like(part),
             }
+            if name not in self.whole:  # it steps as soon as its gradient is there, which is freed
+                self._weights[name].register_post_accumulate_grad_hook(partial(self._step, name))
 
     def learn(self, ids: Tensor, rate: float, step: int) -> float:
         """Make a step on `(B, T)` ids; the divergence before it, in nats per token.
@@ -88,20 +92,26 @@ class Distiller:
         with self.team.gathered(self.teacher.lm_head):
             head = self.teacher.lm_head.weight
             mean = Divergence.apply(hidden.flatten(0, 1), expected.flatten(0, 1), head) * share
-        (mean * self.team.size).backward()  # of what is divided the mean over processes is taken
         divergence = mean.detach().clone()
         self.team.add_up(divergence)
         value = finite(divergence, "recovery", step)
+        for optimizer in self._optimizers.values():
+            optimizer.param_groups[0]["lr"] = rate
+        (mean * self.team.size).backward()  # of what is divided the mean over processes is taken
         for name, weight in self._weights.items():
-            assert weight.grad is not None, "every weight stands in the path to the loss"
             if name in self.whole:
+                assert weight.grad is not None, "every weight stands in the path to the loss"
                 self.team.add_up(weight.grad.div_(self.team.size))
-            self.parts[name].grad = self.team.held(weight.grad)
-            weight.grad = None
-        self._optimizer.param_groups[0]["lr"] = rate
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+                self._step(name, weight)
         return value
+
+    def _step(self, name: str, weight: Tensor) -> None:
+        """Move what is held of a weight by its gradient, and free that."""
+        assert weight.grad is not None
+        self.parts[name].grad = self.team.held(weight.grad)
+        weight.grad = None
+        self._optimizers[name].step()
+        self._optimizers[name].zero_grad()
 
     @torch.no_grad()
     def measure(self, sequences: Tensor) -> Measured:
@@ -120,7 +130,7 @@ class Distiller:
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Weights and moments by kind and name; what a run that goes on must `restore`."""
         moments = {
-            kind: {name: self._optimizer.state[part][kind] for name, part in self.parts.items()}
+            kind: {name: self._optimizers[name].state[p][kind] for name, p in self.parts.items()}
             for kind in ("exp_avg", "exp_avg_sq")
         }
         return {"weights": self.parts, **moments}
@@ -130,8 +140,8 @@ class Distiller:
         for kind, tensors in self.state().items():
             for name, tensor in tensors.items():
                 tensor.copy_(state[kind][name])
-        for part in self.parts.values():
-            self._optimizer.state[part]["step"].fill_(steps)
+        for name, part in self.parts.items():
+            self._optimizers[name].state[part]["step"].fill_(steps)
 
     def _hidden(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """`(B, T, d)` hidden states behind the last norm, the student's and the dense model's."""

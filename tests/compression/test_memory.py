@@ -78,14 +78,14 @@ def test_passes() -> None:
     assert passes_of(replace(CONFIG, recover=2000 * TOKENS))["recovery"] == recovered
 
 
-def test_what_learns_takes_sixteen_bytes_for_each_weight(one: Way) -> None:
+def test_what_learns_takes_twelve_bytes_for_each_weight(one: Way) -> None:
     way = replace(one, config=replace(CONFIG, recover=10**6))
     two = replace(way, processes=2)
     learnt = way.pruned.parameters - 2 * VOCABULARY * D - D
     terms = way.stages["recovery"]
     assert (
         terms["weights that learn"]
-        == 16 * learnt
+        == 12 * learnt
         == 2 * two.stages["recovery"]["weights that learn"]
     )
     assert way.device_bytes == sum(terms.values()) > one.device_bytes
