@@ -112,14 +112,15 @@ def learn_plan(
     stages = Stages(workspace, run.budget.units, on_progress)
     run = with_own_text(run, lambda: model, stages)  # half of the text, in the model's own words
     frozen = FrozenModel(run, model)  # from here on no weight takes a gradient
-    losses = {"heldout_dense": frozen.heldout_loss()}
+    heldout = run.blocks.heldout[run.judges]
+    losses = {"heldout_dense": frozen.heldout_loss(sequences=heldout)}
     dense_losses = frozen.heldout_losses() if run.config.is_bound else []
     initial, reached = initial_scores(frozen, stages)  # iterative pruning in rounds, by default
     scores = learn_gates(frozen, stages, initial)  # section 3.3: on budget at every step
     mask = final_mask(frozen, scores, reached)
     refit(frozen, stages, mask)  # least squares
     scales, norms = learn_scales(frozen, stages, mask)  # section 3.4
-    losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms)
+    losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms, heldout)
     losses["witness"] = frozen.heldout_loss(mask * scales, norms, run.witness)
     excess = excess_of(frozen, mask * scales, norms, dense_losses)
     fitted = fold_scales(frozen, stages, mask, scales)

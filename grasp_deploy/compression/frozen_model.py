@@ -81,8 +81,8 @@ class FrozenModel:
     def heldout_losses(
         self, gates: Tensor | None = None, norm_scales: Tensor | None = None
     ) -> list[float]:
-        """Losses of the held-out sequences one by one, as `gated`; none without any."""
-        heldout = self.run.blocks.heldout
+        """Losses of the sequences that judge, one by one, as `gated`; none without any."""
+        heldout = self.run.blocks.heldout[self.run.judges]
         if not len(heldout):
             return []
         with self.gated(gates, norm_scales):

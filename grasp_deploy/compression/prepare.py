@@ -171,10 +171,23 @@ class PreparedRun:
 
         They stand in the plan as they are, which a user's own text had better not.
         """
+        own = self.blocks.heldout[self._is_own]
+        return (replace(self.blocks, heldout=own) if len(own) else self.blocks).witness
+
+    @property
+    def judges(self) -> Tensor:
+        """`(h,)` bool: the held-out sequences that losses are stated on, given text where there is.
+
+        Own text flatters: scales learn its prompts and templates by heart, which nobody serves.
+        """
+        return self._is_own if bool(self._is_own.all()) else ~self._is_own
+
+    @property
+    def _is_own(self) -> Tensor:
+        """`(h,)` bool: held-out sequences that the model wrote."""
         parts = self.text.parts
         is_own = [bool(parts) and parts[source].is_own for source in self.heldout_sources]
-        own = self.blocks.heldout[torch.tensor(is_own, dtype=torch.bool)]
-        return (replace(self.blocks, heldout=own) if len(own) else self.blocks).witness
+        return torch.tensor(is_own, dtype=torch.bool)
 
     def read_in(self, stage: str) -> Tensor:
         """`(n, T)` ids that a round's "criterion" reads, the last "compensation", or a "gate"."""
@@ -242,10 +255,10 @@ def prepare(
         tokenizer.eos_token_id,
         start if start.mask is None else replace(start, mask=start.mask.to(device)),
     )
-    if config.is_bound and len(run.blocks.heldout) < 2:
+    if config.is_bound and int(run.judges.sum()) < 2:
         raise InputError(
-            "a bound on the loss is measured on two held-out sequences at least: give more text, "
-            "more --calibration-sequences, or --keep"
+            "a bound on the loss is measured on two held-out sequences at least, of given text "
+            "where there is some: give more text, more --calibration-sequences, or --keep"
         )
     if config.recover is not None and not len(run.blocks.heldout):
         raise InputError(

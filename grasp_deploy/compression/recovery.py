@@ -200,7 +200,7 @@ class _Recovery:
             "inputs": self.run.inputs,
             "text": text.as_dict(),
             "tokens": text.token_ids.numel(),
-            "heldout_tokens": self.run.blocks.heldout.numel(),
+            "heldout_tokens": int(self.run.judges.sum()) * self.run.config.sequence_length,
             "loss_dense": first.dense_loss,
             "loss_before": first.loss,
             "loss_after": best.loss,
@@ -215,11 +215,12 @@ class _Recovery:
         rounded = {n: p.to("cpu", self.kept_in, copy=True) for n, p in parts.items()}
         with self._replaced(rounded):  # as they would be written
             measured = self.distiller.measure(self.run.blocks.heldout)
+        judges = self.run.judges
         found = Heldout(
             self.run.heldout_sources,
             measured.divergence.tolist(),
-            measured.loss.tolist(),
-            float(measured.dense_loss.mean()),
+            float(measured.loss[judges].mean()),
+            float(measured.dense_loss[judges].mean()),
         )
         if not math.isfinite(found.divergence):
             raise LossError(f"the divergence on held-out text is {found.divergence}: {OVERFLOW}")

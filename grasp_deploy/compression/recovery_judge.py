@@ -12,18 +12,13 @@ class Heldout:
 
     kinds: list[int]
     divergences: list[float]  # from the dense model
-    losses: list[float]
-    dense_loss: float  # of all
+    loss: float  # on those that losses are stated on
+    dense_loss: float
 
     @property
     def divergence(self) -> float:
         """The mean over kinds."""
         return fmean(self._by_kind(self.divergences).values())
-
-    @property
-    def loss(self) -> float:
-        """The mean over sequences."""
-        return fmean(self.losses)
 
     def is_better(self, first: Heldout, best: Heldout) -> bool:
         """True if it is nearer to the dense model than the best, and no kind further than first.

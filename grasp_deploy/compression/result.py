@@ -106,7 +106,9 @@ def excess_of(
     if not dense_losses:
         return {}
     losses = frozen.heldout_losses(gates, norm_scales)
-    error = stratified_error(dense_losses, losses, frozen.run.heldout_sources)
+    run = frozen.run
+    sources = [s for s, judges in zip(run.heldout_sources, run.judges, strict=True) if judges]
+    error = stratified_error(dense_losses, losses, sources)
     return {"excess": fmean(losses) - fmean(dense_losses), "excess_error": error}
 
 
@@ -146,7 +148,7 @@ def provenance_of(
         "config": run.config.as_dict(),
         "calibration": {
             **run.text.as_dict(),
-            "heldout_sequences": len(run.blocks.heldout),
+            "heldout_sequences": int(run.judges.sum()),
         },
         "inputs": run.inputs,
         "versions": versions(),

@@ -123,8 +123,8 @@ def test_the_text_goes_on_and_leaves_out_what_is_held_out(
 def test_the_best_is_nearest_and_further_away_on_no_kind(
     divergences: list[float], expected: bool
 ) -> None:
-    first, best = (Heldout([0, 0, 1], [nats] * 3, [4.0] * 3, 3.0) for nats in (2.0, 1.5))
-    assert Heldout([0, 0, 1], divergences, [9.0] * 3, 3.0).is_better(first, best) is expected
+    first, best = (Heldout([0, 0, 1], [nats] * 3, 4.0, 3.0) for nats in (2.0, 1.5))
+    assert Heldout([0, 0, 1], divergences, 9.0, 3.0).is_better(first, best) is expected
 
 
 @pytest.mark.parametrize("rate", [0.0, 100.0])
