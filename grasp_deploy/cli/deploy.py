@@ -70,6 +70,9 @@ def fit_command(
         raise InputError(fit.impossible)
     if not as_json:
         stdout.print(offer_table(fit))
+        if not fit.fits:
+            for offer in (offer for offer in fit.offers if offer.fits):
+                print_line(f"{offer.name}: {fit.command(offer)}")
         print_line(fit.verdict)
     document = fit.as_dict()
     if output is not None and not dry_run and not fit.fits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -44,12 +45,30 @@ class Fit:
         """True if the model fits as it is."""
         return self.offers[0].fits
 
+    def command(self, offer: Offer) -> str:
+        """How to take an offer; where weights have 4 bits, of a copy that has, or is made later.
+
+        Of a pruned one the budget weighs weights against cache as they will be quantised.
+        """
+        options = _engine_options(self.shape, self.load)
+        if offer.has_fp8_cache:
+            options["kv_cache_dtype"] = KV_DTYPES[1]
+        if offer.keep is None:
+            model = self.model.removesuffix(".json") + "-W4A16" * (offer.bits == 4)
+            online = {"quantization": "fp8"} if offer.bits == 8 else {}
+            flags = _flags(options | online, self.room.utilization)
+            return shlex.join(["grasp-deploy", "serve", model, "--", *flags])
+        share, width = math.floor(1000 * offer.keep) / 1000, self.shape.bytes_per_parameter
+        cached = 1 if offer.has_fp8_cache else self.load.kv_bytes_per_value or width
+        tokens = self.load.cached_tokens * 8 * cached // (offer.bits or 8 * width)
+        budget = ["--keep", str(share), "--cost", "memory", "--cached-tokens", str(tokens)]
+        return shlex.join(["grasp-deploy", "compress", self.model, *budget, "--output", "smaller"])
+
     @property
     def verdict(self) -> str:
         """The next step, in one sentence."""
         if self.fits:
-            flags = _flags(_engine_options(self.shape, self.load), self.room.utilization)
-            command = shlex.join(["grasp-deploy", "serve", self.model, "--", *flags])
+            command = self.command(self.offers[0])
             return f"{self.model} fits as it is: serve it unpruned, by {command}"
         fitting = [offer for offer in self.offers if offer.fits]
         if alone := " or ".join(offer.name for offer in fitting if offer.keep is None):
@@ -73,7 +92,7 @@ class Fit:
             "gpu_memory_bytes": self.room.memory_bytes,
             "usable_bytes": self.room.usable_bytes,
             "load": asdict(self.load) | {"cached_tokens": self.load.cached_tokens},
-            "offers": [offer.as_dict() for offer in self.offers],
+            "offers": [o.as_dict() | {"command": self.command(o)} for o in self.offers],
         }
 
 

@@ -18,12 +18,17 @@ SHAPE_ENTRY_BYTES = 2 * 8  # two int64 beside each 4-bit matrix
 
 @dataclass(frozen=True)
 class Offer:
-    """One way to deploy a model; `keep` is the share that is left of the prunable cost."""
+    """One way to deploy a model; `keep` is the share that is left of the prunable cost.
+
+    `bits` are those of a weight where weights are quantised; `sequences` would fit at a time.
+    """
 
     name: str
     memory: Memory
     left_bytes: int
-    quantises: bool = False
+    sequences: int
+    bits: int | None = None
+    has_fp8_cache: bool = False
     keep: float | None = None
 
     @property
@@ -44,36 +49,48 @@ def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
     out as they see fit.
     """
 
-    def offer(name: str, load: Load, weight_bytes: int, quantises: bool = True) -> Offer:
+    def offer(name: str, load: Load, weight_bytes: int, bits: int | None = None) -> Offer:
         memory = deployment_memory(shape, load, room.overhead_bytes, weight_bytes)
-        return Offer(name, memory, room.usable_bytes - memory.total_bytes, quantises)
+        left = room.usable_bytes - memory.total_bytes
+        return Offer(name, memory, left, _sequences(memory, left, load), bits, load == narrow)
 
     narrow = replace(load, kv_bytes_per_value=FP8_KV_BYTES)
     plain, eight, four = shape.weight_bytes, fp8_weight_bytes(shape), int4_weight_bytes(shape)
     rows = [
-        offer("as it is", load, plain, quantises=False),
-        offer("FP8 weights alone", load, eight),
-        offer("4-bit weights alone", load, four),
+        offer("as it is", load, plain),
+        offer("FP8 weights alone", load, eight, 8),
+        offer("4-bit weights alone", load, four, 4),
     ]
     if load != narrow:
         rows += [
             offer("FP8 KV cache alone", narrow, plain),
-            offer("FP8 weights and KV cache", narrow, eight),
-            offer("4-bit weights, FP8 KV cache", narrow, four),
+            offer("FP8 weights and KV cache", narrow, eight, 8),
+            offer("4-bit weights, FP8 KV cache", narrow, four, 4),
         ]
-    if not rows[0].fits:
-        rows += _pruned("", shape, load, room)
-    if not offer("", narrow, eight).fits:
-        rows += _pruned(", FP8 weights and KV cache", shape, narrow, room, fp8_weight_bytes)
+    both = (
+        (load, None, lambda shape: shape.weight_bytes, ""),
+        (narrow, 8, fp8_weight_bytes, ", FP8 weights and KV cache"),
+        (narrow, 4, int4_weight_bytes, ", 4-bit weights, FP8 KV cache"),
+    )
+    for cache, bits, size, ending in both:
+        if not offer("", cache, size(shape)).fits:
+            pruned = _pruned(shape, cache, room, size)
+            rows += [
+                replace(o, name=o.name + ending, bits=bits, has_fp8_cache=cache == narrow)
+                for o in pruned
+            ]
     return rows
 
 
+def _sequences(memory: Memory, left_bytes: int, load: Load) -> int:
+    """How many sequences of the load's context the cache holds, if it takes all that is left."""
+    block_bytes = memory.kv_bytes * load.block_tokens // load.cached_tokens
+    blocks = (memory.kv_bytes + left_bytes) // block_bytes - 1  # vLLM keeps one
+    return max(0, blocks // math.ceil(load.context_tokens / load.block_tokens))
+
+
 def _pruned(
-    and_quantised: str,
-    shape: ModelShape,
-    load: Load,
-    room: Room,
-    weight_bytes: Callable[[ModelShape], int] = lambda shape: shape.weight_bytes,
+    shape: ModelShape, load: Load, room: Room, weight_bytes: Callable[[ModelShape], int]
 ) -> Iterator[Offer]:
     """Yield the offer that fills the room, if the least that layers keep fits it."""
     dense = deployment_memory(shape, load, room.overhead_bytes, weight_bytes(shape))
@@ -87,7 +104,7 @@ def _pruned(
     cache_bytes = int(keep * dense.kv_bytes)
     memory = replace(dense, weight_bytes=always + left_bytes - cache_bytes, kv_bytes=cache_bytes)
     shown = math.floor(1000 * keep) / 10  # a budget of this share fits
-    yield Offer(f"pruned to {shown:.1f} %{and_quantised}", memory, 0, bool(and_quantised), keep)
+    yield Offer(f"pruned to {shown:.1f} %", memory, 0, load.sequences, keep=keep)
 
 
 def _of_layers(shape: ModelShape, groups: int, channels: int) -> ModelShape:

@@ -12,7 +12,7 @@ from grasp_deploy.files.sizes import BINARY_UNITS, format_bytes
 from grasp_deploy.fit.memory import Fit, Served
 from grasp_deploy.report.tables import figure_table
 
-HEADS = ("weights", "KV\ncache", "acti-\nvations", "vLLM's\nown", "total", "left")
+HEADS = ("weights", "KV\ncache", "vLLM's\nown", "left", "sequences\nthat fit")
 TOLERANCE = 0.02  # of a measured size, beyond which a miss wants a reason
 
 
@@ -23,13 +23,19 @@ def offer_table(fit: Fit) -> Table:
     is_pruned = any(offer.keep is not None for offer in fit.offers)
     title = f"{fit.load.sequences:,} sequences of {fit.load.context_tokens:,} tokens in {usable}, "
     name = Path(fit.model).name.removesuffix(".json")
-    notes = ["pruned: as if all channels and KV groups shrank alike"] if is_pruned else []
+    notes = [
+        "pruned: to a share of what pruning can take, the layers' matrices and the cache, as if "
+        "all channels and KV groups shrank alike"
+    ] * is_pruned
     heads = (f"{name}\nin {unit}", *HEADS)
     table = figure_table(f"{title}{fit.room.utilization:.0%} of {memory}", heads, notes, fold=False)
     for offer in fit.offers:
-        sizes = (*vars(offer.memory).values(), offer.memory.total_bytes, offer.left_bytes)
+        parts = offer.memory
+        own_bytes = parts.activation_bytes + parts.overhead_bytes
+        sizes = (parts.weight_bytes, parts.kv_bytes, own_bytes, offer.left_bytes)
         cells = (f"{size / BINARY_UNITS[unit]:,.2f}" for size in sizes)
-        table.add_row(Text(offer.name), *cells, style=None if offer.fits else "dim")
+        sequences = f"{offer.sequences:,}"
+        table.add_row(Text(offer.name), *cells, sequences, style=None if offer.fits else "dim")
     return table
 
 

@@ -73,14 +73,27 @@ def test_every_figure_by_hand(name: str) -> None:
         assert (parts.memory.weight_bytes, parts.memory.kv_bytes) == (weights, kv), label
         assert (parts.memory.activation_bytes, parts.memory.overhead_bytes) == (step, GIB)
         assert parts.fits == (weights + kv + step + GIB <= usable), label
-    assert len(rows) == (0 if name == "Qwen3-0.6B" else 2)
+    assert len(rows) == (0 if name == "Qwen3-0.6B" else 3)
+    of_bits = {None: (plain, cache), 8: (eight, cache // 2), 4: (four, cache // 2)}
     for offer in rows.values():  # they fill the room to the byte
         assert offer.fits and offer.memory.total_bytes == usable and offer.keep
-        weights, kv = (eight, cache // 2) if offer.quantises else (plain, cache)
-        prunable = layers * sum(r * c for r, c in linears) * (1 if offer.quantises else 2) + kv
-        if offer.quantises:  # o and down keep their rows' scales
-            prunable += layers * 2 * sum(r for r, c in (*linears[:3], *linears[4:6]))
+        weights, kv = of_bits[offer.bits]
+        prunable = layers * sum(r * c for r, c in linears) * (offer.bits or 16) // 8 + kv
+        if offer.bits:  # o and down keep their rows' scales, of 8 bits one each
+            rows_of = [(r, c) for place, (r, c) in enumerate(linears) if place not in (3, 6)]
+            prunable += layers * 2 * sum(r for r, _ in rows_of) * (offer.bits == 8)
+            prunable += layers * 2 * sum(r * (c // 128) for r, c in linears) * (offer.bits == 4)
         left = usable - step - GIB - (weights + kv - prunable)
-        assert offer.keep == pytest.approx(left / prunable, rel=1e-12)
+        assert offer.keep == pytest.approx(left / prunable, rel=1e-12), offer.name
         shown = float(offer.name.split()[2])
         assert 100 * offer.keep - 0.1 < shown <= 100 * offer.keep, "a budget of this share fits"
+
+
+def test_sequences_that_fit_are_whole_blocks_of_what_is_left() -> None:
+    """Of blocks of 16 tokens, one is vLLM's own; a sequence of 20 tokens takes two."""
+    shape, load = model_shape(CASES["Qwen3-0.6B"][0]), Load(4, 20)
+    used = offers(shape, load, Room(8 * GIB, 1.0, GIB))[0].memory
+    block = used.kv_bytes // 9
+    for more, expected in ((-1, 3), (0, 4), (2 * block - 1, 4), (2 * block, 5)):
+        room = Room(used.total_bytes + more, 1.0, GIB)
+        assert offers(shape, load, room)[0].sequences == expected, more
