@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.checkpoint.footprint import Footprint
 from grasp_deploy.files.sizes import BINARY_UNITS, format_bytes
 
 if TYPE_CHECKING:
-    from grasp_deploy.evaluate.compare import CompareRecord
+    from grasp_deploy.evaluate.compare import CompareRecord, LossCell
     from grasp_deploy.report.figure_style import Drawing
 
 LEAST_BEND = 0.05  # of the curve's height, below which a bend is none
+LEAST_POINTS = 4  # any three that are no line have a bend
 Curve = Sequence[tuple[float, float]]
 
 
@@ -43,7 +45,7 @@ def knee_of(curve: Curve) -> int | None:
     curve that bends the other way.
     """
     frontier = frontier_of(curve)
-    if len(frontier) < 3:
+    if len(frontier) < LEAST_POINTS:
         return None
     (first_x, first_y), (last_x, last_y) = curve[frontier[0]], curve[frontier[-1]]
 
@@ -56,21 +58,33 @@ def knee_of(curve: Curve) -> int | None:
 
 
 def headlines(record: CompareRecord) -> list[dict[str, Any]]:
-    """One sentence on the knee; none for fewer than three models."""
-    points = record.points
-    if len(points) < 3:
-        return []
-    model, outcome = "these models", "no knee"
-    sentence = "the curve of loss against size has no knee."
+    """The verdict on each model but the first, and a sentence on the knee of enough models."""
+    dense, points = record.models[0].name, record.points
+    lines = [
+        {"model": model.name, **quality_verdict([_row(cells, place) for cells in record.texts], [])}
+        for place, model in enumerate(record.models[1:], start=1)
+    ]
     if (knee := knee_of(_by_size(points))) is not None:
-        model, outcome = points[knee].name, "knee"
         sentence = (
             f"knee of the curve at {format_bytes(points[knee].footprint.weight_bytes)} of weights, "
-            f"{points[knee].loss - points[0].loss:+.3f} nats per token against {points[0].name}; "
+            f"{points[knee].loss - points[0].loss:+.3f} nats per token against {dense}; "
             "smaller models lose faster."
         )
-    line = {"benchmark": record.benchmark, "baseline": points[0].name}
-    return [{**line, "model": model, "outcome": outcome, "sentence": sentence}]
+        lines.append({"model": points[knee].name, "outcome": "knee", "sentence": sentence})
+    return [{"benchmark": record.benchmark, "baseline": dense, **line} for line in lines]
+
+
+def _row(cells: Sequence[LossCell], place: int) -> dict[str, Any]:
+    """A text's row of a verdict, from its cells."""
+    dense, pruned = cells[0], cells[place]
+    return {
+        "name": pruned.text,
+        "calibrated_on": pruned.is_calibrated_on,
+        "dense": {"perplexity": dense.perplexity},
+        "pruned": {"perplexity": pruned.perplexity},
+        "excess_error": pruned.excess_error,
+        "sequences": pruned.data.get("sequences", 0),
+    }
 
 
 def _by_size(points: Sequence[LossPoint]) -> list[tuple[float, float]]:

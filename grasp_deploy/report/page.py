@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.table import Table
 from rich.text import Text
 
+from grasp_deploy.checkpoint.card.quality_verdict import BROKEN, DROP_IN, NEEDS_HEALING
 from grasp_deploy.errors import printable
 from grasp_deploy.report.figure_style import svg
 from grasp_deploy.report.figures import figure_groups
@@ -21,12 +22,14 @@ from grasp_deploy.report.tables import provenance_table
 from grasp_deploy.stats.wording import grouped
 from grasp_deploy.version import __version__
 
-GOOD = ("faster", "as predicted", "no request failed")
-BAD_ENDINGS = ("slower", "not as predicted", "failed")
+GOOD = ("faster", "as predicted", "no request failed", DROP_IN)
+BAD_ENDINGS = ("slower", "not as predicted", "failed", NEEDS_HEALING, BROKEN)
+QUALITY = ("compare", "perplexity", "tasks")  # what a reader must know before any speed
 
 
 def page(sections: Sequence[Section]) -> str:
-    """The HTML of a page that shows all sections."""
+    """The HTML of a page that shows all sections, those on quality first."""
+    sections = sorted(sections, key=lambda section: section.record["benchmark"] not in QUALITY)
     environment = Environment(
         loader=PackageLoader("grasp_deploy.report", "."),
         autoescape=True,
@@ -36,9 +39,11 @@ def page(sections: Sequence[Section]) -> str:
     )
     environment.filters["tone"] = _tone
     environment.filters["base64"] = lambda drawing: b64encode(svg(drawing)).decode()
+    models = [model["name"] for section in sections for model in section.models]
+    names = ", ".join(dict.fromkeys(models)) or "Benchmarks"
     titles = dict.fromkeys(section.title for section in sections)
     html = environment.get_template("page.html.jinja").render(
-        title="Benchmarks: " + ", ".join(titles),
+        title=f"{names}: " + ", ".join(titles),
         version=__version__,
         verdicts=[
             (section, grouped(section.headlines, lambda line: line["model"]))

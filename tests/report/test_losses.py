@@ -30,7 +30,7 @@ def record(losses: Sequence[float]) -> dict[str, Any]:
             "loss_nats_per_token": loss,
             "tokens": 512,
             "tokens_counted": "all",
-            "data": {"source": "text"},
+            "data": {"source": "text", "sequences": 64},
             "dtype": "float32",
             "seconds": 1.0,
             "excess_nats": loss - losses[0] if place else None,
@@ -44,10 +44,10 @@ def record(losses: Sequence[float]) -> dict[str, Any]:
 
 def test_the_knee_lies_farthest_below_the_line() -> None:
     assert knee_of([(10, 2.0), (8, 2.1), (6, 2.2), (4, 4.0)]) == 2
-    assert knee_of([(10, 2.0), (8, 2.5), (6, 3.0)]) is None, "a line"
-    assert knee_of([(10, 2.0), (8, 3.9), (6, 4.0)]) is None, "it bends the other way"
-    assert knee_of([(10, 2.0), (8, 1.9)]) is None, "two points"
-    assert knee_of([(10, 2.0), (8, 1.8), (6, 1.9)]) is None, "nothing is lost"
+    assert knee_of([(10, 2.0), (8, 2.5), (6, 3.0), (4, 3.5)]) is None, "a line"
+    assert knee_of([(10, 2.0), (8, 3.9), (6, 4.0), (4, 4.1)]) is None, "it bends the other way"
+    assert knee_of([(10, 2.0), (8, 2.1), (6, 4.0)]) is None, "three points"
+    assert knee_of([(10, 2.0), (8, 1.8), (6, 1.9), (4, 2.0)]) is None, "nothing is lost"
 
 
 def test_the_frontier_has_what_no_other_beats() -> None:
@@ -56,12 +56,14 @@ def test_the_frontier_has_what_no_other_beats() -> None:
     assert frontier_of([(10, 2.0), (10, 2.0)]) == [0], "twins count once"
 
 
-def test_the_sentence_names_the_member_at_the_knee() -> None:
-    (line,) = headlines(typed(record(BENT)))
-    assert line["model"] == "keep-0.6" and line["outcome"] == "knee"
-    assert "GiB of weights, +0.100 nats per token against dense" in line["sentence"]
-    (line,) = headlines(typed(record((2.0, 2.2, 2.4, 2.6))))
-    assert line["outcome"] == "no knee"
+def test_sentences_tell_what_each_model_lost_and_which_is_at_the_knee() -> None:
+    *lines, knee = headlines(typed(record(BENT)))
+    assert knee["model"] == "keep-0.6" and knee["outcome"] == "knee"
+    assert "GiB of weights, +0.100 nats per token against dense" in knee["sentence"]
+    assert [line["outcome"] for line in lines] == ["usable as a drop-in", "needs healing", "broken"]
+    assert "it loses 0.100 ± 0.010 nats" in lines[1]["sentence"]
+    lines = headlines(typed(record((2.0, 2.2, 2.4, 2.6))))
+    assert [line["model"] for line in lines] == [f"keep-{keep}" for keep in KEEPS], "no knee"
     damaged = record(BENT)
     damaged["cells"][1]["excess_error"] = -1
     with pytest.raises(InputError, match=r"cells\[1\].excess_error.*>= 0"):
