@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
+from grasp_deploy.checkpoint.card.model_card import objection
 from grasp_deploy.checkpoint.format.shapes import (
     ModelShape,
     limits_of,
@@ -52,6 +53,8 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
     if drain_seconds is None:
         drain_seconds = DRAIN_SECONDS
         command += ["--shutdown-timeout", str(drain_seconds)]
+    if why := objection(directory):
+        print(printable(f"warning: by its card this model is {why}"), file=sys.stderr)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
     print("starting", printable(shlex.join([*added, *command])), file=sys.stderr, flush=True)
     grace = str(drain_seconds + EXIT_SECONDS)

@@ -175,6 +175,30 @@ def test_serve_becomes_a_guard_of_the_server(
 
 
 @pytest.mark.parametrize(
+    ("text", "warns"),
+    [
+        ('{"verdict": {"outcome": "broken", "sentence": "broken: it loses 1 nat."}}', True),
+        ('{"verdict": {"outcome": "usable as a drop-in", "sentence": "usable."}}', False),
+        ('{"verdict": []}', False),
+    ],
+)
+def test_serving_repeats_what_the_card_objects_to(
+    text: str,
+    warns: bool,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(os, "execve", lambda *_: None)
+    folder = shutil.copytree(model, tmp_path / "model")
+    (folder / "quality.json").write_text(text)
+    serve(folder, with_port("--kv-cache-memory-bytes", "9"))
+    warning = "warning: by its card this model is broken: it loses 1 nat."
+    assert (warning in capsys.readouterr().err) is warns
+
+
+@pytest.mark.parametrize(
     ("program", "patience_seconds", "words"),
     [
         ("raise SystemExit('no luck')", 30, "vLLM stopped with exit status 1 while starting"),

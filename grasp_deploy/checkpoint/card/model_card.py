@@ -9,19 +9,21 @@ import hashlib
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grasp_deploy.checkpoint.card.quality_verdict import excess_loss
+from grasp_deploy.checkpoint.card.quality_verdict import BROKEN, NEEDS_HEALING, excess_loss
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text, readable_disk_errors, sync, write_files
-from grasp_deploy.files.json_files import as_json
+from grasp_deploy.files.json_files import as_json, read_json, typed
 from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, locked, manifest_of
 from grasp_deploy.stats.wording import listed, percent, plus_minus
 
@@ -223,6 +225,29 @@ def task_cells(row: Mapping[str, Any]) -> list[str]:
         *(percent(row[model]["accuracy"], row[model]["standard_error"]) for model in MODELS),
         percent(row["change"], row["change_error"], "+"),
     ]
+
+
+class Verdict(msgspec.Struct):
+    """The verdict of a record of quality."""
+
+    outcome: str
+    sentence: str
+
+
+class Quality(msgspec.Struct):
+    """What is read again of a record of quality."""
+
+    verdict: Verdict
+
+
+def objection(directory: Path) -> str:
+    """Why a folder's own card calls it no drop-in; nothing if it does not, or cannot be read."""
+    with suppress(InputError):
+        stated = read_json(directory / QUALITY_FILE, "")
+        verdict = typed(stated, Quality, QUALITY_FILE, "").verdict
+        if verdict.outcome in (BROKEN, NEEDS_HEALING):
+            return verdict.sentence
+    return ""
 
 
 def intact_plan(directory: Path) -> Plan:
