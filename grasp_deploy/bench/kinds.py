@@ -15,7 +15,7 @@ from grasp_deploy.bench.serve import ServeRecord
 from grasp_deploy.bench.throughput import ThroughputRecord
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import CompareRecord
-from grasp_deploy.evaluate.table import compare_table
+from grasp_deploy.evaluate.table import answer_tables, compare_table
 from grasp_deploy.evaluate.tasks.accuracy import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_table
 from grasp_deploy.files.json_files import typed
@@ -48,7 +48,7 @@ KINDS = {
     )
 }
 KINDS["tasks"] = Kind("Accuracy on tasks", TasksRecord, lambda r: [task_table(to_builtins(r))])
-shown: Any = (lambda r: [compare_table(r)], losses.headlines, losses.figures)
+shown: Any = (lambda r: [compare_table(r), *answer_tables(r)], losses.headlines, losses.figures)
 KINDS["compare"] = Kind("Losses compared", CompareRecord, *shown)
 KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote
 

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from grasp_deploy.checkpoint.card.model_card import intact_plan, model_name, renew_card
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
 from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
-from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.answers import answers, prompts_for
 from grasp_deploy.evaluate.perplexity import Measured, perplexity
 from grasp_deploy.evaluate.settings import CardSettings
 from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record, task_changes
@@ -41,8 +44,9 @@ def evaluate_card(
     tasks = task_rows(settings.records, base, directory)
     corpora = heldout_corpora(settings.data, all_sources(plan.provenance), settings.column)
     texts = read_texts(directory, corpora, settings)
-    dense, pruned = (
-        _measure(folder, texts, settings, on_progress, what)
+    tokenizer = load_tokenizer(directory)
+    (dense, says), (pruned, says_now) = (
+        _measure(folder, tokenizer, texts, settings, on_progress, what)
         for folder, what in ((base, "dense"), (directory, "pruned"))
     )
     rows = [_row(*row, plan) for row in zip(texts.items(), dense, pruned, strict=True)]
@@ -55,6 +59,10 @@ def evaluate_card(
         "healed_on": healed,
         "corpora": rows,
         "tasks": tasks,
+        "answers": [
+            {"prompt": prompt, "dense": before, "pruned": after}
+            for prompt, before, after in zip(prompts_for(tokenizer), says, says_now, strict=True)
+        ],
         "versions": versions(),
     }
     renew_card(directory, plan, record)
@@ -102,17 +110,18 @@ def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
 
 def _measure(
     folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
     texts: Mapping[TextSource, Blocks],
     settings: CardSettings,
     on_progress: OnProgress,
     what: str,
-) -> list[Measured]:
-    """Perplexity of each corpus; the model is freed at the end, before the next one loads."""
+) -> tuple[list[Measured], list[str]]:
+    """Perplexity of each corpus, and answers; the model is freed before the next one loads."""
     model = load(folder, device=settings.device, dtype=settings.dtype)
     return [
         perplexity(model, blocks, settings.batch_size, on_progress, stage=f"{corpus.label}, {what}")
         for corpus, blocks in texts.items()
-    ]
+    ], answers(model, tokenizer)
 
 
 def _row(

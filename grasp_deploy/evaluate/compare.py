@@ -14,10 +14,11 @@ from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.footprint import RecordModel
 from grasp_deploy.checkpoint.plan import calibrated_beside
-from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.answers import answers, prompts_for
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.perplexity import Measured, measure
 from grasp_deploy.evaluate.settings import CompareSettings
@@ -58,6 +59,13 @@ class LossCell(Struct):
         return (self.calibrated_on_share or 0) >= NOTEWORTHY_SHARE
 
 
+class Answers(Struct):
+    """What each model says to a prompt."""
+
+    prompt: str
+    answers: list[str]
+
+
 class CompareRecord(Struct):
     """A cell for each text and model; the first model is the one that others are compared with.
 
@@ -67,11 +75,14 @@ class CompareRecord(Struct):
     benchmark: str
     models: Annotated[list[RecordModel], Meta(min_length=1)]
     cells: Annotated[list[LossCell], Meta(min_length=1)]
+    said: list[Answers] = []
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
         if any([cell.model for cell in cells] != names for cells in self.texts):
             raise ValueError("its cells are not one for each model, in their order, on each text")
+        if any(len(said.answers) != len(names) for said in self.said):
+            raise ValueError("its answers to a prompt are not one for each model")
 
     @property
     def texts(self) -> list[list[LossCell]]:
@@ -120,15 +131,23 @@ def compare(
     settings = replace(settings, sequence_length=length)
     texts = _common_texts(models, settings)
     first = load(models[0].path, device=settings.device, dtype=settings.dtype)
+    tokenizer = load_tokenizer(models[0].path)
     cells: dict[tuple[str, str], dict[str, Any]] = {}
+    said = [answers(first, tokenizer)]
     for others in [[model] for model in models[1:]] or [[]]:
-        cells |= _cells(first, [models[0], *others], texts, settings, on_progress)
+        found, last = _cells(first, [models[0], *others], texts, settings, on_progress)
+        cells |= found
+        said += [answers(last, tokenizer)] * len(others)
     return new_record(
         "compare",
         command,
         asdict(settings),
         models=[model.as_dict() for model in models],
         cells=[cells[corpus.label, model.name] for corpus in texts for model in models],
+        said=[
+            {"prompt": prompt, "answers": list(told)}
+            for prompt, *told in zip(prompts_for(tokenizer), *said, strict=True)
+        ],
     )
 
 
@@ -153,8 +172,8 @@ def _cells(
     texts: Texts,
     settings: CompareSettings,
     on_progress: OnProgress,
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """Cells by text and model; all models but the first, loaded one, are freed at the end."""
+) -> tuple[dict[tuple[str, str], dict[str, Any]], PreTrainedModel]:
+    """Cells by text and model, and the last of the models; the first is loaded already."""
     loading = {"device": settings.device, "dtype": settings.dtype}
     loaded = [first, *(load(model.path, **loading) for model in models[1:])]
     cells = {}
@@ -170,7 +189,7 @@ def _cells(
                 "calibrated_on_share": share,
                 **_figures(measured, found[0]),
             }
-    return cells
+    return cells, loaded[-1]
 
 
 def _figures(measured: Measured, first: Measured) -> dict[str, Any]:

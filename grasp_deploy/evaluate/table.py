@@ -45,3 +45,17 @@ def _distances(cell: LossCell) -> tuple[str, str, str]:
 
 def _shown(perplexity: float) -> str:
     return f"{perplexity:,.3f}" if perplexity < 1000 else f"{perplexity:.4g}"
+
+
+def answer_tables(record: CompareRecord) -> list[Table]:
+    """What each model says to the same prompts; nothing in an older record."""
+    if not record.said:
+        return []
+    table = figure_table("By their most likely tokens", ("model", "answer"))
+    table.columns[1].justify = "left"
+    for said in record.said:
+        table.add_row(Text(said.prompt, "bold"))
+        for model, answer in zip(record.models, said.answers, strict=True):
+            table.add_row(Text(model.name), Text(answer))
+        table.add_section()
+    return [table]

@@ -19,11 +19,12 @@ from grasp_deploy.report.figure_style import svg
 from grasp_deploy.report.figures import figure_groups
 from grasp_deploy.report.section import Section
 from grasp_deploy.report.tables import provenance_table
-from grasp_deploy.stats.wording import grouped
+from grasp_deploy.stats.wording import grouped, listed
 from grasp_deploy.version import __version__
 
 GOOD = ("faster", "as predicted", "no request failed", DROP_IN)
 BAD_ENDINGS = ("slower", "not as predicted", "failed", NEEDS_HEALING, BROKEN)
+NAMED_MODELS = 3  # in the title
 QUALITY = ("compare", "perplexity", "tasks")  # what a reader must know before any speed
 
 
@@ -39,8 +40,9 @@ def page(sections: Sequence[Section]) -> str:
     )
     environment.filters["tone"] = _tone
     environment.filters["base64"] = lambda drawing: b64encode(svg(drawing)).decode()
-    models = [model["name"] for section in sections for model in section.models]
-    names = ", ".join(dict.fromkeys(models)) or "Benchmarks"
+    models = list(dict.fromkeys(m["name"] for section in sections for m in section.models))
+    more = [f"{len(models) - NAMED_MODELS} more"] * (len(models) > NAMED_MODELS)
+    names = listed([*models[:NAMED_MODELS], *more]) if models else "Benchmarks"
     titles = dict.fromkeys(section.title for section in sections)
     html = environment.get_template("page.html.jinja").render(
         title=f"{names}: " + ", ".join(titles),

@@ -72,6 +72,7 @@ def test_losses_side_by_side(pruned_once: Path, tiny_folder: Path, work: Path) -
     assert int8["loss_nats_per_token"] == pytest.approx(pruned["loss_nats_per_token"], abs=0.05)
     alone = document("evaluate", "compare", pruned_once, *data, "--json")["cells"][1]
     assert alone["perplexity"] == pytest.approx(pruned["perplexity"])
+    assert [len(said["answers"]) for said in record["said"]] == [3, 3, 3]
     sizes = [model["footprint"]["weight_bytes"] for model in record["models"]]
     assert sizes[0] > sizes[1] > sizes[2]
     drawn = grasp_deploy("report", "loss.json")

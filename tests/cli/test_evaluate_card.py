@@ -86,6 +86,11 @@ def test_from_the_command_to_the_card(
     assert f"| docs (train) | {docs['tokens']} in " in text and f" | {told[0]:,.2f} |" in text
     assert "| calibration.jsonl† |" in text and "| piqa (acc) | 100 | 50.0 | 90.0 ± 5.0 |" in text
 
+    assert len(quality["answers"]) == 3, "each model says something of its own"
+    for row in quality["answers"]:
+        assert row["dense"] and row["pruned"] and row["dense"] != row["pruned"]
+        assert f"- {row['prompt']}\n  - dense: `{row['dense'].replace('`', chr(39))}`\n" in text
+
     said = card(checkpoint, *data)
     assert said.code == 0, said.stderr
     assert verdict["sentence"] in said.stdout and "docs (train)" in said.stdout

@@ -10,7 +10,7 @@ import pytest
 
 from grasp_deploy.bench.kinds import KINDS
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.table import compare_table
+from grasp_deploy.evaluate.table import answer_tables, compare_table
 from tests.bench.records import lines_of, model, record, row_of, typed
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results"
@@ -51,9 +51,13 @@ def test_text_that_was_calibrated_on_counts_only_alone() -> None:
     assert alone.text == "1,000 tokens of seen, calibrated on"
 
 
-def test_a_text_without_one_of_the_models() -> None:
+@pytest.mark.parametrize("part", ["cells", "said"])
+def test_a_text_or_a_prompt_without_one_of_the_models(part: str) -> None:
     damaged = comparison({"c4": (2.0, 2.2), "novel": (3.0, 3.6)})
-    damaged["cells"].pop()
+    damaged["said"] = [{"prompt": "The sky is", "answers": ["blue", "green"]}]
+    (table,) = answer_tables(typed(damaged))
+    assert row_of(lines_of(table, width=80), "pruned", "green")
+    (damaged["cells"] if part == "cells" else damaged["said"][0]["answers"]).pop()
     with pytest.raises(InputError, match="not one for each model"):
         typed(damaged)
 

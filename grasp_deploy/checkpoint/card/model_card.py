@@ -56,6 +56,7 @@ _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table 
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+_TEMPLATES.filters["quoted"] = lambda text: f"`{text.replace('`', chr(39)) or ' '}`"  # no Markdown
 
 
 def model_card(
