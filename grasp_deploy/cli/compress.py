@@ -241,7 +241,7 @@ def run_compress(
                 return {"members": [*map(compression_record, compress_family(config, options))]}
             make = compress_within if config.walks else partial(compress, start=start)
             return compression_record(make(config, options))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # of a signal
         if is_lead() and (config.family or Workspace.begun_with(output, config)):
             go_on = "give the same command again (compress and heal: with --resume)"
             stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)

@@ -248,11 +248,15 @@ class DryRun:
 def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     """Predict before a weight is loaded; `gpu_memory` is that of a GPU that need not be here.
 
-    Raises InputError for several budgets, and for a model or a budget that cannot be.
+    Of several budgets the largest takes the most memory, and all take time. Raises InputError for a
+    bound on the loss alone, and for a model or a budget that cannot be.
     """
+    members = [replace(config, keep=keep, family=()) for keep in config.family] or [config]
+    config = members[0]
     if config.walks:
         raise InputError(
-            "--dry-run predicts one budget: give one --keep, without a bound on the loss"
+            "--dry-run predicts budgets that are given, and a bound on the loss tries as many as "
+            "it needs: give --keep"
         )
     stated, shape = config_and_shape(resolve_config(config.model, config.revision))
     refuse_quantised(shape)
@@ -278,5 +282,5 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     return DryRun(
         memory,
         tuple(ways),
-        seconds_of(config, shape, stated, one.dtype, device) if is_here else None,
+        seconds_of(members, shape, stated, one.dtype, device) if is_here else None,
     )

@@ -52,7 +52,7 @@ GO_ON = f"what was learnt is kept; to go on, {AGAIN}"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "code", "last"),
-    [("SIGINT", 130, [GO_ON, "interrupted"]), ("SIGTERM", 143, [])],
+    [("SIGINT", 130, [GO_ON, "interrupted"]), ("SIGTERM", 143, [GO_ON])],
 )
 def test_a_signal_leaves_a_run_that_goes_on(
     tiny_folder: Path, work: Path, name: str, code: int, last: list[str]

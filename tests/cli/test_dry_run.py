@@ -89,3 +89,14 @@ def test_this_machine_with_a_time(tiny_folder: Path, work: Path) -> None:
 def test_it_is_not_for_torchrun(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert_refused(grasp_deploy("compress", tiny_folder, *KEEP), "without torchrun")
+
+
+def test_a_family_takes_the_memory_of_its_largest_and_the_time_of_all(work: Path) -> None:
+    words = ("compress", CONFIGS / "qwen3-0.6b.json", "--dry-run", "--gpu-memory", "80GiB")
+    told = [
+        json.loads(grasp_deploy(*words, "--json", "--keep", keeps).stdout)["ways"]
+        for keeps in ("0.8", "0.8,0.4")
+    ]
+    assert told[0] == told[1]
+    refused = grasp_deploy(*words, "--max-loss", "0.1")
+    assert_refused(refused, "tries as many as it needs")
