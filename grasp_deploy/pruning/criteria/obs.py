@@ -44,6 +44,7 @@ from grasp_deploy.pruning.units import UnitTable
 
 NOISE_SHARE = 0.01  # of each input's power, which no other input explains
 PANEL_COLUMNS = 64
+LEFT_BEFORE_CUT = 0.8  # share of a matrix; to copy it for every panel would take half of the time
 
 
 def obs_scores(
@@ -160,17 +161,20 @@ def losses_one_by_one(
         stays = ~removable.to(left.device)[left]
     to_remove = int((~stays).sum())
     inverse = _inverse(gram, features_of(left, width), noise_share)
-    largest = losses.new_zeros(())
+    largest, is_left = losses.new_zeros(()), torch.ones_like(stays)
     while to_remove:
         pivots = min(to_remove, max(1, PANEL_COLUMNS // width))
         removed, costs, factor = _panel(inverse, moments[left], stays, pivots)
         costs = torch.maximum(costs.cummax(0).values, largest)
         losses[left[removed]], largest = costs, costs[-1]
-        is_left = torch.ones_like(stays).index_fill(0, removed, False)
-        rows = features_of(is_left.nonzero().flatten(), width)
-        inverse = torch.addmm(inverse[rows][:, rows], factor[rows], factor[rows].T, alpha=-1)
-        left, stays, to_remove = left[is_left], stays[is_left], to_remove - pivots
-    return losses.index_fill(0, left, float(largest))
+        inverse.addmm_(factor, factor.T, alpha=-1)
+        is_left, stays = is_left.index_fill(0, removed, False), stays.index_fill(0, removed, True)
+        to_remove -= pivots
+        if int(is_left.sum()) < LEFT_BEFORE_CUT * len(left):
+            rows = features_of(is_left.nonzero().flatten(), width)
+            inverse = inverse[rows][:, rows]
+            left, stays, is_left = left[is_left], stays[is_left], is_left[is_left]
+    return losses.index_fill(0, left[is_left], float(largest))
 
 
 def _panel(
@@ -183,8 +187,9 @@ def _panel(
     """
     units, width = len(moments), moments.shape[-1]
     blocks = inverse.view(units, width, units, width).diagonal(dim1=0, dim2=2)
-    blocks = blocks.permute(2, 0, 1).clone()  # (n, w, w), kept up to date
     identity = torch.eye(width, dtype=blocks.dtype, device=blocks.device)[None]
+    blocks = blocks.permute(2, 0, 1)  # (n, w, w), kept up to date; nothing is left of removed ones
+    blocks = torch.where(stays[:, None, None], identity, blocks)
     factor = inverse.new_zeros(len(inverse), pivots * width)
     removed, costs = [], []
     for pivot in range(pivots):
@@ -194,7 +199,7 @@ def _panel(
         costs.append(cost)
         columns = features_of(unit, width)
         previous = factor[:, : pivot * width]
-        column = inverse[:, columns] - previous @ previous[columns].T
+        column = inverse[columns].T - previous @ previous[columns].T  # rows lie together
         part = _over_root(column, blocks[unit][0])
         factor[:, pivot * width : (pivot + 1) * width] = part
         of_unit = part.view(units, width, width)
