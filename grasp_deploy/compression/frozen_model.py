@@ -9,8 +9,9 @@ from __future__ import annotations
 import gc
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -97,10 +98,15 @@ class FrozenModel:
             loss = None
         return math.inf if loss is None else loss
 
-    def refit(self, mask: Tensor, sequences: Tensor) -> Iterator[Fit]:
-        """Solve the output columns that a `(N,)` mask keeps, starting from the dense weights."""
+    def refit(
+        self, mask: Tensor, sequences: Tensor, solved: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> Iterator[Fit]:
+        """Solve the output columns that a `(N,)` mask keeps, starting from the dense weights.
+
+        Those that are `solved` already, by the weight's name, are taken.
+        """
         self.outputs.reset()
-        run = self.run
+        run, names = self.run, self.outputs.linears
         return compensate(
             self.model,
             run.budget.units,
@@ -108,6 +114,7 @@ class FrozenModel:
             sequences,
             batch_size=run.config.batch_size,
             ridge=run.config.ridge,
+            solved={place: solved[name] for place, name in enumerate(names) if name in solved},
             team=self.team,
         )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from grasp_deploy.compression.resume import StageResult
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.pruning import training
 from grasp_deploy.pruning.projection import project
+
+SOLVED = "compensation-so-far"  # the file of layers that are solved
 
 
 def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> Tensor:
@@ -43,9 +47,19 @@ def refit(frozen: FrozenModel, stages: Stages, mask: Tensor) -> None:
 
 
 def _refitted(frozen: FrozenModel, stages: Stages, mask: Tensor) -> StageResult:
-    layers, fits = len(frozen.outputs.linears), []
-    for fit in frozen.refit(mask, frozen.run.read_in("compensation")):
+    layers, workspace, saved_at = len(frozen.outputs.linears), stages.workspace, time.monotonic()
+    solved: dict[str, Tensor] = {}
+    fits: list[dict[str, Any]] = []
+    if workspace.has(SOLVED):
+        solved, record = workspace.load(SOLVED)
+        fits = record["fits"]
+    for fit in frozen.refit(mask, frozen.run.read_in("compensation"), solved):
         fits.append(asdict(fit))
+        if stages.must_save(saved_at):
+            names = [f"model.layers.{each['layer']}.{each['linear']}.weight" for each in fits]
+            columns = frozen.outputs.extract(mask)
+            workspace.save(SOLVED, {name: columns[name] for name in names}, {"fits": fits})
+            saved_at = time.monotonic()
         stages.report("compensation", len(fits), layers)
     columns = frozen.outputs.extract(mask)
     if len(frozen.run.blocks.heldout):

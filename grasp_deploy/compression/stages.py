@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
+from operator import gt
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from grasp_deploy.compression.ranks import by_lead
 from grasp_deploy.compression.resume import StageResult, Workspace
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import calibration_sources
@@ -107,6 +110,10 @@ class Stages:
         """The saved tensors and record of a stage."""
         tensors, self.records[stage] = self.workspace.load(stage)
         return tensors, self.records[stage]
+
+    def must_save(self, saved_at: float) -> bool:
+        """True if a stage that saved at that monotonic time is to save, by the lead's clock."""
+        return by_lead(partial(gt, time.monotonic() - saved_at, SAVE_EVERY_SECONDS))
 
     def learn(
         self,

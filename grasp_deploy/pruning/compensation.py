@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -61,15 +62,17 @@ def compensate(
     *,
     batch_size: int,
     ridge: float,
+    solved: Mapping[int, Tensor] = MappingProxyType({}),
     team: Team = ALONE,
 ) -> Iterator[Fit]:
     """Solve the kept columns of every `o_proj` and `down_proj` of a frozen model, in place.
 
     `mask` is `(N,)`, `sequences` are `(n, T)` calibration ids, `ridge` is the pull towards the
     weights as they are, in tokens for each input. Layers are fitted in order, each after
-    those before it. A fit is yielded as soon as its weights are in the model. Columns
-    of removed units stay as they are: the gates, or the cut, remove them. Raises LossError if
-    hidden states are not finite.
+    those before it. A fit is yielded as soon as its weights are in the model. `solved` has columns
+    that were solved for before, by segment: they are taken, and yield nothing. Columns of removed
+    units stay as they are: the gates, or the cut, remove them. Raises LossError if hidden states
+    are not finite.
     """
     device = device_of(model)
     gate_values = mask.to(device).float()
@@ -84,12 +87,16 @@ def compensate(
             gates.assign(torch.ones_like(gate_values))
             advance(dense, halves)
             gates.assign(gate_values)
-            columns = kept_columns(linears[segment], kept[segment])
-            inputs = (half(x)[1] for x, half in zip(pruned, halves, strict=True))
-            parts = zip(pruned, inputs, dense, strict=True)
-            errors = _refit(linears[segment], weights[segment], columns, parts, ridge, team)
-            team.gather_again(half_of(model, segment))
-            yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
+            weight, columns = weights[segment], kept_columns(linears[segment], kept[segment])
+            if segment in solved:
+                weight[:, columns.to(weight.device)] = solved[segment].to(weight)
+                team.gather_again(half_of(model, segment))
+            else:
+                inputs = (half(x)[1] for x, half in zip(pruned, halves, strict=True))
+                parts = zip(pruned, inputs, dense, strict=True)
+                errors = _refit(linears[segment], weight, columns, parts, ridge, team)
+                team.gather_again(half_of(model, segment))
+                yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
             advance(pruned, halves)
 
 

@@ -21,6 +21,7 @@ from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.compression import stages
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.run_options import RunOptions
@@ -33,6 +34,7 @@ from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.cli.test_verify import state_anew
+from tests.compression.conftest import Killed
 
 pytestmark = pytest.mark.slow  # each compresses the embedded model
 
@@ -256,3 +258,30 @@ def test_norms_carry_their_scales(
     plain, _ = compressed(config, tmp_path / "plain")
     stays = load_file(tmp_path / "plain" / "model.safetensors")["model.norm.weight"]
     assert plain.norm_scales is None and torch.equal(stays, dense["model.norm.weight"])
+
+
+def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
+    short_config: CompressConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "SAVE_EVERY_SECONDS", -1.0)
+    config = replace(short_config, keep=0.6, **COMPENSATED)
+    whole, rows = compressed(config, tmp_path / "whole")
+    assert whole.provenance["compensation"], "the refit stayed"
+    layers = sum(row["stage"] == "compensation" for row in rows)
+
+    def kill(row: dict[str, Any]) -> None:
+        if row["stage"] == "compensation" and row["step"] == layers - 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        compress(config, RunOptions(tmp_path / "out", on_progress=kill))
+    rows.clear()
+    compress(config, RunOptions(tmp_path / "out", resume=True, on_progress=rows.append))
+    steps = [row["step"] for row in rows if row["stage"] == "compensation"]
+    assert steps == [layers - 1, layers]
+    weights = [(tmp_path / name / WEIGHTS_FILE).read_bytes() for name in ("whole", "out")]
+    assert weights[0] == weights[1]
+    fits = [
+        load_plan(tmp_path / n / PLAN_FILE).provenance["compensation"] for n in ("whole", "out")
+    ]
+    assert fits[0] == fits[1]
