@@ -75,6 +75,8 @@ def recover(
     with explained_failures(run):
         text = saved_text(run, told)
     with explained_failures(run), nullcontext() if is_joined() else joined_alone():
+        steps = len(text.token_ids.split(sequences_in_step(run.config)))
+        told.report(STAGE, 0, steps)  # two models load, and are measured, before the first step
         gc.collect()  # what is left of models that other stages loaded
         if run.device.type == "cuda":
             torch.cuda.empty_cache()
