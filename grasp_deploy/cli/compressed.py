@@ -12,6 +12,7 @@ from rich.text import Text
 from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS, DROP_IN_NATS
 from grasp_deploy.cli.console import print_line, stdout
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.stats.wording import listed
 
 
 def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
@@ -50,6 +51,12 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
         f"budget ({record['cost_model']}): {record['kept_cost']:,.0f} of {record['budget']:,.0f} "
         f"used, {record['ratios']['prunable_cost']:.2%} of the prunable cost"
     )
+    before, after = (size["tensor_parallel_sizes"] for size in (record["dense"], record))
+    if after == [1] != before:
+        print_line(
+            f"tensor parallelism: 1 alone divides every layer, where {listed(before)} divided the "
+            f"dense ones; --tensor-parallel {before[1]} would keep that size possible"
+        )
     if "time" in record:
         stdout.print(time_table(record["time"]))
     loss = _finished_loss(record)

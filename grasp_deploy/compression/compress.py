@@ -112,7 +112,7 @@ def learn_plan(
     stages = Stages(workspace, run.budget.units, on_progress)
     run = with_own_text(run, lambda: model, stages)  # half of the text, in the model's own words
     frozen = FrozenModel(run, model)  # from here on no weight takes a gradient
-    heldout = run.blocks.heldout[run.judges]
+    heldout = run.blocks.heldout[run.split.judges]
     losses = {"heldout_dense": frozen.heldout_loss(sequences=heldout)}
     dense_losses = frozen.heldout_losses() if run.config.is_bound else []
     initial, reached = initial_scores(frozen, stages)  # iterative pruning in rounds, by default
@@ -121,7 +121,7 @@ def learn_plan(
     refit(frozen, stages, mask)  # least squares
     scales, norms = learn_scales(frozen, stages, mask)  # section 3.4
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms, heldout)
-    losses["witness"] = frozen.heldout_loss(mask * scales, norms, run.witness)
+    losses["witness"] = frozen.heldout_loss(mask * scales, norms, run.split.witness)
     excess = excess_of(frozen, mask * scales, norms, dense_losses)
     fitted = fold_scales(frozen, stages, mask, scales)
     plan = Plan(
@@ -131,6 +131,6 @@ def learn_plan(
         {**provenance_of(run, stages, mask, losses, fitted), **excess},
         calibrated=fingerprint(run.text.token_ids),
         norm_scales=None if norms is None else norms.cpu(),
-        witness=run.witness if fitted else None,
+        witness=run.split.witness if fitted else None,
     )
     return plan, fitted, run.text

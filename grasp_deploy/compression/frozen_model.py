@@ -83,7 +83,7 @@ class FrozenModel:
         self, gates: Tensor | None = None, norm_scales: Tensor | None = None
     ) -> list[float]:
         """Losses of the sequences that judge, one by one, as `gated`; none without any."""
-        heldout = self.run.blocks.heldout[self.run.judges]
+        heldout = self.run.blocks.heldout[self.run.split.judges]
         if not len(heldout):
             return []
         with self.gated(gates, norm_scales):

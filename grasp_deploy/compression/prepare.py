@@ -42,10 +42,11 @@ from grasp_deploy.compression.ranks import (
 )
 from grasp_deploy.compression.resume import LARGER, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, Start
+from grasp_deploy.compression.split_text import SplitText, split_text
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import METHODS
 from grasp_deploy.config.option import assigned
-from grasp_deploy.data import Blocks, calibration_sources, places_of, read_calibration
+from grasp_deploy.data import Blocks, calibration_sources, read_calibration
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.outputs import MANIFEST_FILE
@@ -133,61 +134,17 @@ class PreparedRun:
         return shape_within(self.budget, self.base.shape).weight_bytes
 
     @cached_property
-    def blocks(self) -> CalibrationBlocks:
-        """Sequences to learn from and to hold out; of several sources a share of each.
+    def split(self) -> SplitText:
+        """The text to learn from and to hold out.
 
         A bound on the loss is held on other documents than those that were learnt from.
         """
-        token_ids = self.text.token_ids
-        if not self.text.parts:
-            return CalibrationBlocks.split(token_ids, apart=self.config.is_bound)
-        is_heldout = self._heldout_source >= 0
-        return CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout])
+        return split_text(self.text, apart=self.config.is_bound)
 
     @property
-    def heldout_sources(self) -> list[int]:
-        """The place among the sources of what each held-out sequence comes from."""
-        if not self.text.parts:
-            return [0] * len(self.blocks.heldout)
-        return self._heldout_source[self._heldout_source >= 0].tolist()
-
-    @property
-    def _heldout_source(self) -> Tensor:
-        """`(n,)` source of each sequence of a mixture that is held out, -1 for all others.
-
-        Split backwards, so that a source of few sequences holds out its last one. Criteria and
-        refits read the first sequences alone, and should see some of every source.
-        """
-        source = torch.full((len(self.text.token_ids),), -1)
-        for index, places in enumerate(places_of([part.sequences for part in self.text.parts])):
-            ordered = places if self.config.is_bound else places.flip(0)
-            blocks = CalibrationBlocks.split(ordered, apart=self.config.is_bound)
-            source[blocks.heldout] = index
-        return source
-
-    @property
-    def witness(self) -> Tensor:
-        """`(n, T)` ids that the plan states a loss on: what the model wrote, where it did.
-
-        They stand in the plan as they are, which a user's own text had better not.
-        """
-        own = self.blocks.heldout[self._is_own]
-        return (replace(self.blocks, heldout=own) if len(own) else self.blocks).witness
-
-    @property
-    def judges(self) -> Tensor:
-        """`(h,)` bool: the held-out sequences that losses are stated on, given text where there is.
-
-        Own text flatters: scales learn its prompts and templates by heart, which nobody serves.
-        """
-        return self._is_own if bool(self._is_own.all()) else ~self._is_own
-
-    @property
-    def _is_own(self) -> Tensor:
-        """`(h,)` bool: held-out sequences that the model wrote."""
-        parts = self.text.parts
-        is_own = [bool(parts) and parts[source].is_own for source in self.heldout_sources]
-        return torch.tensor(is_own, dtype=torch.bool)
+    def blocks(self) -> CalibrationBlocks:
+        """The sequences of both."""
+        return self.split.blocks
 
     def read_in(self, stage: str) -> Tensor:
         """`(n, T)` ids that a round's "criterion" reads, the last "compensation", or a "gate"."""
@@ -255,7 +212,7 @@ def prepare(
         tokenizer.eos_token_id,
         start if start.mask is None else replace(start, mask=start.mask.to(device)),
     )
-    if config.is_bound and int(run.judges.sum()) < 2:
+    if config.is_bound and int(run.split.judges.sum()) < 2:
         raise InputError(
             "a bound on the loss is measured on two held-out sequences at least, of given text "
             "where there is some: give more text, more --calibration-sequences, or --keep"

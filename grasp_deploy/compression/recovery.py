@@ -178,7 +178,7 @@ class _Recovery:
         if is_lead():
             write_tensors(path, whole, {})
         with self._replaced(self.best):
-            witness = float(self.distiller.measure(run.witness).loss.mean())
+            witness = float(self.distiller.measure(run.split.witness).loss.mean())
         losses = {**plan.provenance["losses"], "witness": witness}
         seen = [t for t in (plan.calibrated, fingerprint(text.token_ids)) if t is not None]
         digests = by_lead(lambda: {name: digest_of(whole[name]) for name in sorted(whole)})
@@ -189,7 +189,7 @@ class _Recovery:
             provenance={**plan.provenance, **more},
             norm_scales=None,  # the norms' weights have them
             calibrated=torch.cat(seen).unique() if seen else None,
-            witness=run.witness,
+            witness=run.split.witness,
         ), dict.fromkeys(digests, path)
 
     def _summary(self, text: Blocks) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class _Recovery:
             "inputs": self.run.inputs,
             "text": text.as_dict(),
             "tokens": text.token_ids.numel(),
-            "heldout_tokens": int(self.run.judges.sum()) * self.run.config.sequence_length,
+            "heldout_tokens": int(self.run.split.judges.sum()) * self.run.config.sequence_length,
             "loss_dense": first.dense_loss,
             "loss_before": first.loss,
             "loss_after": best.loss,
@@ -217,9 +217,9 @@ class _Recovery:
         rounded = {n: p.to("cpu", self.kept_in, copy=True) for n, p in parts.items()}
         with self._replaced(rounded):  # as they would be written
             measured = self.distiller.measure(self.run.blocks.heldout)
-        judges = self.run.judges
+        judges = self.run.split.judges
         found = Heldout(
-            self.run.heldout_sources,
+            self.run.split.sources,
             measured.divergence.tolist(),
             float(measured.loss[judges].mean()),
             float(measured.dense_loss[judges].mean()),

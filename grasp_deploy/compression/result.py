@@ -106,8 +106,8 @@ def excess_of(
     if not dense_losses:
         return {}
     losses = frozen.heldout_losses(gates, norm_scales)
-    run = frozen.run
-    sources = [s for s, judges in zip(run.heldout_sources, run.judges, strict=True) if judges]
+    split = frozen.run.split
+    sources = [s for s, judges in zip(split.sources, split.judges, strict=True) if judges]
     error = stratified_error(dense_losses, losses, sources)
     return {"excess": fmean(losses) - fmean(dense_losses), "excess_error": error}
 
@@ -148,7 +148,7 @@ def provenance_of(
         "config": run.config.as_dict(),
         "calibration": {
             **run.text.as_dict(),
-            "heldout_sequences": int(run.judges.sum()),
+            "heldout_sequences": int(run.split.judges.sum()),
         },
         "inputs": run.inputs,
         "versions": versions(),

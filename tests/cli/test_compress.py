@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from grasp_deploy.cli.compressed import print_compressed
+from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import INSPECTED, compress, document
 
 COMPRESSED = INSPECTED | {
@@ -36,3 +40,14 @@ def test_the_config_that_a_run_writes_repeats_it(pruned: Path, work: Path) -> No
     # What is given on the command line wins, and one kind of budget replaces the other.
     record = document("compress", "-o", "other", *config, "--weights", "500KiB", "--json")
     assert 0.8 * 500 * 2**10 < record["weight_bytes"] <= 500 * 2**10
+
+
+def test_a_lost_tensor_parallelism_is_told(
+    tiny_folder: Path, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads(compress(tiny_folder, "--json").stdout)
+    config = CompressConfig("model", keep=0.6)
+    words = "tensor parallelism: 1 alone divides every layer, where 1, 2 and 4 divided the dense"
+    for sizes, told in (([1, 2], False), ([1], True)):
+        print_compressed({**record, "tensor_parallel_sizes": sizes}, config)
+        assert (words in capsys.readouterr().out) is told

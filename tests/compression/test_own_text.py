@@ -116,7 +116,9 @@ def test_a_killed_run_goes_on_with_the_same_text(
     assert torch.equal(own[~is_own], given[~is_own])
     written = {tuple(row) for row in own[is_own].tolist()}
     assert len(written) == 6
-    assert {tuple(row) for row in whole.witness.tolist()} <= written, "the plan shows these"
+    assert {tuple(row) for row in whole.split.witness.tolist()} <= written, "the plan shows these"
+    stated = whole.split.blocks.heldout[whole.split.judges].tolist()
+    assert stated and not {tuple(row) for row in stated} & written, "losses are of given text"
     assert (rows[-1]["step"], rows[-1]["steps"]) == (6 * 24, 6 * 24)
 
     first = Workspace(tmp_path / "whole", "").load(STAGE)[0]["token_ids"][:4]

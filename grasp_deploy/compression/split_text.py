@@ -1,0 +1,61 @@
+"""Calibration text, split into what is learnt from and what is held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.data import Blocks, places_of
+from grasp_deploy.pruning.schedule import CalibrationBlocks
+
+
+@dataclass(frozen=True)
+class SplitText:
+    """Sequences to learn from and to hold out; of several sources a share of each."""
+
+    blocks: CalibrationBlocks
+    sources: list[int]  # the place among the sources of what each held-out sequence comes from
+    is_own: Tensor  # (h,) bool: held-out sequences that the model wrote
+
+    @property
+    def witness(self) -> Tensor:
+        """`(n, T)` ids that the plan states a loss on: what the model wrote, where it did.
+
+        They stand in the plan as they are, which a user's own text had better not.
+        """
+        own = self.blocks.heldout[self.is_own]
+        return (replace(self.blocks, heldout=own) if len(own) else self.blocks).witness
+
+    @property
+    def judges(self) -> Tensor:
+        """`(h,)` bool: the held-out sequences that losses are stated on, given text where there is.
+
+        Own text flatters: scales learn its prompts and templates by heart, which nobody serves.
+        """
+        return self.is_own if bool(self.is_own.all()) else ~self.is_own
+
+
+def split_text(text: Blocks, *, apart: bool) -> SplitText:
+    """Split text; with `apart` other documents are held out than those that are learnt from.
+
+    Of a mixture backwards, so that a source of few sequences holds out its last one. Criteria and
+    refits read the first sequences alone, and should see some of every source.
+    """
+    token_ids, parts = text.token_ids, text.parts
+    if not parts:
+        blocks = CalibrationBlocks.split(token_ids, apart=apart)
+        count = len(blocks.heldout)
+        return SplitText(blocks, [0] * count, torch.zeros(count, dtype=torch.bool))
+    source = torch.full((len(token_ids),), -1)
+    for index, places in enumerate(places_of([part.sequences for part in parts])):
+        ordered = places if apart else places.flip(0)
+        source[CalibrationBlocks.split(ordered, apart=apart).heldout] = index
+    is_heldout = source >= 0
+    sources = source[is_heldout].tolist()
+    return SplitText(
+        CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout]),
+        sources,
+        torch.tensor([parts[place].is_own for place in sources], dtype=torch.bool),
+    )
