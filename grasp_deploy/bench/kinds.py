@@ -17,7 +17,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import CompareRecord
 from grasp_deploy.evaluate.table import answer_tables, compare_table
 from grasp_deploy.evaluate.tasks.accuracy import TasksRecord
-from grasp_deploy.evaluate.tasks.table import task_table
+from grasp_deploy.evaluate.tasks.table import task_figures, task_table
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.report import losses
 from grasp_deploy.report.section import REMEDY, Line, Section, read_records
@@ -47,7 +47,12 @@ KINDS = {
         ("serve", "Load on the live server", ServeRecord, serve_show),
     )
 }
-KINDS["tasks"] = Kind("Accuracy on tasks", TasksRecord, lambda r: [task_table(to_builtins(r))])
+KINDS["tasks"] = Kind(
+    "Accuracy on tasks",
+    TasksRecord,
+    lambda r: [task_table(to_builtins(r))],
+    figures=task_figures,
+)
 shown: Any = (lambda r: [compare_table(r), *answer_tables(r)], losses.headlines, losses.figures)
 KINDS["compare"] = Kind("Losses compared", CompareRecord, *shown)
 KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote

@@ -103,7 +103,9 @@ class CompareRecord(Struct):
             loss = statistics.fmean(cell.loss_nats_per_token for cell in cells)
             errors = [cell.excess_error for cell in cells if cell.excess_error is not None]
             error = math.hypot(*errors) / len(cells) if len(errors) == len(cells) else None
-            points.append(LossPoint(model.name, model.footprint, loss, error))
+            known = [cell.divergence for cell in cells if cell.divergence is not None]
+            drift = statistics.fmean(known) if len(known) == len(cells) else None
+            points.append(LossPoint(model.name, model.footprint, loss, error, drift))
         return points
 
     @property

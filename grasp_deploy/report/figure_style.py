@@ -19,6 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.files.sizes import BINARY_UNITS
+
 LINE_CHARACTERS = 40  # of a title, a note or a name in the legend; longer ones are wrapped
 MUTED = "#5e6673"
 # Okabe and Ito's hues, each dark enough for white; the first, grey, is the first model's.
@@ -76,6 +79,24 @@ def finished(name: str, title: str, axes: Axes, handles: Sequence[Artist]) -> Dr
     figure.set_figheight(figure.get_figheight() + 0.2 * sum(1 + x.count("\n") for x in labels))
     figure.legend(handles, labels, loc="outside lower left")
     return Drawing(name, title, figure)
+
+
+def against_size(
+    title: str, note: str, label: str, points: Sequence[tuple[str, Footprint, float, float | None]]
+) -> tuple[Axes, list[tuple[float, float]], list[Artist]]:
+    """Axes with a figure of each model, by name, against its weights; the places, and a legend."""
+    unit = "GiB" if points[0][1].weight_bytes >= BINARY_UNITS["GiB"] else "MiB"
+    axes = new_axes(title, note)
+    handles: list[Artist] = []
+    curve: list[tuple[float, float]] = []
+    for place, (name, footprint, figure, error) in enumerate(points):
+        curve.append((footprint.weight_bytes / BINARY_UNITS[unit], figure))
+        axes.errorbar(*curve[-1], yerr=error or 0.0, capsize=3, **look_of(place))
+        handles.append(line_handle(place, name))
+    axes.margins(0.08)
+    axes.set_xlabel(f"weights, {unit}")
+    axes.set_ylabel(label)
+    return axes, curve, handles
 
 
 def look_of(index: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.checkpoint.footprint import Footprint
-from grasp_deploy.files.sizes import BINARY_UNITS, format_bytes
+from grasp_deploy.files.sizes import format_bytes
 
 if TYPE_CHECKING:
     from grasp_deploy.evaluate.compare import CompareRecord, LossCell
@@ -21,12 +21,13 @@ Curve = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class LossPoint:
-    """A model with its loss in nats per token."""
+    """A model with its loss and its divergence from the first model, in nats per token."""
 
     name: str
     footprint: Footprint
     loss: float
     error: float | None  # standard error of what it lost against the first model
+    divergence: float | None = None
 
 
 def frontier_of(curve: Curve) -> list[int]:
@@ -92,21 +93,21 @@ def _by_size(points: Sequence[LossPoint]) -> list[tuple[float, float]]:
 
 
 def figures(record: CompareRecord) -> Iterator[Drawing]:
-    """All models by size, a line through the best, a ring at the knee; nothing for one loss."""
+    """Loss by size, a line through the best, a ring at the knee; how far models drifted.
+
+    Nothing for one model.
+    """
     from grasp_deploy.report import figure_style as style
 
-    points, title, note = record.points, "Loss against size", record.text
+    points, note = record.points, record.text
     if len(points) < 2:
         return
-    unit = "GiB" if points[0].footprint.weight_bytes >= BINARY_UNITS["GiB"] else "MiB"
-    curve = [(size / BINARY_UNITS[unit], loss) for size, loss in _by_size(points)]
+    drifts = [(p.name, p.footprint, p.divergence, None) for p in points if p.divergence is not None]
     if any(point.error for point in points):
         note += f"; bars: one standard error of the difference from {points[0].name}"
-    axes = style.new_axes(title, note)
-    handles = []
-    for place, (point, at) in enumerate(zip(points, curve, strict=True)):
-        axes.errorbar(*at, yerr=point.error or 0.0, capsize=3, **style.look_of(place))
-        handles.append(style.line_handle(place, point.name))
+    losses = [(point.name, point.footprint, point.loss, point.error) for point in points]
+    title = "Loss against size"
+    axes, curve, handles = style.against_size(title, note, "loss, nats per token", losses)
     best = [curve[place] for place in frontier_of(curve)]
     if len(best) > 1:
         axes.plot(*zip(*best, strict=True), color=style.MUTED, linewidth=1.4, zorder=1)
@@ -115,7 +116,8 @@ def figures(record: CompareRecord) -> Iterator[Drawing]:
         ring: dict[str, Any] = {"marker": "o", "markersize": 13, "fillstyle": "none"}
         ring |= {"linestyle": "none", "color": style.SERIES[2], "label": "knee"}
         handles += axes.plot(*([value] for value in curve[knee]), zorder=3, **ring)
-    axes.margins(0.08)
-    axes.set_xlabel(f"weights, {unit}")
-    axes.set_ylabel("loss, nats per token")
     yield style.finished("loss-by-size", title, axes, handles)
+    if len(drifts) == len(points):
+        title = f"Divergence from {points[0].name}"
+        axes, _, handles = style.against_size(title, record.text, "KL, nats per token", drifts)
+        yield style.finished("divergence-by-size", title, axes, handles)

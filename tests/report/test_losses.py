@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import LossCell
 from grasp_deploy.report.losses import frontier_of, headlines, knee_of
 from tests.bench.records import model, typed
+from tests.evaluate.tasks.task_records import task_record
 
 KEEPS = (0.8, 0.6, 0.4)
 CELL = LossCell.__struct_fields__
@@ -85,3 +87,24 @@ def test_the_figure_has_a_point_for_each_budget_and_a_ring_at_the_knee() -> None
     assert axes_of(drawing).get_xlabel() == "weights, GiB"
     assert legend_of(drawing)[0] == "dense" and legend_of(drawing)[-1] == "knee"
     assert heights_of(drawing, -1) == pytest.approx([BENT[2]])
+
+
+def test_drift_and_accuracy_are_drawn_against_size_too() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
+    from grasp_deploy.report.figure_style import our_style
+    from tests.report.figures import assert_legible, heights_of, legend_of
+
+    compared, tasks = record(BENT), task_record()
+    for place, cell in enumerate(compared["cells"]):
+        cell["divergence"] = place / 10
+    with our_style():
+        _, drift = section_of("loss", compared).figures()
+        (accuracy,) = section_of("tasks", tasks).figures()
+    assert [heights_of(drift, place)[0] for place in (0, 3, 6, 9)] == [0, 0.1, 0.2, 0.3]
+    means = [
+        100 * fmean(cell["accuracy"] for cell in tasks["cells"] if cell["model"] == name)
+        for name in legend_of(accuracy)
+    ]
+    assert heights_of(accuracy, 0) == pytest.approx([means[0]])
+    assert_legible(drift)
+    assert_legible(accuracy)

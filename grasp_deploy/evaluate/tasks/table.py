@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average, change
+from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, TasksRecord, average, change
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import percent
+
+if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
+    from grasp_deploy.report.figure_style import Drawing
 
 Cells = Sequence[Mapping[str, Any]]
 
@@ -57,3 +61,23 @@ def _notes(record: Mapping[str, Any]) -> list[str]:
     if shortened := sum(cell["truncated"] for cell in record["cells"]):
         notes.append(f"{shortened:,} prompts were too long and lost their beginning")
     return notes
+
+
+def task_figures(record: TasksRecord) -> Iterator[Drawing]:
+    """The average accuracy against size; nothing for one model."""
+    from grasp_deploy.report import figure_style as style
+
+    if len(record.models) < 2:
+        return
+    points = []
+    for model in record.models:
+        mean = average([to_builtins(c) for c in record.cells if c.model == model.name])
+        error = mean["standard_error"]
+        figures = 100 * mean["accuracy"], None if error is None else 100 * error
+        points.append((model.name, model.footprint, *figures))
+    title, note = (
+        "Accuracy against size",
+        f"mean of {mean['tasks']} tasks; bars: one standard error",
+    )
+    axes, _, handles = style.against_size(title, note, "accuracy, %", points)
+    yield style.finished("accuracy-by-size", title, axes, handles)
