@@ -27,7 +27,7 @@ from grasp_deploy.checkpoint.cache import CACHE
 from grasp_deploy.checkpoint.limits import Platform, check_vllm_runs
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_checked, with_weights
-from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
     NotProven,
@@ -91,6 +91,12 @@ def verify(
     if without_base and model is not None:
         raise InputError("--model and --without-base exclude each other: leave one of them out")
     check_pruned(directory)
+    if read_folder(directory).shape.quantization is not None:
+        raise InputError(
+            f"the weights of {directory} were quantised, and no plan makes those again: verify the "
+            "plain checkpoint that they were made from, and compare both (grasp-deploy evaluate "
+            "compare)"
+        )
     intact = yield from _run(
         ("files", lambda: check_files(directory)), ("shapes", lambda: check_shapes(directory))
     )

@@ -34,6 +34,7 @@ app.command("verify")(checkpoint.verify_command)
 # vLLM's flags are understood with or without -- before them.
 app.command("serve", context_settings={"ignore_unknown_options": True})(checkpoint.serve_command)
 app.command("export")(checkpoint.export_command)
+app.command("quantize")(checkpoint.quantize_command)
 app.command("heal")(heal.heal_command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(bench_app, name="bench")

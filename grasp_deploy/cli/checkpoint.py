@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ from grasp_deploy.cli.options import (
 )
 from grasp_deploy.config.option import DEVICE_HELP
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.sizes import parse_bytes
+from grasp_deploy.files.sizes import format_bytes, parse_bytes
 
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
 PARALLEL = ("tensor_parallel", "pipeline_parallel")
@@ -174,6 +174,46 @@ def export_command(
         print_json({"output": str(output), **footprint(pruned).as_dict()})
     else:
         print_line(f"wrote {output}")
+
+
+def quantize_command(
+    model: Annotated[str, typer.Argument(help="Folder or hub id of a model, pruned or dense.")],
+    *,
+    scheme: Annotated[
+        Literal["fp8", "int8", "w4a16"],
+        typer.Option(help="8-bit weights and activations, or 4-bit weights by round-to-nearest."),
+    ],
+    output: Output,
+    shard_size: ShardSize = "4GB",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Quantise the matrices of a model's layers, without text: the last step, behind recovery.
+
+    By compressed-tensors, which vLLM serves. Embeddings and output projection stay as they are.
+    """
+    from grasp_deploy.checkpoint.footprint import footprint
+    from grasp_deploy.checkpoint.read.source import resolve_model
+    from grasp_deploy.checkpoint.write.quantize import quantize
+    from grasp_deploy.report.progress import stage_bars
+
+    with stage_bars(stderr) as show:
+        shape = quantize(
+            resolve_model(model).directory,
+            scheme,
+            output,
+            overwrite=overwrite,
+            shard_bytes=parse_bytes(shard_size, "--shard-size"),
+            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
+        )
+    if as_json:
+        print_json({"output": str(output), **footprint(shape).as_dict()})
+    else:
+        print_line(
+            f"wrote {output}, {format_bytes(shape.weight_bytes)} of weights; measure it beside the "
+            f"plain one (grasp-deploy evaluate compare {model} {output} --data TEXT), then "
+            f"serve it: grasp-deploy serve {output}"
+        )
 
 
 def serve_command(

@@ -29,6 +29,9 @@ CODES = {  # of the dtypes that our own files hold
     torch.bfloat16: "BF16",
     torch.float16: "F16",
     torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int8: "I8",
+    torch.float8_e4m3fn: "F8_E4M3",
     torch.bool: "BOOL",
 }
 

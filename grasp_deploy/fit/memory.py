@@ -23,6 +23,7 @@ from grasp_deploy.engine.offline import Deployed, deployed, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.fit.offers import Offer, offers
 
+BITS = {8: "fp8", 4: "w4a16"}  # schemes of `quantize`, by bits of a weight
 KV_DTYPES = {1: "fp8", 2: "bfloat16"}  # as vLLM names them, by bytes of a value
 
 
@@ -46,23 +47,27 @@ class Fit:
         return self.offers[0].fits
 
     def command(self, offer: Offer) -> str:
-        """How to take an offer; where weights have 4 bits, of a copy that has, or is made later.
+        """How to take an offer, up to the server.
 
         Of a pruned one the budget weighs weights against cache as they will be quantised.
         """
-        options = _engine_options(self.shape, self.load)
+        options, model, commands = _engine_options(self.shape, self.load), self.model, []
         if offer.has_fp8_cache:
             options["kv_cache_dtype"] = KV_DTYPES[1]
-        if offer.keep is None:
-            model = self.model.removesuffix(".json") + "-W4A16" * (offer.bits == 4)
-            online = {"quantization": "fp8"} if offer.bits == 8 else {}
-            flags = _flags(options | online, self.room.utilization)
-            return shlex.join(["grasp-deploy", "serve", model, "--", *flags])
-        share, width = math.floor(1000 * offer.keep) / 1000, self.shape.bytes_per_parameter
-        cached = 1 if offer.has_fp8_cache else self.load.kv_bytes_per_value or width
-        tokens = self.load.cached_tokens * 8 * cached // (offer.bits or 8 * width)
-        budget = ["--keep", str(share), "--cost", "memory", "--cached-tokens", str(tokens)]
-        return shlex.join(["grasp-deploy", "compress", self.model, *budget, "--output", "smaller"])
+        if offer.keep is not None:
+            share, width = math.floor(1000 * offer.keep) / 1000, self.shape.bytes_per_parameter
+            cached = 1 if offer.has_fp8_cache else self.load.kv_bytes_per_value or width
+            tokens = self.load.cached_tokens * 8 * cached // (offer.bits or 8 * width)
+            budget = ["--keep", str(share), "--cost", "memory", "--cached-tokens", str(tokens)]
+            commands.append(["compress", model, *budget, "--output", "smaller"])
+            model = "smaller"
+        if offer.bits is not None:
+            scheme = BITS[offer.bits]
+            output = f"{Path(model).name.removesuffix('.json')}-{scheme}"
+            commands.append(["quantize", model, "--scheme", scheme, "--output", output])
+            model = output
+        commands.append(["serve", model, "--", *_flags(options, self.room.utilization)])
+        return " && ".join(shlex.join(["grasp-deploy", *words]) for words in commands)
 
     @property
     def verdict(self) -> str:

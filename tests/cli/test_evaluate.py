@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from grasp_deploy.checkpoint.write.quantize import quantize
 from tests.cli.command import Ended, assert_refused, document, grasp_deploy
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
-from tests.quantised import quantise
 from tests.tiny import save_tiny
 
 DATA = ("--data", "text.txt", "--sequence-length", "32", "--sequences", "3")
@@ -55,7 +55,7 @@ def test_of_a_short_text_all_is_taken(tiny_folder: Path, work: Path) -> None:
 def test_losses_side_by_side(pruned_once: Path, tiny_folder: Path, work: Path) -> None:
     """Dense, pruned and quantised on two texts, as a record that `report` reads."""
     pytest.importorskip("compressed_tensors", reason="transformers needs it for int8 weights")
-    quantise(pruned_once, work / "int8")
+    quantize(pruned_once, "int8", work / "int8")
     (work / "other.txt").write_text(" ".join(map(str, range(500))))
     models, data = (tiny_folder, pruned_once, "int8"), (*DATA, "--data", "numbers=other.txt")
     record = document("evaluate", "compare", *models, *data, "--json", "-o", "loss.json")

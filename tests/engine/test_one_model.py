@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import greedy_tokens as greedy_with_transformers
+from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.data.tokenizing import JOIN, tokens
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.engine.offline import greedy_tokens
 from grasp_deploy.engine.serve import running_server
 from tests.cli.command import edit_json
-from tests.quantised import quantise
 from tests.tiny import save_tiny
 
 pytestmark = pytest.mark.vllm
@@ -82,7 +82,7 @@ def test_a_quantised_checkpoint_is_served_as_it_is_evaluated(
 ) -> None:
     """The next token, wherever rounding cannot decide it: both round activations to 8 bits."""
     folder = tmp_path / "int8"
-    quantise(demo_checkpoint, folder)
+    quantize(demo_checkpoint, "int8", folder)
     held_out = JOIN.join(split(documents())[1])
     ids = torch.tensor(tokens(load_tokenizer(folder), held_out)[: 32 * 24]).view(32, 24)
     with torch.no_grad():

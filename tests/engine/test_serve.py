@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.engine import serve as module
 from grasp_deploy.engine.serve import (
     check_before_serving,
@@ -22,7 +23,6 @@ from grasp_deploy.engine.serve import (
 from grasp_deploy.errors import ChildError, InputError
 from tests.cli.command import edit_json
 from tests.installed import pretend
-from tests.quantised import quantise
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
 GIBIBYTE = 2**30
@@ -96,7 +96,7 @@ def test_what_is_served_has_the_weights_dtype_unless_they_are_quantised(tmp_path
     save_tiny("llama", tmp_path / "dense", dtype=torch.bfloat16)
     edit_json(tmp_path / "dense" / "config.json", dtype="float32")
     assert serve_command(tmp_path / "dense", [], "cuda")[-2:] == ["--dtype", "bfloat16"]
-    quantise(tmp_path / "dense", tmp_path / "int8")
+    quantize(tmp_path / "dense", "int8", tmp_path / "int8")
     assert "--dtype" not in serve_command(tmp_path / "int8", [], "cuda")
 
 

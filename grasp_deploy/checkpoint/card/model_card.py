@@ -18,8 +18,9 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grasp_deploy.checkpoint.card.quality_verdict import BROKEN, NEEDS_HEALING, excess_loss
-from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
+from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text, readable_disk_errors, sync, write_files
@@ -81,6 +82,7 @@ def model_card(
         chosen=how_units_were_chosen(plan),
         learnt_from=what_it_learnt_from(provenance),
         fitted=plan.fitted,
+        quantization=pruned.quantization,
         quality=quality,
         corpus_head=CORPUS_HEAD,
         corpus_cells=corpus_cells,
@@ -280,7 +282,7 @@ def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     """
     directory = directory.resolve()
     config = read_config(directory)
-    shapes, stated = (dense_shape(config), model_shape(config)), card_metadata(directory)
+    shapes, stated = (dense_shape(config), read_folder(directory).shape), card_metadata(directory)
     texts = {
         QUALITY_FILE: as_json(quality),
         CARD_FILE: model_card(plan, *shapes, quality, from_base=stated),

@@ -185,7 +185,7 @@ def write_checkpoint(
         (staging / name).write_text(text, encoding="utf-8")
     card = model_card(plan, base.shape, pruned, from_base=card_metadata(base.directory))
     (staging / "README.md").write_text(card, encoding="utf-8")
-    _write_manifest(staging, hashes)
+    write_manifest(staging, hashes)
     # Read before it is asserted: readers refuse what they cannot use under `python -O` too.
     written, its_plan = read_stored_model(staging), load_plan(staging / PLAN_FILE)
     assert written.shape == pruned, "what was written has another shape"
@@ -252,7 +252,7 @@ def layer_and_tail(name: str) -> tuple[int, str]:
     return int(index), tail
 
 
-def _write_manifest(staging: Path, hashes: dict[str, str]) -> None:
+def write_manifest(staging: Path, hashes: dict[str, str]) -> None:
     """Write the SHA-256 of every file; those of the weights were taken while writing."""
     others = {path.name: sha256(path) for path in staging.iterdir() if path.name not in hashes}
     write_json(staging / MANIFEST_FILE, {"sha256": dict(sorted((hashes | others).items()))})

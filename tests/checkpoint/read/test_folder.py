@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.loading import class_config, load, with_weights
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_folder, read_stored_model
+from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.errors import InputError
 from tests.checkpoint.read.damages import (
     NORM,
@@ -27,7 +28,6 @@ from tests.checkpoint.read.damages import (
     tensors,
     write,
 )
-from tests.quantised import quantise
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
 
@@ -117,7 +117,7 @@ def test_the_file_chooses_no_attention(saved: Path, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_was_quantised_is_read_and_not_cut(saved: Path, tmp_path: Path) -> None:
-    quantise(saved / "pruned", tmp_path / "int8")
+    quantize(saved / "pruned", "int8", tmp_path / "int8")
     stored = read_folder(tmp_path / "int8")
     assert (stored.shape.quantization, stored.shape.pruned) == ("compressed-tensors", True)
     assert stored.shape.weight_bytes == (tmp_path / "int8" / WEIGHTS).stat().st_size

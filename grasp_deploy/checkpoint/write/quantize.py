@@ -1,0 +1,215 @@
+"""Quantise the matrices of a folder's layers by compressed-tensors, into a folder of its own.
+
+No text is read and no model is loaded: a matrix is read, quantised and written before the next.
+Embeddings, output projection, norms and biases stay as they are. vLLM reads the result as it reads
+llm-compressor's, and so does transformers where compressed-tensors is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.card.model_card import QUALITY_FILE, card_metadata, model_card
+from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
+from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_manifest
+from grasp_deploy.checkpoint.write.shards import read_tensor
+from grasp_deploy.checkpoint.write.sidecar_files import carried_over
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import write_files
+from grasp_deploy.files.json_files import write_json
+from grasp_deploy.files.outputs import (
+    MANIFEST_FILE,
+    manifest_of,
+    refuse_existing,
+    staged_directory,
+)
+from grasp_deploy.files.progress import OnCount
+from grasp_deploy.files.tensors import bytes_of, header_of
+
+MATRIX = "_proj.weight"  # ends the names of what is quantised
+GROUPS = (128, 64, 32)  # columns that share a scale of 4-bit weights, as vLLM's kernels have them
+SHRINKS = (
+    1.0,
+    0.95,
+    0.9,
+    0.85,
+    0.8,
+    0.75,
+    0.7,
+)  # of a group's largest weight, beyond which it clips
+
+
+class Scheme(NamedTuple):
+    """A scheme by the names of compressed-tensors."""
+
+    preset: str
+    format: str
+    bits: int
+
+
+SCHEMES = {
+    "fp8": Scheme("FP8_DYNAMIC", "float-quantized", 8),
+    "int8": Scheme("W8A8", "int-quantized", 8),
+    "w4a16": Scheme("W4A16", "pack-quantized", 4),
+}
+
+
+def quantize(
+    directory: Path,
+    scheme: str,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    shard_bytes: int = SHARD_BYTES,
+    on_progress: OnCount = lambda done, total: None,
+) -> ModelShape:
+    """Write a quantised copy of a folder, pruned or dense; returns its shape.
+
+    The output appears whole or not at all. Raises InputError for a folder that is damaged or
+    quantised already, columns that no group divides, and where compressed-tensors is absent.
+    """
+    refuse_existing(output, overwrite=overwrite)
+    model = read_stored_model(directory)
+    chosen = SCHEMES[scheme]
+    preset = _preset(chosen, model.shape)
+    with staged_directory(
+        output, overwrite=overwrite, size_bytes=model.shape.weight_bytes * chosen.bits // 16
+    ) as staging:
+        stated = {"config_groups": {"group_0": preset}, "format": chosen.format}
+        _copy_files(directory, staging)
+        write_json(staging / "config.json", model.config | {"quantization_config": _config(stated)})
+        _write_weights(staging, _quantised(model, chosen, preset, on_progress), shard_bytes)
+        written = read_folder(staging).shape
+        if (staging / PLAN_FILE).exists():
+            plan, made_of = load_plan(staging / PLAN_FILE), card_metadata(directory)
+            card = model_card(plan, dense_shape(model.config), written, from_base=made_of)
+            (staging / "README.md").write_text(card, encoding="utf-8")
+            write_manifest(staging, {})
+    return written
+
+
+def _preset(scheme: Scheme, shape: ModelShape) -> Any:
+    """The scheme of compressed-tensors, whose groups divide the columns of every matrix."""
+    try:
+        from compressed_tensors.quantization import preset_name_to_scheme
+    except ImportError:
+        raise InputError(
+            "quantising needs compressed-tensors, which comes with vLLM: pip install "
+            "compressed-tensors"
+        ) from None
+    preset = preset_name_to_scheme(scheme.preset, ["Linear"])
+    if scheme.bits == 4:
+        columns = {n: s[1] for n, s in shape.tensor_shapes().items() if n.endswith(MATRIX)}
+        fitting = [g for g in GROUPS if not any(count % g for count in columns.values())]
+        if not fitting:
+            odd = next(name for name, count in columns.items() if count % GROUPS[-1])
+            raise InputError(
+                f"{odd} has {columns[odd]:,} columns, and 4-bit weights share scales by "
+                f"{GROUPS[-1]}: compress with --ffn-multiple {GROUPS[-1]}, or take --scheme int8"
+            )
+        preset.weights.group_size = fitting[0]
+    return preset
+
+
+def _config(stated: dict[str, Any]) -> dict[str, Any]:
+    from compressed_tensors.quantization import QuantizationConfig
+
+    config = QuantizationConfig(**stated, quantization_status="compressed", ignore=["lm_head"])
+    found: dict[str, Any] = config.to_dict()
+    return found
+
+
+def _copy_files(directory: Path, staging: Path) -> None:
+    """Copy what stands beside the weights; measurements were those of the plain weights."""
+    left_out = {MANIFEST_FILE, QUALITY_FILE, INDEX_FILE}
+    pruned = {name: directory / name for name in manifest_of(directory)}
+    for name, path in (pruned or carried_over(directory)).items():
+        if name not in left_out and path.suffix != ".safetensors":
+            shutil.copyfile(path, staging / name)
+
+
+def _quantised(
+    model: StoredModel, scheme: Scheme, preset: Any, on_progress: OnCount
+) -> Iterator[dict[str, Tensor]]:
+    """The tensors that take the place of each tensor of a model."""
+    from compressed_tensors.compressors.base import BaseCompressor
+
+    compressor = BaseCompressor.get_value_from_registry(scheme.format)
+    for done, (name, path) in enumerate(model.files.items(), start=1):
+        tensor = read_tensor(path, name)
+        if name.endswith(MATRIX):
+            module = name.removesuffix("weight")
+            made = compressor.compress({"weight": tensor, **_scales(tensor, preset)}, preset)
+            yield {f"{module}{part}": made[part] for part in sorted(made)}
+        else:
+            yield {name: tensor}
+        on_progress(done, len(model.files))
+
+
+def _scales(weight: Tensor, preset: Any) -> dict[str, Tensor]:
+    """Scale and zero point of each row, or of each group of a row's columns.
+
+    Groups clip their largest weights where that lowers the squared error of all: four bits are few.
+    """
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    size, exact = preset.weights.group_size, weight.float()
+    if not size:
+        ends = exact.amin(1, keepdim=True), exact.amax(1, keepdim=True)
+        scale, zero = calculate_qparams(*ends, preset.weights)
+        return {"weight_scale": scale.to(weight.dtype), "weight_zero_point": zero}
+    grouped = exact.unflatten(1, (-1, size))  # (rows, groups, columns)
+    most = 2 ** (preset.weights.num_bits - 1)
+    best = torch.full(grouped.shape[:2], torch.inf)
+    chosen = torch.zeros_like(best)
+    for shrink in SHRINKS:
+        ends = shrink * grouped.amin(-1), shrink * grouped.amax(-1)
+        scale = calculate_qparams(*ends, preset.weights)[0].to(weight.dtype).float()
+        steps = (grouped / scale[..., None]).round().clamp(-most, most - 1)
+        error = (steps * scale[..., None] - grouped).square().sum(-1)
+        chosen = torch.where(error < best, scale, chosen)
+        best = torch.minimum(error, best)
+    zeros = torch.zeros_like(chosen, dtype=torch.int8)
+    return {"weight_scale": chosen.to(weight.dtype), "weight_zero_point": zeros}
+
+
+def _write_weights(staging: Path, tensors: Iterator[dict[str, Tensor]], shard_bytes: int) -> None:
+    """Write tensors into shards, one in memory at a time, and their index."""
+    shards: list[list[str]] = []
+    held: dict[str, Tensor] = {}
+    total = 0
+
+    def write() -> None:
+        # The widest first, so that each begins on a multiple of its width.
+        ordered = dict(sorted(held.items(), key=lambda item: -item[1].itemsize))
+        layout = {name: (tensor.dtype, tensor.shape) for name, tensor in ordered.items()}
+        present = [bytes_of(tensor.contiguous()) for tensor in ordered.values()]
+        header = header_of(layout, {"format": "pt"})
+        write_files({staging / f"shard{len(shards)}": [header, *present]})
+        shards.append([*held])
+        held.clear()
+
+    for made in tensors:
+        size = sum(tensor.nbytes for tensor in made.values())
+        if held and sum(tensor.nbytes for tensor in held.values()) + size > shard_bytes:
+            write()
+        held |= made
+        total += size
+    write()
+    names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    names = names if len(shards) > 1 else [WEIGHTS_FILE]
+    for place, name in enumerate(names):
+        (staging / f"shard{place}").rename(staging / name)
+    places = {tensor: name for name, of in zip(names, shards, strict=True) for tensor in of}
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (staging / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

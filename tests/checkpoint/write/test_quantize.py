@@ -1,0 +1,107 @@
+"""Quantised copies of a checkpoint: their numbers, what stands beside them, what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.verify_files import check_files
+from grasp_deploy.checkpoint.write.quantize import SCHEMES, quantize
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import write_json
+from tests.cli.command import assert_refused, grasp_deploy, tree
+from tests.tiny import random_kept, save_tiny, slice_by_hand
+
+pytest.importorskip("compressed_tensors", reason="compressed-tensors comes with vLLM")
+IDS = torch.arange(48).view(2, 24) * 5 % 128
+
+
+def decoded(stored: dict[str, Tensor], name: str) -> Tensor:
+    """A matrix in float32, worked out from the format's description."""
+    scale = stored[f"{name}_scale"].float()
+    if name in stored:
+        return stored[name].float() * scale
+    packed = stored[f"{name}_packed"]  # eight of four bits in an int32, the first in the lowest
+    steps = torch.stack([(packed >> 4 * place) & 15 for place in range(8)], dim=-1) - 8
+    rows, columns = stored[f"{name}_shape"].tolist()
+    return (steps.reshape(rows, scale.shape[1], -1) * scale[..., None]).reshape(rows, columns)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_matrices_are_as_near_as_their_bits_allow(
+    scheme: str, demo_checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    shape, plain = quantize(demo_checkpoint, scheme, folder), load_file(first_of(demo_checkpoint))
+    stored = load_file(first_of(folder))
+    assert shape.quantization == "compressed-tensors"
+    for name, tensor in plain.items():
+        if not name.endswith("_proj.weight"):
+            assert torch.equal(stored[name], tensor)
+            continue
+        exact, found = tensor.float(), decoded(stored, name)
+        if scheme == "fp8":  # three bits of mantissa, and a scale of bfloat16's eight
+            smallest = stored[f"{name}_scale"].float() * 2**-9
+            assert bool(((found - exact).abs() <= exact.abs() / 15 + smallest).all()), name
+        elif scheme == "int8":
+            half = stored[f"{name}_scale"].float() / 2
+            most = exact.abs().amax(1, keepdim=True)
+            assert bool(((found - exact).abs() <= half + most / 128).all()), name
+        else:  # no worse than by scales that clip nothing
+            groups = exact.unflatten(1, (-1, 32 if exact.shape[1] % 64 else 64))
+            whole = groups.abs().amax(-1, keepdim=True) / 7.5
+            plainly = (groups / whole).round().clamp(-8, 7) * whole
+            error, worst = ((x - exact).square().sum() for x in (found, plainly.view_as(exact)))
+            assert error < 1.05 * worst, name
+    before, after = (
+        load(each, device="cpu")(input_ids=IDS).logits for each in (demo_checkpoint, folder)
+    )
+    assert (after - before).float().std() < (
+        0.5 if scheme == "w4a16" else 0.15
+    ) * before.float().std()
+
+
+def first_of(folder: Path) -> Path:
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -> None:
+    source, folder = tmp_path / "plain", tmp_path / "int8"
+    shutil.copytree(demo_checkpoint, source)
+    write_json(source / "quality.json", {"verdict": "of the plain weights"})
+    told = grasp_deploy("quantize", source, "--scheme", "int8", "-o", folder, "--shard-size=200KB")
+    assert told.code == 0, told.stderr
+    shards = [path.name for path in folder.glob("*.safetensors")]
+    assert len(shards) > 2 and f"model-00001-of-{len(shards):05d}.safetensors" in shards
+    check_files(folder)
+    names = {path.name for path in folder.iterdir()} - set(shards)
+    assert names == {p.name for p in demo_checkpoint.iterdir() if p.suffix != ".safetensors"}
+    assert "no plan makes them again" in (folder / "README.md").read_text()
+    assert read_config(folder)["quantization_config"]["format"] == "int-quantized"
+    load(folder, device="cpu")
+    words = ("the weights of", "were quantised", "verify the plain checkpoint")
+    assert_refused(grasp_deploy("verify", folder), *words)
+    again = ("quantize", folder, "--scheme", "fp8", "-o", tmp_path / "twice")
+    assert_refused(grasp_deploy(*again), "the model is quantised")
+
+
+def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> None:
+    model = save_tiny("llama", tmp_path / "dense")
+    assert quantize(tmp_path / "dense", "fp8", tmp_path / "fp8").layers
+    slice_by_hand(model, random_kept(model.config)).save_pretrained(tmp_path / "odd")
+    before = tree(tmp_path)
+    with pytest.raises(
+        InputError, match=r"columns, and 4-bit weights share scales by 32: compress"
+    ):
+        quantize(tmp_path / "odd", "w4a16", tmp_path / "out")
+    with pytest.raises(InputError, match="exists: name another folder"):
+        quantize(tmp_path / "dense", "int8", tmp_path / "fp8")
+    assert tree(tmp_path) == before
