@@ -183,7 +183,8 @@ def prepare(
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
     check_positions(config.context, base.config, "--context")
-    dtype = by_lead(lambda: wanted_dtype(base.shape.dtype, device, config.dtype))
+    begun = by_lead(lambda: resumed and Workspace.saved_dtype(resumed, config))
+    dtype = begun or by_lead(lambda: wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
     if not config.cuts_in_rounds:
         _check_method(config)

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from grasp_deploy.compression.ranks import by_lead, is_lead, rows_at_lead, rows_from_lead
@@ -63,6 +64,15 @@ class Workspace:
         begun = cls(partial_of(output), config.to_json())
         is_there = cls.begun_with(output, config) and begun.path(TEXT).exists()
         return begun._read(TEXT) if is_there else None
+
+    @classmethod
+    def saved_dtype(cls, output: Path, config: CompressConfig) -> torch.dtype | None:
+        """The dtype of an unfinished run of exactly this config: a loaded CPU times another."""
+        if not cls.begun_with(output, config):
+            return None
+        stated = read_json(partial_of(output) / INPUTS_FILE, START_OVER).get("dtype")
+        found = getattr(torch, str(stated).removeprefix("torch."), None)
+        return found if isinstance(found, torch.dtype) else None
 
     @classmethod
     @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.read import loading
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
 from grasp_deploy.checkpoint.verify import verify
@@ -263,8 +264,10 @@ def test_norms_carry_their_scales(
 def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
     short_config: CompressConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In the dtype that it began in, though a loaded processor would now time another."""
     monkeypatch.setattr(stages, "SAVE_EVERY_SECONDS", -1.0)
-    config = replace(short_config, keep=0.6, **COMPENSATED)
+    monkeypatch.setattr(loading, "is_bfloat16_fast", lambda: True)
+    config = replace(short_config, keep=0.6, dtype="auto", **COMPENSATED)
     whole, rows = compressed(config, tmp_path / "whole")
     assert whole.provenance["compensation"], "the refit stayed"
     layers = sum(row["stage"] == "compensation" for row in rows)
@@ -276,6 +279,7 @@ def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
     with pytest.raises(Killed):
         compress(config, RunOptions(tmp_path / "out", on_progress=kill))
     rows.clear()
+    monkeypatch.setattr(loading, "is_bfloat16_fast", lambda: False)
     compress(config, RunOptions(tmp_path / "out", resume=True, on_progress=rows.append))
     steps = [row["step"] for row in rows if row["stage"] == "compensation"]
     assert steps == [layers - 1, layers]
