@@ -17,6 +17,7 @@ plan says, given the base model, and no proof of who made it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +92,10 @@ def verify(
     if without_base and model is not None:
         raise InputError("--model and --without-base exclude each other: leave one of them out")
     check_pruned(directory)
-    if read_folder(directory).shape.quantization is not None:
+    quantised = False
+    with suppress(InputError):  # else a link tells
+        quantised = read_folder(directory).shape.quantization is not None
+    if quantised:
         raise InputError(
             f"the weights of {directory} were quantised, and no plan makes those again: verify the "
             "plain checkpoint that they were made from, and compare both (grasp-deploy evaluate "
@@ -219,7 +223,8 @@ class _Proof:
         detail = f"{found:.3f} nats per token on {witness.numel()} tokens in the plan, which states"
         if not abs(found - stated) <= LOSS_TOLERANCE * max(1.0, stated):
             raise Difference(f"{detail} {stated:.3f}")
-        return f"{detail} {stated:.3f}; the dense model has {dense:.3f}"
+        allowed = f"(allowed: {LOSS_TOLERANCE:.0%})"
+        return f"{detail} {stated:.3f} {allowed}; the dense model has {dense:.3f}"
 
     def _loaded(self, model: StoredModel) -> nn.Module:
         return load_checked(model.directory, self.device, "float32", "sdpa")

@@ -244,5 +244,5 @@ def run_compress(
     except (KeyboardInterrupt, SystemExit):  # of a signal
         if is_lead() and (config.family or Workspace.begun_with(output, config)):
             go_on = "give the same command again (compress and heal: with --resume)"
-            stderr.print(f"what was learnt is kept; to go on, {go_on}", soft_wrap=True)
+            stderr.print(f"what was saved is kept; to go on, {go_on}", soft_wrap=True)
         raise

@@ -14,6 +14,8 @@ from grasp_deploy.cli.console import print_line, stdout
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.stats.wording import listed
 
+FEW_TOKENS = 4096  # of which a loss is hardly known to a tenth of a nat
+
 
 def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
     """Print a row for the dense model and for each member, and where they lie."""
@@ -65,7 +67,8 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
         print_line(
             f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
-            f"pruned{recovered}; other text may lose more: grasp-deploy evaluate compare"
+            f"pruned{recovered}{_few(record['heldout_tokens'])}; other text may lose more: "
+            "grasp-deploy evaluate compare"
         )
     if "recovery" in record:
         print_line(_recovery_sentence(record["recovery"]))
@@ -83,7 +86,8 @@ def print_recovered(record: dict[str, Any]) -> None:
     print_line(
         f"loss on {won['heldout_tokens']:,} held-out tokens, nats per token: "
         f"{won['loss_dense']:.3f} dense, {won['loss_before']:.3f} before, {won['loss_after']:.3f} "
-        "recovered; other text may lose more: grasp-deploy evaluate compare"
+        f"recovered{_few(won['heldout_tokens'])}; other text may lose more: grasp-deploy evaluate "
+        "compare"
     )
     lost = won["loss_after"] - won["loss_dense"]
     _print_ending(output, lost, shlex.join(["grasp-deploy", "serve", output]))
@@ -91,20 +95,29 @@ def print_recovered(record: dict[str, Any]) -> None:
 
 def _print_ending(output: str, lost: float, command: str, may_recover: bool = False) -> None:
     """Print where a model lies, what it lost by the card's thresholds, and how to serve it."""
-    wins_back = "recovery wins some of it back (grasp-deploy heal); " if may_recover else ""
+    wins_back = (
+        f"Recovery wins some of it back: grasp-deploy heal {output} --output {output}-healed."
+        if may_recover
+        else "More tokens of recovery may win back more."
+    )
     if lost >= BROKEN_NATS:
         print_line(
             f"wrote {output}; it lost {lost:.2f} nats even on the kind of text that it learnt "
-            f"from: keep more; {wins_back}measure it (grasp-deploy evaluate) before you serve it: "
-            f"{command}"
+            f"from. Keep more. {wins_back} Measure it before you serve it (grasp-deploy evaluate "
+            f"compare): {command}"
         )
     elif lost >= DROP_IN_NATS:
         print_line(
             f"wrote {output}; it lost {lost:.2f} nats on the kind of text that it learnt from, and "
-            f"is no drop-in: {wins_back}serve it: {command}"
+            f"is no drop-in. {wins_back} Serve it by {command}"
         )
     else:
         print_line(f"wrote {output}; serve it: {command}")
+
+
+def _few(tokens: int) -> str:
+    """A warning where a loss is that of few tokens."""
+    return " (so few tokens tell little)" if tokens < FEW_TOKENS else ""
 
 
 def _finished_loss(record: dict[str, Any]) -> float | None:

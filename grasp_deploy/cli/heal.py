@@ -80,6 +80,8 @@ def heal_command(
 
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
+    if output.resolve() == directory.resolve():
+        raise InputError(f"{output} is what is recovered: name another folder to write")
     plan = intact_plan(directory)
     made = plan.provenance["config"]
     base = reach_base(plan, model, "there is nothing to learn from")

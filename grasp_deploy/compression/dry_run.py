@@ -22,7 +22,7 @@ from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.pass_time import seconds_of
 from grasp_deploy.compression.recovery import sequences_in_step
-from grasp_deploy.compression.stages import MORE_TEXT, RECOVERY, passes_of, sequences_of
+from grasp_deploy.compression.stages import MORE_TEXT, OWN_TEXT, RECOVERY, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
@@ -104,7 +104,7 @@ class Way:
         rounds += [self._layerwise(n.scored, refits=True)] * config.compensation
         largest = max(rounds, key=lambda terms: sum(terms.values()))
         last = self._layerwise(n.fitted, refits=True)
-        peaks = {"own-text": writing, "rounds": largest, "criterion": largest}
+        peaks = {OWN_TEXT: writing, "rounds": largest, "criterion": largest}
         peaks |= {"gates": step, "compensation": last, "scales": step}
         peaks |= {MORE_TEXT: writing, RECOVERY: self._recovery}
         weights = {} if self.offload else {"weights": self._weight_bytes}
@@ -213,6 +213,7 @@ class DryRun:
 
     memory_bytes: int  # of a GPU, or of this machine if it computes on the CPU
     ways: tuple[Way, ...]
+    passes: dict[str, int]  # by stage
     seconds: float | None  # on one process; None for a GPU that is not here
 
     def fits(self, way: Way) -> bool:
@@ -239,7 +240,7 @@ class DryRun:
         return {
             "memory_bytes": self.memory_bytes,
             "verdict": self.verdict,
-            "forward_passes": passes_of(self.ways[0].config),
+            "forward_passes": self.passes,
             "seconds": self.seconds,
             "ways": [{n: getattr(w, n) for n in names} | {"fits": self.fits(w)} for w in self.ways],
         }
@@ -265,7 +266,8 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     asked = parse_bytes(gpu_memory, "--gpu-memory") if gpu_memory else None
     has_none = asked is not None and not torch.cuda.is_available()
     device = resolve_device("cpu" if has_none else config.device)
-    pruned = shape_within(budget_for(config, shape, torch.device("cpu")), shape)
+    budgets = [budget_for(member, shape, torch.device("cpu")) for member in members]
+    pruned = shape_within(budgets[0], shape)
     one = Way(config, shape, pruned, on_gpu=asked is not None or device.type == "cuda")
     memory = asked or (
         torch.cuda.get_device_properties(device).total_memory
@@ -279,8 +281,15 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
         ways += [replace(one, offload=True)] if may_offload else []
         most = min(n.scored, n.fitted)
         ways += [replace(one, processes=count) for count in PROCESSES if count <= most]
+    passes = passes_of(config)
+    for member in members[1:]:  # which read what the first had the model write
+        for stage, count in passes_of(member).items():
+            passes[stage] = passes.get(stage, 0) + count * (stage != OWN_TEXT)
     return DryRun(
         memory,
         tuple(ways),
-        seconds_of(members, shape, stated, one.dtype, device) if is_here else None,
+        passes,
+        seconds_of(config, sum(passes.values()), shape, stated, one.dtype, device)
+        if is_here
+        else None,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from transformers import AutoModelForCausalLM
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.read.loading import class_config
-from grasp_deploy.compression.stages import passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.objective import language_loss
 from grasp_deploy.pruning.training import freeze
@@ -20,7 +18,8 @@ TIMED_BYTES = 2**30  # of layers: those of a larger model stand for the others
 
 
 def seconds_of(
-    members: Sequence[CompressConfig],
+    config: CompressConfig,
+    passes: int,
     shape: ModelShape,
     stated: dict[str, Any],
     dtype: torch.dtype,
@@ -28,10 +27,8 @@ def seconds_of(
 ) -> float:
     """Seconds of all passes of one process, from one forward and backward pass by random weights.
 
-    Of a large model some layers are measured, and the others go by their weights. `members` are the
-    budgets of a family, or one; what the first has its model write all read.
+    Of a large model some layers are measured, and the others go by their weights.
     """
-    config = members[0]
     layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * dtype.itemsize))
     part = {**stated, "num_hidden_layers": min(layers, len(shape.layers)), "layer_types": None}
     with device:
@@ -49,8 +46,7 @@ def seconds_of(
         step = time.perf_counter() - began
     step *= _multiplied(shape) / _multiplied(model_shape(part))
     each = step / config.batch_size / (2 + config.gradient_checkpointing)
-    passes = sum(sum(passes_of(member).values()) for member in members)
-    return (passes - (len(members) - 1) * sequences_of(config).own) * each
+    return passes * each
 
 
 def _multiplied(shape: ModelShape) -> int:

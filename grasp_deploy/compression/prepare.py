@@ -220,7 +220,8 @@ def prepare(
         )
     if config.recover is not None and not len(run.blocks.heldout):
         raise InputError(
-            "recovery is judged on held-out text: give 2 or more --calibration-sequences"
+            "recovery is judged on held-out text: give more --calibration-sequences, so that one "
+            "of the texts has two"
         )
     if start.checkpoint is not None:
         by_lead(run.pruned_before)

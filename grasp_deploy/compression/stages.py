@@ -23,7 +23,7 @@ from grasp_deploy.pruning.training import LearningState, StepRecord
 from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0
-RECOVERY = "recovery"
+OWN_TEXT, RECOVERY = "own-text", "recovery"
 MORE_TEXT = "recovery-text"  # what the model writes to recover on
 TOLD = ("stage", "step", "steps", "loss", "heldout_loss")  # of each step of learning
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
@@ -69,7 +69,7 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
     found = {
-        "own-text": n.own,
+        OWN_TEXT: n.own,
         "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * rounds * (1 + refits),
         "gates": gates and gates * step + checks,
         "compensation": (3 * n.fitted + 2 * n.heldout) * refits,

@@ -10,8 +10,10 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.data.table import write_chat
 from grasp_deploy.data.tokenizing import tokens
+from grasp_deploy.errors import InputError, printable
 
 ANSWER_TOKENS = 40
+CUT = ["…"]  # stands behind an answer that would go on
 PROMPTS = (  # of a fact, of an explanation, of code; and how text goes on that asks nothing
     ("What is the capital of France?", "The capital of France is"),
     ("Why is the sky blue? Answer in one sentence.", "The sky is blue because"),
@@ -19,9 +21,18 @@ PROMPTS = (  # of a fact, of an explanation, of code; and how text goes on that 
 )
 
 
-def prompts_for(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Questions for a model that was tuned to chat, beginnings of text for any other."""
-    return [prompt[tokenizer.chat_template is None] for prompt in PROMPTS]
+def prompts_for(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, list[int]]]:
+    """Prompts and their token ids: questions for a model that was tuned to chat.
+
+    Beginnings of text for any other, and where the chat template refuses.
+    """
+    try:
+        return [
+            (ask, tokens(tokenizer, write_chat(tokenizer, [ask], "a prompt", asks=True) or ask))
+            for ask, _ in PROMPTS
+        ]
+    except InputError:
+        return [(text, tokens(tokenizer, text, add_special_tokens=True)) for _, text in PROMPTS]
 
 
 @torch.no_grad()
@@ -29,20 +40,21 @@ def answers(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What a causal model says to each prompt, by its most likely tokens, in one line."""
     told = []
     ends = sorted(end_tokens(model, tokenizer.eos_token_id))
-    for prompt in prompts_for(tokenizer):
-        asks = tokenizer.chat_template is not None
-        text = write_chat(tokenizer, [prompt], "a prompt", asks=True) if asks else prompt
-        ids = torch.tensor([tokens(tokenizer, text or prompt, add_special_tokens=not asks)])
+    for _, prompt in prompts_for(tokenizer):
+        ids = torch.tensor([prompt], device=model.device)
         room = model.config.max_position_embeddings - ids.shape[1]
+        if room < 1 or not prompt:
+            told.append("")
+            continue
         greedy = GenerationConfig(
             do_sample=False,
-            max_new_tokens=max(1, min(ANSWER_TOKENS, room)),
+            max_new_tokens=min(ANSWER_TOKENS, room),
             eos_token_id=ends or None,
             pad_token_id=0,
         )
-        ids = ids.to(model.device)
         everything = torch.ones_like(ids)
         written = model.generate(ids, attention_mask=everything, generation_config=greedy)
-        answer = tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
-        told.append(" ".join(str(answer).split()))
+        new = written[0, ids.shape[1] :]
+        answer = printable(str(tokenizer.decode(new, skip_special_tokens=True))).split()
+        told.append(" ".join([*answer, *CUT * (int(new[-1]) not in ends)]))
     return told

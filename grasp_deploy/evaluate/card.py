@@ -61,7 +61,9 @@ def evaluate_card(
         "tasks": tasks,
         "answers": [
             {"prompt": prompt, "dense": before, "pruned": after}
-            for prompt, before, after in zip(prompts_for(tokenizer), says, says_now, strict=True)
+            for (prompt, _), before, after in zip(
+                prompts_for(tokenizer), says, says_now, strict=True
+            )
         ],
         "versions": versions(),
     }

@@ -148,7 +148,7 @@ def compare(
         cells=[cells[corpus.label, model.name] for corpus in texts for model in models],
         said=[
             {"prompt": prompt, "answers": list(told)}
-            for prompt, *told in zip(prompts_for(tokenizer), *said, strict=True)
+            for (prompt, _), *told in zip(prompts_for(tokenizer), *said, strict=True)
         ],
     )
 

@@ -21,9 +21,11 @@ from grasp_deploy.compression.budget_options import budget_for, load_of, room_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.offline import Deployed, deployed, predict_capacity
 from grasp_deploy.errors import InputError
-from grasp_deploy.fit.offers import Offer, offers
+from grasp_deploy.fit.offers import GROUP_COLUMNS, Offer, offers
 
 BITS = {8: "fp8", 4: "w4a16"}  # schemes of `quantize`, by bits of a weight
+LEAST_KEEP = 0.5
+POOR = " To keep less than half costs much quality: a smaller dense model may be the better one."
 KV_DTYPES = {1: "fp8", 2: "bfloat16"}  # as vLLM names them, by bytes of a value
 
 
@@ -51,19 +53,24 @@ class Fit:
 
         Of a pruned one the budget weighs weights against cache as they will be quantised.
         """
-        options, model, commands = _engine_options(self.shape, self.load), self.model, []
+        options, commands = _engine_options(self.shape, self.load), []
+        path = Path(self.model)
+        model = self.model
+        if path.is_file():  # commands want its folder, which a config.json elsewhere does not have
+            model = str(path.parent) if path.name == "config.json" else "MODEL"
         if offer.has_fp8_cache:
             options["kv_cache_dtype"] = KV_DTYPES[1]
         if offer.keep is not None:
             share, width = math.floor(1000 * offer.keep) / 1000, self.shape.bytes_per_parameter
             cached = 1 if offer.has_fp8_cache else self.load.kv_bytes_per_value or width
-            tokens = self.load.cached_tokens * 8 * cached // (offer.bits or 8 * width)
+            bits = 4 + 8 * width / GROUP_COLUMNS if offer.bits == 4 else offer.bits or 8 * width
+            tokens = math.ceil(self.load.cached_tokens * 8 * cached / bits)
             budget = ["--keep", str(share), "--cost", "memory", "--cached-tokens", str(tokens)]
             commands.append(["compress", model, *budget, "--output", "smaller"])
             model = "smaller"
         if offer.bits is not None:
             scheme = BITS[offer.bits]
-            output = f"{Path(model).name.removesuffix('.json')}-{scheme}"
+            output = f"{Path(model).name}-{scheme}"
             commands.append(["quantize", model, "--scheme", scheme, "--output", output])
             model = output
         commands.append(["serve", model, "--", *_flags(options, self.room.utilization)])
@@ -76,16 +83,14 @@ class Fit:
             command = self.command(self.offers[0])
             return f"{self.model} fits as it is: serve it unpruned, by {command}"
         fitting = [offer for offer in self.offers if offer.fits]
-        if alone := " or ".join(offer.name for offer in fitting if offer.keep is None):
-            return (
-                f"Quantising is enough: {alone} would do without pruning. See which costs less "
-                "quality on text of yours."
-            )
-        if self.impossible is None:
-            return "Quantising alone is not enough."
-        if fitting:
-            return f"It fits only if it is pruned and quantised; pruned alone, {self.impossible}."
-        return f"No budget fits: {self.impossible}."
+        if any(offer.keep is None for offer in fitting):
+            return "Quantising is enough: see what it costs on text of yours before you prune."
+        told = "Quantising alone is not enough."
+        if self.impossible is not None:
+            which = "it fits only if it is pruned and quantised" if fitting else "no budget fits"
+            told = f"{which.capitalize()}; pruned alone, {self.impossible}."
+        kept = max((offer.keep for offer in fitting if offer.keep is not None), default=1.0)
+        return told + POOR * (kept < LEAST_KEEP)
 
     def as_dict(self) -> dict[str, Any]:
         """The record: sizes are whole bytes."""

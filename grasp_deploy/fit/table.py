@@ -22,7 +22,9 @@ def offer_table(fit: Fit) -> Table:
     usable, memory = format_bytes(fit.room.usable_bytes), format_bytes(fit.room.memory_bytes)
     is_pruned = any(offer.keep is not None for offer in fit.offers)
     title = f"{fit.load.sequences:,} sequences of {fit.load.context_tokens:,} tokens in {usable}, "
-    name = Path(fit.model).name.removesuffix(".json")
+    path = Path(fit.model)
+    name = (path.resolve().parent if path.name == "config.json" else path).name
+    name = name.removesuffix(".json")
     notes = [
         "pruned: to a share of what pruning can take, the layers' matrices and the cache, as if "
         "all channels and KV groups shrank alike"

@@ -78,13 +78,14 @@ def headlines(record: CompareRecord) -> list[dict[str, Any]]:
 def _row(cells: Sequence[LossCell], place: int) -> dict[str, Any]:
     """A text's row of a verdict, from its cells."""
     dense, pruned = cells[0], cells[place]
+    count = pruned.data.get("sequences")
     return {
         "name": pruned.text,
         "calibrated_on": pruned.is_calibrated_on,
         "dense": {"perplexity": dense.perplexity},
         "pruned": {"perplexity": pruned.perplexity},
         "excess_error": pruned.excess_error,
-        "sequences": pruned.data.get("sequences", 0),
+        "sequences": count if isinstance(count, int) else 0,  # unknown: no noise can be told
     }
 
 

@@ -82,7 +82,7 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
         share = share_done(expected, row["stage"], row["step"] / max(1, row["steps"]))
         place = f"stage {list(expected).index(row['stage']) + 1} of {len(expected)}"
         bars.update(whole.id, completed=round(100 * share), figures=place)
-        return f", {whole.time_remaining:.0f} s in all" if whole.time_remaining else ""
+        return f", {whole.time_remaining:.0f} s in all stages" if whole.time_remaining else ""
 
     def follow(row: dict[str, Any]) -> None:
         step, in_all = row["step"], left_in_all(row)
@@ -97,7 +97,7 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
         due = task.finished or time.monotonic() - told[label] >= LOG_EVERY_SECONDS
         if due and not again and not console.is_terminal:
             told[label] = time.monotonic()
-            left = f"{task.time_remaining or 0:.0f} s left"
+            left = "" if task.time_remaining is None else f"{task.time_remaining:.0f} s left"
             clock = f"in {task.elapsed:.0f} s" if task.finished else left
             text = f"{label} {step}/{row['steps']}  {clock}{in_all}  {figures(row)}"
             console.print(text.rstrip(), soft_wrap=True, highlight=False)

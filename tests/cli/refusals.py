@@ -156,8 +156,7 @@ ROWS: dict[str, dict[str, str]] = {
     DRY: {
         "": "--keep",
         "--keep 0.6 --gpu-memory much": "--gpu-memory 'much'",
-        "--keep 0.6,0.4": "one budget",
-        "--max-loss 0.1": "one budget",
+        "--max-loss 0.1": "give --keep",
         "--keep 0.6 --sequence-length 5000": "--sequence-length",
     },
     "compress model": {"--keep 0.6": "--output", "-o na\udcffme --keep 0.5": "na\\udcffme"},

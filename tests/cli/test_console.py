@@ -46,7 +46,7 @@ torch.optim.AdamW.step = step
 main()
 """
 AGAIN = "give the same command again (compress and heal: with --resume)"
-GO_ON = f"what was learnt is kept; to go on, {AGAIN}"
+GO_ON = f"what was saved is kept; to go on, {AGAIN}"
 
 
 @pytest.mark.slow

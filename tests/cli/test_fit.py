@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grasp_deploy.demo.run import MODEL as DEMO
-from tests.cli.command import grasp_deploy, needs_vllm
+from tests.cli.command import document, grasp_deploy, needs_vllm
 from tests.installed import pretend
 from tests.tiny import MAGNITUDE
 
@@ -31,7 +31,7 @@ def config(tiny_folder: Path, work: Path) -> Path:
     ("memory", "fits", "verdict", "code"),
     [
         ("1GiB", True, "fits as it is: serve it unpruned", 0),
-        ("6.8MiB", False, "Quantising is enough: FP8 weights alone", 0),
+        ("6.8MiB", False, "Quantising is enough: see what it costs", 0),
         ("5MiB", False, "the smallest possible is --gpu-memory", 1),
     ],
 )
@@ -51,6 +51,21 @@ def test_a_dry_run_needs_no_weights_and_says_by_its_code_if_anything_fits(
         assert offer["left_bytes"] == document["usable_bytes"] - sum(parts)
         assert offer["fits"] == (offer["left_bytes"] >= 0)
     assert sorted(path.name for path in config.parent.iterdir()) == ["model.json", "text.txt"]
+
+
+def test_the_commands_name_a_folder(config: Path) -> None:
+    """That of a config.json; any other file stands for a model that lies elsewhere."""
+    inside = shutil.copy(config, config.parent / "config.json")
+    folder = config.parent
+    for given, named in ((config, "MODEL"), (inside, str(folder)), (folder, str(folder))):
+        offers = document("fit", given, *SMALL, "--dry-run", "--json")["offers"]
+        commands = [offer["command"] for offer in offers]
+        assert commands[0].startswith(f"grasp-deploy serve {named} -- --max-model-len 64")
+        name = Path(named).name
+        quantised = f"grasp-deploy quantize {named} --scheme w4a16 --output {name}-w4a16 && "
+        assert any(command.startswith(quantised) for command in commands)
+        pruned = f"grasp-deploy compress {named} --keep 0."
+        assert commands[-1].startswith(pruned) and " --cost memory --cached-tokens " in commands[-1]
 
 
 def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

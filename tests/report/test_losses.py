@@ -66,6 +66,9 @@ def test_sentences_tell_what_each_model_lost_and_which_is_at_the_knee() -> None:
     assert "it loses 0.100 ± 0.010 nats" in lines[1]["sentence"]
     lines = headlines(typed(record((2.0, 2.2, 2.4, 2.6))))
     assert [line["model"] for line in lines] == [f"keep-{keep}" for keep in KEEPS], "no knee"
+    unknown = record(BENT)
+    unknown["cells"][1]["data"]["sequences"] = None
+    assert headlines(typed(unknown))[0]["outcome"] == "undecided", "no noise can be told"
     damaged = record(BENT)
     damaged["cells"][1]["excess_error"] = -1
     with pytest.raises(InputError, match=r"cells\[1\].excess_error.*>= 0"):

@@ -32,6 +32,7 @@ QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 MARK = "†"
 MARK_MEANS = f"{MARK} The model learnt from this corpus, or a part of it: it does not count."
 ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
+MOST_SAID = 500  # characters of a stranger's verdict
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
 MODELS = ("dense", "pruned")
 TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
@@ -249,7 +250,7 @@ def objection(directory: Path) -> str:
         stated = read_json(directory / QUALITY_FILE, "")
         verdict = typed(stated, Quality, QUALITY_FILE, "").verdict
         if verdict.outcome in (BROKEN, NEEDS_HEALING):
-            return verdict.sentence
+            return " ".join(verdict.sentence.split())[:MOST_SAID]
     return ""
 
 
