@@ -215,6 +215,8 @@ def test_the_command_and_its_bad_input(
         assert_refused(
             refused, "calibration.jsonl, files that only you can vouch for", "--calibration"
         )
+        refused = grasp_deploy("heal", cut, *text, "-o", cut, "--overwrite")
+        assert_refused(refused, "is what is recovered: name another folder")
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
         refused = grasp_deploy("heal", cut, *text, "-o", "out")
         assert_refused(refused, "disk of out has 0 bytes left")
