@@ -22,13 +22,12 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import team
-from grasp_deploy.compression.stages import OWN_TEXT, Stages
+from grasp_deploy.compression.stages import MOST_ROWS, OWN_TEXT, Stages
 from grasp_deploy.data import own_places
 from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 
 STAGE = OWN_TEXT
-MOST_ROWS = 128  # written at once: a step reads the weights once for all of them
 STEPS_A_TRIM = 16
 CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 

@@ -24,6 +24,8 @@ from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0
 OWN_TEXT, RECOVERY = "own-text", "recovery"
+MOST_ROWS = 128  # of own text that are written at once: a step reads the weights once for all
+ALONE_PASSES = 50  # that the reading of weights costs for a batch of such rows, token by token
 MORE_TEXT = "recovery-text"  # what the model writes to recover on
 TOLD = ("stage", "step", "steps", "loss", "heldout_loss")  # of each step of learning
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
@@ -60,7 +62,8 @@ def sequences_of(config: CompressConfig) -> Sequences:
 def passes_of(config: CompressConfig) -> dict[str, int]:
     """Forward passes of a sequence by stage, for one budget; a backward pass counts as another.
 
-    A refit takes three of each layer, a criterion one beside its gradients.
+    A refit takes three of each layer, a criterion one beside its gradients. What is written token
+    by token counts as what takes as long.
     """
     n, refits = sequences_of(config), config.compensation
     # Of a budget that is no share of the cost all: only its model tells what it removes.
@@ -69,16 +72,20 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
     found = {
-        OWN_TEXT: n.own,
+        OWN_TEXT: _written(n.own),
         "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * rounds * (1 + refits),
         "gates": gates and gates * step + checks,
         "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
         "scales": scales and scales * step + checks,
-        MORE_TEXT: n.more_own,
+        MORE_TEXT: _written(n.more_own),
         # The dense model reads along; gradients of weights are a pass more.
         RECOVERY: n.recovered and n.recovered * (step + 2) + 2 * n.heldout * (HELDOUT_CHECKS + 1),
     }
     return {stage: passes for stage, passes in found.items() if passes}
+
+
+def _written(rows: int) -> int:
+    return rows + ALONE_PASSES * math.ceil(rows / MOST_ROWS)
 
 
 class Stages:

@@ -108,7 +108,7 @@ def test_the_text_goes_on_and_leaves_out_what_is_held_out(
     assert not (rows[:, None] == run.blocks.heldout).all(-1).any()
     assert [part.sequences for part in text.parts] == [31, 31]
     assert plan.provenance["seconds"]["recovery-text"] > 0
-    assert passes_of(config)["recovery-text"] == 28
+    assert passes_of(config)["recovery-text"] == 28 + 50
 
 
 @pytest.mark.parametrize(
