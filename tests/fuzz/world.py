@@ -46,6 +46,8 @@ COMMANDS = {
         "verify-alone": "verify pruned --without-base",
         "export": "export pruned/plan.grasp --model model -o out",
         "heal": "heal pruned -o out --calibration {text} --recover 2k",
+        "quantize": "quantize model -o out --scheme int8",
+        "quantize-pruned": "quantize pruned -o out --scheme fp8",
         "compare": "evaluate compare model pruned --data {text}",
         "compare-pruned": "evaluate compare pruned --data {text}",
         "card": "evaluate card pruned --data {text}",
