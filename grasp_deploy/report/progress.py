@@ -82,7 +82,7 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
         share = share_done(expected, row["stage"], row["step"] / max(1, row["steps"]))
         place = f"stage {list(expected).index(row['stage']) + 1} of {len(expected)}"
         bars.update(whole.id, completed=round(100 * share), figures=place)
-        return f", {whole.time_remaining:.0f} s in all stages" if whole.time_remaining else ""
+        return f"{whole.time_remaining:.0f} s in all stages" if whole.time_remaining else ""
 
     def follow(row: dict[str, Any]) -> None:
         step, in_all = row["step"], left_in_all(row)
@@ -99,7 +99,8 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
             told[label] = time.monotonic()
             left = "" if task.time_remaining is None else f"{task.time_remaining:.0f} s left"
             clock = f"in {task.elapsed:.0f} s" if task.finished else left
-            text = f"{label} {step}/{row['steps']}  {clock}{in_all}  {figures(row)}"
+            clocks = ", ".join(filter(None, (clock, in_all)))
+            text = f"{label} {step}/{row['steps']}  {clocks}  {figures(row)}"
             console.print(text.rstrip(), soft_wrap=True, highlight=False)
 
     with bars:

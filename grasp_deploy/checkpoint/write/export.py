@@ -175,7 +175,7 @@ def write_checkpoint(
     weights, *_ = weight_files(base.directory)
     base_hashes = {path.name: thread.submit(weight_hash, path) for path in weights}
     try:
-        tensors = _all_finite(cut_tensors(plan, base, fitted))
+        tensors = all_finite(cut_tensors(plan, base, fitted))
         hashes = write_shards(staging, pruned, tensors, shard_bytes, on_progress)
         check_hashes(plan, {name: taken.result() for name, taken in base_hashes.items()})
     finally:
@@ -193,7 +193,7 @@ def write_checkpoint(
     return pruned
 
 
-def _all_finite(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+def all_finite(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Pass tensors on; InputError for one with a number that is not finite."""
     for name, tensor in tensors:
         if not all(map(math.isfinite, tensor.aminmax())):  # which NaN passes through; no copies

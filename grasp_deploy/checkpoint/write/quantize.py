@@ -16,12 +16,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.model_card import QUALITY_FILE, card_metadata, model_card
+from grasp_deploy.checkpoint.card.model_card import (
+    CARD_FILE,
+    QUALITY_FILE,
+    card_metadata,
+    intact_plan,
+    model_card,
+)
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
-from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE
 from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
-from grasp_deploy.checkpoint.write.export import SHARD_BYTES, write_manifest
+from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.errors import InputError
@@ -79,21 +85,21 @@ def quantize(
     quantised already, columns that no group divides, and where compressed-tensors is absent.
     """
     refuse_existing(output, overwrite=overwrite)
-    model = read_stored_model(directory)
-    chosen = SCHEMES[scheme]
+    model, chosen = read_stored_model(directory), SCHEMES[scheme]
+    plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
     preset = _preset(chosen, model.shape)
     with staged_directory(
         output, overwrite=overwrite, size_bytes=model.shape.weight_bytes * chosen.bits // 16
     ) as staging:
         stated = {"config_groups": {"group_0": preset}, "format": chosen.format}
-        _copy_files(directory, staging)
+        _copy_files(model, staging)
         write_json(staging / "config.json", model.config | {"quantization_config": _config(stated)})
         _write_weights(staging, _quantised(model, chosen, preset, on_progress), shard_bytes)
         written = read_folder(staging).shape
-        if (staging / PLAN_FILE).exists():
-            plan, made_of = load_plan(staging / PLAN_FILE), card_metadata(directory)
+        if plan is not None:
+            made_of = card_metadata(directory)
             card = model_card(plan, dense_shape(model.config), written, from_base=made_of)
-            (staging / "README.md").write_text(card, encoding="utf-8")
+            (staging / CARD_FILE).write_text(card, encoding="utf-8")
             write_manifest(staging, {})
     return written
 
@@ -129,13 +135,15 @@ def _config(stated: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _copy_files(directory: Path, staging: Path) -> None:
-    """Copy what stands beside the weights; measurements were those of the plain weights."""
-    left_out = {MANIFEST_FILE, QUALITY_FILE, INDEX_FILE}
-    pruned = {name: directory / name for name in manifest_of(directory)}
-    for name, path in (pruned or carried_over(directory)).items():
-        if name not in left_out and path.suffix != ".safetensors":
-            shutil.copyfile(path, staging / name)
+def _copy_files(model: StoredModel, staging: Path) -> None:
+    """Copy what stands beside the weights; card and measurements were those of plain weights."""
+    directory, files = model.directory, {}
+    if (directory / PLAN_FILE).exists():
+        left_out = {MANIFEST_FILE, QUALITY_FILE, CARD_FILE, INDEX_FILE}
+        names = {Path(name).name for name in manifest_of(directory)} - left_out
+        files = {name: directory / name for name in names if not name.endswith(".safetensors")}
+    for name, path in (files or carried_over(directory)).items():
+        shutil.copyfile(path, staging / name)
 
 
 def _quantised(
@@ -145,8 +153,8 @@ def _quantised(
     from compressed_tensors.compressors.base import BaseCompressor
 
     compressor = BaseCompressor.get_value_from_registry(scheme.format)
-    for done, (name, path) in enumerate(model.files.items(), start=1):
-        tensor = read_tensor(path, name)
+    tensors = all_finite((name, read_tensor(path, name)) for name, path in model.files.items())
+    for done, (name, tensor) in enumerate(tensors, start=1):
         if name.endswith(MATRIX):
             module = name.removesuffix("weight")
             made = compressor.compress({"weight": tensor, **_scales(tensor, preset)}, preset)

@@ -89,6 +89,11 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
     load(folder, device="cpu")
     words = ("the weights of", "were quantised", "verify the plain checkpoint")
     assert_refused(grasp_deploy("verify", folder), *words)
+    (source / "tokenizer.json").write_text("{}")
+    changed = ("quantize", source, "--scheme", "fp8", "-o", tmp_path / "other")
+    assert_refused(
+        grasp_deploy(*changed), "tokenizer.json is not the file that manifest.json states"
+    )
     again = ("quantize", folder, "--scheme", "fp8", "-o", tmp_path / "twice")
     assert_refused(grasp_deploy(*again), "the model is quantised")
 
