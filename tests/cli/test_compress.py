@@ -51,3 +51,21 @@ def test_a_lost_tensor_parallelism_is_told(
     for sizes, told in (([1, 2], False), ([1], True)):
         print_compressed({**record, "tensor_parallel_sizes": sizes}, config)
         assert (words in capsys.readouterr().out) is told
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (0.02, "wrote out; serve it: grasp-deploy serve out"),
+        (0.2, "and is no drop-in. Recovery wins some of it back: grasp-deploy heal out --output"),
+        (0.7, "even on the kind of text that it learnt from. Keep more."),
+    ],
+)
+def test_the_end_goes_by_what_was_lost(
+    tiny_folder: Path, work: Path, capsys: pytest.CaptureFixture[str], lost: float, words: str
+) -> None:
+    record = json.loads(compress(tiny_folder, "--json").stdout)
+    dense = record["heldout_loss_dense"]
+    print_compressed({**record, "heldout_loss_pruned": dense + lost}, CompressConfig("m", keep=0.6))
+    said = capsys.readouterr().out
+    assert words in said and "(so few tokens tell little)" in said
