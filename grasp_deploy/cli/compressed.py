@@ -45,6 +45,7 @@ def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
 
 def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     """Print what was kept, its footprint, the loss on held-out text, and how to serve it."""
+    from grasp_deploy.data import calibration_sources
     from grasp_deploy.report.tables import footprint_table, layer_table, time_table
 
     stdout.print(layer_table(record["dense"], record))
@@ -64,8 +65,10 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     loss = _finished_loss(record)
     if loss is not None:
         recovered = f", {loss:.3f} recovered" if "recovery" in record else ""
+        is_own = all(source.is_own for source in calibration_sources(config.calibration))
+        what = "of the model's own text, which flatters" if is_own else "of calibration text"
         print_line(
-            f"loss on {record['heldout_tokens']:,} held-out calibration tokens, nats per token: "
+            f"loss on {record['heldout_tokens']:,} held-out tokens {what}, nats per token: "
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
             f"pruned{recovered}{_few(record['heldout_tokens'])}; other text may lose more: "
             "grasp-deploy evaluate compare"
