@@ -89,7 +89,7 @@ def test_from_the_command_to_the_card(
     assert len(quality["answers"]) == 3, "each model says something of its own"
     for row in quality["answers"]:
         assert row["dense"] and row["pruned"] and row["dense"] != row["pruned"]
-        assert f"- {row['prompt']}\n  - dense: `{row['dense'].replace('`', chr(39))}`\n" in text
+        assert f"- {row['prompt']}\n    - dense: `{row['dense'].replace('`', chr(39))}`\n" in text
 
     said = card(checkpoint, *data)
     assert said.code == 0, said.stderr
