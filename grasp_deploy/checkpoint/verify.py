@@ -8,6 +8,7 @@ reloaded   `from_pretrained` gives the cut model's logits and greedy tokens
 loss       of a fitted model, on tokens in the plan, is what the plan states; beside the dense one's
 companions tokenizer, configs, remote code and index are what the export writes beside these weights
 served     vLLM gives the reloaded model's greedy tokens
+quantised  quantising the plain checkpoint again gives this one, bit for bit
 
 A link is proven, wrong, or not proven: nobody here can vouch for it, without the base model or for
 files beside the weights that another release wrote. A checkpoint that is proven is what its own
@@ -24,11 +25,20 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.checkpoint.cache import CACHE
 from grasp_deploy.checkpoint.limits import Platform, check_vllm_runs
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_checked, with_weights
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
+from grasp_deploy.checkpoint.verify_answers import (
+    NEW_TOKENS,
+    PROMPTS,
+    Tokens,
+    compare_logits,
+    greedy_tokens,
+    logits_of,
+    prompts_for,
+    same_tokens,
+)
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
     NotProven,
@@ -37,19 +47,17 @@ from grasp_deploy.checkpoint.verify_files import (
     check_shapes,
 )
 from grasp_deploy.checkpoint.write.export import base_of, cut_tensors, layer_and_tail
+from grasp_deploy.checkpoint.write.quantize import difference
 from grasp_deploy.checkpoint.write.shards import read_tensor
-from grasp_deploy.errors import InputError, first_line, is_out_of_memory
+from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
 from grasp_deploy.pruning.units import UnitTable
 
-TOLERANCE = 1e-4  # of the largest logit (at least 1): float32 sums in another order differ by less
 LOSS_TOLERANCE = 0.02  # of the loss (at least 1): it was measured in the run's dtype, unrounded
-PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 8, 16, 32
 PROVEN, NOT_PROVEN, WRONG = "proven", "not proven", "wrong"
 
-Tokens = list[list[int]]
 Served = Callable[[Path, Tokens, int], Tokens]
 Link = tuple[str, Callable[[], str]]  # name, and a check that returns the detail to print
 
@@ -77,6 +85,7 @@ def verify(
     model: str | None = None,
     *,
     without_base: bool = False,
+    plain: Path | None = None,
     served: Served | None = None,
     platform: Platform | None = None,
     device: torch.device | None = None,
@@ -84,7 +93,8 @@ def verify(
     """Check a checkpoint, link by link, up to the first that is wrong.
 
     `model` names the base model, by default the one that the plan names; `without_base` leaves out
-    the links that need it, so that the weights are not proven. `served(directory, prompts,
+    the links that need it, so that the weights are not proven. A quantised checkpoint is proven
+    behind the `plain` one that it was made from. `served(directory, prompts,
     new_tokens)` gives the greedy tokens of a server on `platform`; without it that link is left
     out. Raises InputError if `directory` holds no pruned checkpoint, the platform cannot run it, or
     the base model is out of reach or not the one that the plan was made for.
@@ -95,12 +105,31 @@ def verify(
     quantised = False
     with suppress(InputError):  # else a link tells
         quantised = read_folder(directory).shape.quantization is not None
-    if quantised:
+    if quantised != (plain is not None):
         raise InputError(
-            f"the weights of {directory} were quantised, and no plan makes those again: verify the "
-            "plain checkpoint that they were made from, and compare both (grasp-deploy evaluate "
-            "compare)"
+            f"the weights of {directory} were quantised, and no plan makes those again: name the "
+            "plain checkpoint that they were made from with --plain"
+            if quantised
+            else f"{directory} is not quantised, so it comes from no plain one: leave --plain out"
         )
+    if plain is not None:
+        of_plain = verify(
+            plain,
+            model,
+            without_base=without_base,
+            served=served,
+            platform=platform,
+            device=device,
+        )
+        for check in of_plain:
+            yield check
+            if check.outcome == WRONG:
+                return
+        yield from _run(
+            ("files, quantised", lambda: check_files(directory)),
+            ("quantised", lambda: _check_quantised(directory, plain)),
+        )
+        return
     intact = yield from _run(
         ("files", lambda: check_files(directory)), ("shapes", lambda: check_shapes(directory))
     )
@@ -183,10 +212,12 @@ class _Proof:
             gates.assign(self._spread_fitted(model, units).to(self.device))
             if self.plan.norm_scales is not None:
                 norms.assign(self.plan.norm_scales.flatten().to(self.device))
-            expected = _logits(model, _prompts(self.pruned))
+            expected = logits_of(model, prompts_for(self.pruned))
         del model
         cut = self._cut_model(rounded=False)
-        return _compare("gated dense and cut model", expected, _logits(cut, _prompts(self.pruned)))
+        return compare_logits(
+            "gated dense and cut model", expected, logits_of(cut, prompts_for(self.pruned))
+        )
 
     def _spread_fitted(self, model: nn.Module, units: UnitTable) -> Tensor:
         """Put fitted tensors into the dense model; the `(N,)` gates that then stand before them."""
@@ -204,13 +235,13 @@ class _Proof:
 
     def reloaded(self) -> str:
         """Compare the folder as transformers loads it with the cut weights, both as stored."""
-        prompts = _prompts(self.pruned)
+        prompts = prompts_for(self.pruned)
         cut = self._cut_model(rounded=True)
-        expected, tokens = _logits(cut, prompts), greedy_tokens(cut, prompts, NEW_TOKENS)
+        expected, tokens = logits_of(cut, prompts), greedy_tokens(cut, prompts, NEW_TOKENS)
         del cut
         model = self._loaded(self.pruned)
-        detail = _compare("cut and reloaded model", expected, _logits(model, prompts))
-        _same_tokens("cut", tokens, "reloaded", greedy_tokens(model, prompts, NEW_TOKENS))
+        detail = compare_logits("cut and reloaded model", expected, logits_of(model, prompts))
+        same_tokens("cut", tokens, "reloaded", greedy_tokens(model, prompts, NEW_TOKENS))
         return f"{detail}; {PROMPTS} x {NEW_TOKENS} greedy tokens are equal"
 
     def loss(self) -> str:
@@ -236,60 +267,16 @@ class _Proof:
         return with_weights(self.pruned.directory, state).to(self.device)
 
 
+def _check_quantised(directory: Path, plain: Path) -> str:
+    if found := difference(directory, plain):
+        raise Difference(f"{found} is not what quantising {plain} gives")
+    return f"all tensors are those of {plain}, quantised again, bit for bit; the plan is its own"
+
+
 def _check_served(pruned: StoredModel, device: torch.device, served: Served) -> str:
-    prompts = _prompts(pruned)
+    prompts = prompts_for(pruned)
     tokens = served(pruned.directory, prompts.tolist(), NEW_TOKENS)
     model = load_checked(pruned.directory, device, "float32", "sdpa")
-    _logits(model, prompts)  # in one line, where config.json makes that impossible
-    _same_tokens("reloaded", greedy_tokens(model, prompts, NEW_TOKENS), "served", tokens)
+    logits_of(model, prompts)  # in one line, where config.json makes that impossible
+    same_tokens("reloaded", greedy_tokens(model, prompts, NEW_TOKENS), "served", tokens)
     return f"{PROMPTS} x {NEW_TOKENS} greedy tokens are equal to the reloaded model's"
-
-
-def _prompts(model: StoredModel) -> Tensor:
-    """`(prompts, T)` random token ids, the same at every call."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (PROMPTS, PROMPT_TOKENS)
-    return torch.randint(model.shape.vocab_size, shape, generator=generator)
-
-
-@torch.no_grad()
-def _logits(model: nn.Module, prompts: Tensor) -> Tensor:
-    """`(prompts, T, V)` float32; a Difference if the values of some config.json forbid it."""
-    try:
-        ids = prompts.to(next(model.parameters()).device)
-        logits: Tensor = model(input_ids=ids).logits
-    except Exception as error:  # whatever transformers makes of an odd value
-        if is_out_of_memory(error):
-            raise
-        reason = f"{type(model).__name__} cannot run ({type(error).__name__}: {first_line(error)})"
-        raise Difference(f"{reason}: check config.json") from error
-    return logits.float().cpu()
-
-
-@torch.no_grad()
-def greedy_tokens(model: nn.Module, prompts: Tensor, new_tokens: int) -> Tokens:
-    """The likeliest continuation of `(n, T)` prompts, token by token with a KV cache."""
-    ids = prompts.to(next(model.parameters()).device)
-    cache, chosen = None, []
-    for _ in range(new_tokens):
-        output = model(input_ids=ids, use_cache=True, **{CACHE: cache})
-        cache, ids = output[CACHE], output.logits[:, -1:].argmax(-1)
-        chosen.append(ids)
-    return torch.cat(chosen, dim=1).tolist()
-
-
-def _compare(names: str, expected: Tensor, actual: Tensor) -> str:
-    difference = float((expected - actual).abs().max())
-    allowed = TOLERANCE * max(1.0, float(expected.abs().max()))
-    if not difference <= allowed:
-        raise Difference(f"{names}: logits differ by {difference:.3g}, more than {allowed:.3g}")
-    return f"{names}: logits differ by at most {difference:.2g} (allowed {allowed:.2g})"
-
-
-def _same_tokens(left: str, expected: Tokens, right: str, actual: Tokens) -> None:
-    different = (torch.tensor(expected) != torch.tensor(actual)).nonzero().tolist()
-    for prompt, token in different[:1]:
-        raise Difference(
-            f"greedy tokens differ first at prompt {prompt}, token {token}: {left} gives "
-            f"{expected[prompt][token]}, {right} gives {actual[prompt][token]}"
-        )

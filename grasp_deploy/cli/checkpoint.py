@@ -86,6 +86,9 @@ def verify_command(
     without_base: Annotated[
         bool, typer.Option("--without-base", help="Skip checks against the base model's weights.")
     ] = False,
+    plain: Annotated[
+        Path | None, typer.Option(help="Of a quantised checkpoint: the plain one it comes from.")
+    ] = None,
     device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
     as_json: Json = False,
 ) -> None:
@@ -94,7 +97,7 @@ def verify_command(
     The exit code is 0 if it is, 1 if something is wrong, and 3 if nothing is wrong but nobody can
     vouch for all of it, as always with --without-base.
     """
-    checks = run_verify(directory, model, engine, device, without_base)
+    checks = run_verify(directory, model, engine, device, without_base, plain)
     from grasp_deploy.checkpoint.verify import worst
 
     outcome = worst(check["outcome"] for check in checks)
@@ -112,7 +115,12 @@ def verify_command(
 
 
 def run_verify(
-    directory: Path, model: str | None, engine: str, device: str, without_base: bool = False
+    directory: Path,
+    model: str | None,
+    engine: str,
+    device: str,
+    without_base: bool = False,
+    plain: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run all checks, with a status line; returns each check as `verify --json` prints it."""
     from grasp_deploy.checkpoint.limits import installed_platform
@@ -130,6 +138,7 @@ def run_verify(
             directory,
             model,
             without_base=without_base,
+            plain=plain,
             served=greedy_tokens if platform else None,
             platform=platform,
             device=resolve_device(device),

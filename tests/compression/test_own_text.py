@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.read.loading import end_tokens, load
-from grasp_deploy.checkpoint.verify import greedy_tokens
+from grasp_deploy.checkpoint.verify_answers import greedy_tokens
 from grasp_deploy.compression import own_text
 from grasp_deploy.compression.own_text import STAGE, with_own_text, write_rows
 from grasp_deploy.compression.prepare import PreparedRun, prepare

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.verify import greedy_tokens as greedy_with_transformers
 from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.checkpoint.verify_answers import greedy_tokens as greedy_with_transformers
 from grasp_deploy.engine.offline import greedy_tokens
 from grasp_deploy.errors import InputError
 from tests.installed import pretend

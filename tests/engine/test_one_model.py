@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
-from grasp_deploy.checkpoint.verify import greedy_tokens as greedy_with_transformers
+from grasp_deploy.checkpoint.verify_answers import greedy_tokens as greedy_with_transformers
 from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.data.tokenizing import JOIN, tokens
 from grasp_deploy.demo.text import documents, split

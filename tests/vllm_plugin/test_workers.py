@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from grasp_deploy.checkpoint.verify import greedy_tokens
+from grasp_deploy.checkpoint.verify_answers import greedy_tokens
 from grasp_deploy.engine.serve import running_server
 from tests.cli.command import needs_vllm
 from tests.tiny import save_tiny, slice_by_hand

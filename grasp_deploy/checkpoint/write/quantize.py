@@ -31,7 +31,7 @@ from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import write_files
+from grasp_deploy.files.disk import sha256, write_files
 from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import (
     MANIFEST_FILE,
@@ -91,9 +91,11 @@ def quantize(
     with staged_directory(
         output, overwrite=overwrite, size_bytes=model.shape.weight_bytes * chosen.bits // 16
     ) as staging:
-        stated = {"config_groups": {"group_0": preset}, "format": chosen.format}
-        _copy_files(model, staging)
-        write_json(staging / "config.json", model.config | {"quantization_config": _config(stated)})
+        for name, path in _beside(model).items():
+            shutil.copyfile(path, staging / name)
+        write_json(
+            staging / "config.json", model.config | {"quantization_config": _config(preset, chosen)}
+        )
         _write_weights(staging, _quantised(model, chosen, preset, on_progress), shard_bytes)
         written = read_folder(staging).shape
         if plan is not None:
@@ -102,6 +104,31 @@ def quantize(
             (staging / CARD_FILE).write_text(card, encoding="utf-8")
             write_manifest(staging, {})
     return written
+
+
+def difference(directory: Path, plain: Path) -> str:
+    """What a quantised folder holds otherwise than a quantised copy of `plain` would; or nothing.
+
+    Raises InputError for folders that are damaged, and for a scheme that `quantize` does not have.
+    """
+    stored, model = read_folder(directory), read_stored_model(plain)
+    stated = stored.config["quantization_config"].get("format")
+    chosen = next((scheme for scheme in SCHEMES.values() if scheme.format == stated), None)
+    if chosen is None:
+        raise InputError(f"{directory} was quantised as {stated!r:.60}, which is none of ours")
+    preset, left = _preset(chosen, model.shape), dict(stored.files)
+    if stored.config != model.config | {"quantization_config": _config(preset, chosen)}:
+        return "config.json"
+    for name, path in _beside(model).items():
+        if name != "config.json" and sha256(directory / name) != sha256(path):
+            return name
+    for made in _quantised(model, chosen, preset, lambda done, total: None):
+        for name, tensor in made.items():
+            found = read_tensor(left.pop(name), name) if name in left else torch.empty(0)
+            bits = (each.contiguous().view(torch.uint8) for each in (found, tensor))
+            if found.dtype != tensor.dtype or not torch.equal(*bits):
+                return name
+    return min(left, default="")
 
 
 def _preset(scheme: Scheme, shape: ModelShape) -> Any:
@@ -127,23 +154,27 @@ def _preset(scheme: Scheme, shape: ModelShape) -> Any:
     return preset
 
 
-def _config(stated: dict[str, Any]) -> dict[str, Any]:
+def _config(preset: Any, scheme: Scheme) -> dict[str, Any]:
     from compressed_tensors.quantization import QuantizationConfig
 
-    config = QuantizationConfig(**stated, quantization_status="compressed", ignore=["lm_head"])
+    config = QuantizationConfig(
+        config_groups={"group_0": preset},
+        format=scheme.format,
+        quantization_status="compressed",
+        ignore=["lm_head"],
+    )
     found: dict[str, Any] = config.to_dict()
     return found
 
 
-def _copy_files(model: StoredModel, staging: Path) -> None:
-    """Copy what stands beside the weights; card and measurements were those of plain weights."""
-    directory, files = model.directory, {}
-    if (directory / PLAN_FILE).exists():
-        left_out = {MANIFEST_FILE, QUALITY_FILE, CARD_FILE, INDEX_FILE}
-        names = {Path(name).name for name in manifest_of(directory)} - left_out
-        files = {name: directory / name for name in names if not name.endswith(".safetensors")}
-    for name, path in (files or carried_over(directory)).items():
-        shutil.copyfile(path, staging / name)
+def _beside(model: StoredModel) -> dict[str, Path]:
+    """What stands beside the weights; card and measurements are those of plain weights."""
+    if not (model.directory / PLAN_FILE).exists():
+        return carried_over(model.directory)
+    left_out = {MANIFEST_FILE, QUALITY_FILE, CARD_FILE, INDEX_FILE}
+    names = {Path(name).name for name in manifest_of(model.directory)} - left_out
+    weights = {path.name for path in model.files.values()}
+    return {name: model.directory / name for name in sorted(names - weights)}
 
 
 def _quantised(

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.verify_files import check_files
 from grasp_deploy.checkpoint.write.quantize import SCHEMES, quantize
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
-from tests.cli.command import assert_refused, grasp_deploy, tree
+from tests.cli.command import assert_refused, edit_json, grasp_deploy, tree
+from tests.cli.test_verify import state_anew
 from tests.tiny import random_kept, save_tiny, slice_by_hand
 
 pytest.importorskip("compressed_tensors", reason="compressed-tensors comes with vLLM")
@@ -68,6 +70,11 @@ def test_matrices_are_as_near_as_their_bits_allow(
     ) * before.float().std()
 
 
+def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that do not map the file, which is written again."""
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
 def first_of(folder: Path) -> Path:
     (path,) = folder.glob("*.safetensors")
     return path
@@ -87,8 +94,28 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
     assert "no plan makes them again" in (folder / "README.md").read_text()
     assert read_config(folder)["quantization_config"]["format"] == "int-quantized"
     load(folder, device="cpu")
-    words = ("the weights of", "were quantised", "verify the plain checkpoint")
+    words = ("the weights of", "were quantised", "name the plain checkpoint", "--plain")
     assert_refused(grasp_deploy("verify", folder), *words)
+    assert_refused(grasp_deploy("verify", demo_checkpoint, "--plain", folder), "leave --plain out")
+    proven = grasp_deploy("verify", folder, "--plain", demo_checkpoint)
+    assert proven.code == 0 and "quantised again, bit for bit" in " ".join(proven.stdout.split())
+    links = [check.name for check in verify(folder, plain=demo_checkpoint)]
+    assert links[:2] == ["files", "shapes"] and links[-2:] == ["files, quantised", "quantised"]
+    held = {path: copied(load_file(path)) for path in folder.glob("*.safetensors")}
+    path, name = next((p, n) for p in held for n in held[p] if held[p][n].dtype == torch.int8)
+    held[path][name][0, 0] ^= 1
+    for change in (
+        lambda: edit_json(folder / "config.json", rope_theta=7.0),
+        lambda: edit_json(folder / "generation_config.json", eos_token_id=7),
+        lambda: save_file(held[path], path, {"format": "pt"}),
+    ):
+        saved = {file: file.read_bytes() for file in folder.iterdir()}
+        change()
+        state_anew(folder)
+        *_, last = verify(folder, plain=demo_checkpoint)
+        assert not last.ok and "is not what quantising" in last.detail
+        for file, data in saved.items():
+            file.write_bytes(data)
     (source / "tokenizer.json").write_text("{}")
     changed = ("quantize", source, "--scheme", "fp8", "-o", tmp_path / "other")
     assert_refused(
