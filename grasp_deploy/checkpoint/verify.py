@@ -102,16 +102,7 @@ def verify(
     if without_base and model is not None:
         raise InputError("--model and --without-base exclude each other: leave one of them out")
     check_pruned(directory)
-    quantised = False
-    with suppress(InputError):  # else a link tells
-        quantised = read_folder(directory).shape.quantization is not None
-    if quantised != (plain is not None):
-        raise InputError(
-            f"the weights of {directory} were quantised, and no plan makes those again: name the "
-            "plain checkpoint that they were made from with --plain"
-            if quantised
-            else f"{directory} is not quantised, so it comes from no plain one: leave --plain out"
-        )
+    _check_plain(directory, plain)
     if plain is not None:
         of_plain = verify(
             plain,
@@ -121,14 +112,7 @@ def verify(
             platform=platform,
             device=device,
         )
-        for check in of_plain:
-            yield check
-            if check.outcome == WRONG:
-                return
-        yield from _run(
-            ("files, quantised", lambda: check_files(directory)),
-            ("quantised", lambda: _check_quantised(directory, plain)),
-        )
+        yield from _quantised_behind(of_plain, directory, plain)
         return
     intact = yield from _run(
         ("files", lambda: check_files(directory)), ("shapes", lambda: check_shapes(directory))
@@ -265,6 +249,32 @@ class _Proof:
         cut = cut_tensors(self.plan, self.base, self.fitted, in_float32=not rounded)
         state = {name: tensor.float() for name, tensor in cut}
         return with_weights(self.pruned.directory, state).to(self.device)
+
+
+def _quantised_behind(of_plain: Iterator[Check], directory: Path, plain: Path) -> Iterator[Check]:
+    """The links of the plain checkpoint, and, unless one is wrong, those of the quantised."""
+    for check in of_plain:
+        yield check
+        if check.outcome == WRONG:
+            return
+    yield from _run(
+        ("files, quantised", lambda: check_files(directory)),
+        ("quantised", lambda: _check_quantised(directory, plain)),
+    )
+
+
+def _check_plain(directory: Path, plain: Path | None) -> None:
+    """InputError for a quantised folder without a plain one, and the other way round."""
+    quantised = False
+    with suppress(InputError):  # else a link tells
+        quantised = read_folder(directory).shape.quantization is not None
+    if quantised != (plain is not None):
+        raise InputError(
+            f"the weights of {directory} were quantised, and no plan makes those again: name the "
+            "plain checkpoint that they were made from with --plain"
+            if quantised
+            else f"{directory} is not quantised, so it comes from no plain one: leave --plain out"
+        )
 
 
 def _check_quantised(directory: Path, plain: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import torch
 from msgspec import Meta, Struct
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grasp_deploy.checkpoint.footprint import RecordModel
 from grasp_deploy.checkpoint.plan import calibrated_beside
@@ -137,9 +137,9 @@ def compare(
     cells: dict[tuple[str, str], dict[str, Any]] = {}
     said = [answers(first, tokenizer)]
     for others in [[model] for model in models[1:]] or [[]]:
-        found, last = _cells(first, [models[0], *others], texts, settings, on_progress)
+        found, told = _cells(first, [models[0], *others], texts, settings, tokenizer, on_progress)
         cells |= found
-        said += [answers(last, tokenizer)] * len(others)
+        said += told
     return new_record(
         "compare",
         command,
@@ -173,9 +173,10 @@ def _cells(
     models: Sequence[BenchModel],
     texts: Texts,
     settings: CompareSettings,
+    tokenizer: PreTrainedTokenizerBase,
     on_progress: OnProgress,
-) -> tuple[dict[tuple[str, str], dict[str, Any]], PreTrainedModel]:
-    """Cells by text and model, and the last of the models; the first is loaded already."""
+) -> tuple[dict[tuple[str, str], dict[str, Any]], list[list[str]]]:
+    """Cells by text and model, and answers; all models but the first are freed at the end."""
     loading = {"device": settings.device, "dtype": settings.dtype}
     loaded = [first, *(load(model.path, **loading) for model in models[1:])]
     cells = {}
@@ -191,7 +192,7 @@ def _cells(
                 "calibrated_on_share": share,
                 **_figures(measured, found[0]),
             }
-    return cells, loaded[-1]
+    return cells, [answers(model, tokenizer) for model in loaded[1:]]
 
 
 def _figures(measured: Measured, first: Measured) -> dict[str, Any]:

@@ -44,15 +44,8 @@ from grasp_deploy.files.tensors import bytes_of, header_of
 
 MATRIX = "_proj.weight"  # ends the names of what is quantised
 GROUPS = (128, 64, 32)  # columns that share a scale of 4-bit weights, as vLLM's kernels have them
-SHRINKS = (
-    1.0,
-    0.95,
-    0.9,
-    0.85,
-    0.8,
-    0.75,
-    0.7,
-)  # of a group's largest weight, beyond which it clips
+# Shares of a group's largest weight, beyond which it may clip.
+SHRINKS = tuple(1 - 0.05 * place for place in range(7))
 
 
 class Scheme(NamedTuple):
@@ -88,9 +81,8 @@ def quantize(
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
     preset = _preset(chosen, model.shape)
-    with staged_directory(
-        output, overwrite=overwrite, size_bytes=model.shape.weight_bytes * chosen.bits // 16
-    ) as staging:
+    size_bytes = model.shape.weight_bytes  # more than it takes
+    with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
         for name, path in _beside(model).items():
             shutil.copyfile(path, staging / name)
         write_json(
