@@ -16,7 +16,7 @@ DONE := $(VENV)/.setup-done
 RUNNING := $(VENV)/.setup-running
 CPU_TORCH := torch==2.13.0+cpu
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
-EXTRAS := dev,docs,plot
+EXTRAS := dev,docs,plot,gguf
 # lm-eval with what it needs to be imported and to run multiple-choice tasks, and with what its own
 # command needs to list and print them. The whole extra `eval` brings scikit-learn, which every
 # import of a transformers model then loads: two seconds a process.

@@ -101,10 +101,15 @@ def tiny_model(
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of 256 tokens, one for each byte; byte 0 ends a sequence."""
+    """A tokenizer of 256 tokens, one for each byte; byte 0 ends a sequence.
+
+    Byte 2, which is in no text, gives its place to byte 1 twice: llama.cpp wants a merge.
+    """
     letters = bytes_to_unicode()
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in letters.items()}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    texts = {**letters, 2: letters[1] * 2}
+    merge = (letters[1], letters[1])
+    tokenizer = Tokenizer(models.BPE({text: i for i, text in texts.items()}, merges=[merge]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=letters[0])
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grasp_deploy.cli import checkpoint, compress, deploy, heal
+from grasp_deploy.cli import checkpoint, compress, convert, deploy, heal
 from grasp_deploy.cli.bench import bench_app
 from grasp_deploy.cli.console import (
     ErrorBoundary,
@@ -35,6 +35,7 @@ app.command("verify")(checkpoint.verify_command)
 app.command("serve", context_settings={"ignore_unknown_options": True})(checkpoint.serve_command)
 app.command("export")(checkpoint.export_command)
 app.command("quantize")(checkpoint.quantize_command)
+app.command("gguf")(convert.gguf_command)
 app.command("heal")(heal.heal_command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(bench_app, name="bench")

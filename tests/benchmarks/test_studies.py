@@ -31,6 +31,7 @@ SMOKE = {
         "mask: second, scales: first",
     ),
     "kv_capacity": ("", "cells", "no vLLM was asked"),
+    "llama_cpp": ("", "rows", "new tokens/s"),
     "mask_stability": ("", "rows", "Gumbel-TopK"),
     "pipeline": ("--config MODEL/config.json", "rows projection_seconds", "compensation"),
     "recovery_step": ("", "step_seconds bound_seconds peak_memory_bytes", "times the bound"),
@@ -39,6 +40,7 @@ SMOKE = {
 }
 NO_TEXT = {
     "kv_capacity",
+    "llama_cpp",
     "pipeline",
     "recovery_step",
     "time_budget",

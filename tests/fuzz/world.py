@@ -48,6 +48,7 @@ COMMANDS = {
         "heal": "heal pruned -o out --calibration {text} --recover 2k",
         "quantize": "quantize model -o out --scheme int8",
         "quantize-pruned": "quantize pruned -o out --scheme fp8",
+        "gguf": "gguf pruned -o new.gguf --type q8_0",
         "compare": "evaluate compare model pruned --data {text}",
         "compare-pruned": "evaluate compare pruned --data {text}",
         "card": "evaluate card pruned --data {text}",

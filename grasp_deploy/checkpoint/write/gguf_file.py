@@ -1,0 +1,234 @@
+"""Write a plain model, pruned or dense, as one GGUF file, which llama.cpp runs.
+
+Two architectures of llama.cpp hold heads and FFN channels by layer: `deci`, and `openelm` where
+queries and keys are normed. Tensors are read, converted and written one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.checkpoint.read.loading import building, class_config, load_tokenizer
+from grasp_deploy.checkpoint.read.validate import read_stored_model
+from grasp_deploy.checkpoint.write.export import all_finite
+from grasp_deploy.checkpoint.write.gguf_tokenizer import add_tokenizer
+from grasp_deploy.checkpoint.write.shards import read_tensor
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import readable_disk_errors, staged_at, sync
+from grasp_deploy.files.outputs import check_file_place, check_room
+from grasp_deploy.files.progress import OnCount
+
+PARTS = {
+    **{f"self_attn.{of}_proj": f"attn_{of}" for of in "qkv"},
+    **{f"self_attn.{of}_norm": f"attn_{of}_norm" for of in "qk"},
+    **{f"mlp.{of}_proj": f"ffn_{of}" for of in ("gate", "up", "down")},
+    "self_attn.o_proj": "attn_output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+KEPT_WIDER = ("token_embd.weight", "output.weight")  # 8 bits where the others have 4
+
+
+class Entry(NamedTuple):
+    """A tensor of the file, and those of the checkpoint that it holds, one below the other."""
+
+    name: str
+    shape: tuple[int, ...]
+    sources: tuple[str, ...] = ()
+    heads: int = 0  # whose rows change their order
+
+
+def write_gguf(
+    directory: Path,
+    output: Path,
+    kind: str,
+    *,
+    overwrite: bool = False,
+    on_progress: OnCount = lambda done, total: None,
+) -> None:
+    """Write a folder's model with its tokenizer and chat template.
+
+    `kind` is f32, f16, bf16, q8_0 or q4_0; rows that blocks of 32 do not divide stay in float16.
+    Raises InputError for a model that llama.cpp cannot hold, for one that is damaged or quantised,
+    and where the package gguf is absent.
+    """
+    if check_file_place(output, "--output") and not (overwrite and _is_gguf(output)):
+        raise InputError(
+            f"--output {output} exists: name another file, or replace a GGUF file with --overwrite"
+        )
+    try:
+        from gguf import GGUFWriter
+    except ImportError:
+        raise InputError(
+            "GGUF files need the package gguf: pip install 'grasp-deploy[gguf]'"
+        ) from None
+    model = read_stored_model(directory)
+    with building(directory):
+        config = class_config(model.config)
+    _refuse_what_it_cannot_hold(config, model.shape)
+    with building(directory):
+        factors, stretch = _rope(config, model.shape.head_dim)
+    writer = GGUFWriter(None, "openelm" if model.shape.family.qk_norm else "deci")
+    _add_sizes(writer, config, model.shape, stretch, kind)
+    writer.add_name(directory.resolve().name)
+    add_tokenizer(writer, load_tokenizer(directory), model.shape.vocab_size)
+    made = {} if factors is None else {"rope_freqs.weight": factors}
+    entries = [*_entries(model.shape), *(Entry(n, tuple(t.shape)) for n, t in made.items())]
+    typed = [(entry, _type_of(entry, kind)) for entry in entries]
+    check_room(output, sum(_size_bytes(*each) for each in typed))
+    for entry, packed in typed:
+        plain = numpy.dtype("float32")  # so that a shape is one of numbers, not of bytes
+        writer.add_tensor_info(entry.name, entry.shape, plain, _size_bytes(entry, packed), packed)
+    with _appearing(output) as staged:
+        writer.write_header_to_file(staged)
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for done, (entry, packed) in enumerate(typed, start=1):
+            tensor = _joined(entry, model.files) if entry.sources else made[entry.name]
+            writer.write_tensor_data(_packed(entry.name, tensor, packed))
+            on_progress(done, len(entries))
+        writer.close()
+
+
+def _refuse_what_it_cannot_hold(config: PreTrainedConfig, shape: ModelShape) -> None:
+    spread = config.rope_parameters.get("rope_type", "default")
+    window, found = getattr(config, "sliding_window", None), ""
+    if window and window < config.max_position_embeddings:
+        found = "a sliding window"
+    elif shape.family.qk_norm and shape.qkv_bias:
+        found = "normed queries and biases"
+    elif shape.family.qk_norm and not shape.tied_embeddings:
+        found = "normed queries and a head of its own (lm_head)"
+    elif spread == "dynamic" or (shape.family.qk_norm and spread != "default"):
+        found = f"positions spread as {spread} rope_parameters ask"
+    if found:
+        raise InputError(
+            f"llama.cpp has no architecture with heads by layer that holds {found}: serve this "
+            "model with grasp-deploy serve instead"
+        )
+
+
+def _rope(config: PreTrainedConfig, width: int) -> tuple[Tensor | None, float]:
+    """What divides each frequency, `(D/2,)` float32, or None; and what attention is scaled by."""
+    rope = config.rope_parameters
+    kind = rope.get("rope_type", "default")
+    if kind == "default":
+        return None, 1.0
+    scaled, stretch = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return rope["rope_theta"] ** -(torch.arange(0, width, 2) / width) / scaled, stretch
+
+
+def _add_sizes(
+    writer: Any, config: PreTrainedConfig, shape: ModelShape, stretch: float, kind: str
+) -> None:
+    from gguf import GGML_QUANT_VERSION, LlamaFileType
+
+    writer.add_file_type(LlamaFileType[f"{'ALL' if kind == 'f32' else 'MOSTLY'}_{kind.upper()}"])
+    writer.add_quantization_version(GGML_QUANT_VERSION)
+    writer.add_block_count(len(shape.layers))
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(shape.hidden_size)
+    writer.add_vocab_size(shape.vocab_size)
+    writer.add_head_count([layer.num_attention_heads for layer in shape.layers])
+    writer.add_head_count_kv([layer.num_key_value_heads for layer in shape.layers])
+    writer.add_feed_forward_length([layer.intermediate_size for layer in shape.layers])
+    for add in (writer.add_key_length, writer.add_value_length, writer.add_rope_dimension_count):
+        add(shape.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_scaling_attn_factors(stretch)
+
+
+def _entries(shape: ModelShape) -> Iterator[Entry]:
+    """The tensors of the file in the order of the checkpoint's."""
+    fused, sizes = shape.family.qk_norm, shape.tensor_shapes()
+    for name, size in sizes.items():
+        module, _, last = name.rpartition(".")
+        if module in WHOLE:
+            yield Entry(f"{WHOLE[module]}.{last}", size, (name,))
+            continue
+        _, _, layer, module = module.split(".", 3)
+        part = PARTS[module]
+        heads = {
+            "attn_q": shape.layers[int(layer)].num_attention_heads,
+            "attn_k": shape.layers[int(layer)].num_key_value_heads,
+        }
+        if not fused:  # deci turns neighbours by an angle, where transformers turns halves
+            yield Entry(f"blk.{layer}.{part}.{last}", size, (name,), heads.get(part, 0))
+        elif part == "attn_q":
+            sources = tuple(name.replace("q_proj", f"{of}_proj") for of in "qkv")
+            rows = sum(sizes[source][0] for source in sources)
+            yield Entry(f"blk.{layer}.attn_qkv.{last}", (rows, *size[1:]), sources)
+        elif part not in ("attn_k", "attn_v"):
+            yield Entry(f"blk.{layer}.{part}.{last}", size, (name,))
+
+
+def _type_of(entry: Entry, kind: str) -> Any:
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    if len(entry.shape) == 1:
+        return GGMLQuantizationType.F32
+    wider = kind == "q4_0" and entry.name in KEPT_WIDER
+    packed = GGMLQuantizationType["Q8_0" if wider else kind.upper()]
+    divides = entry.shape[-1] % GGML_QUANT_SIZES[packed][0] == 0
+    return packed if divides else GGMLQuantizationType.F16
+
+
+def _size_bytes(entry: Entry, packed: Any) -> int:
+    from gguf import GGML_QUANT_SIZES
+
+    numbers, block_bytes = GGML_QUANT_SIZES[packed]
+    return math.prod(entry.shape) // numbers * block_bytes
+
+
+def _joined(entry: Entry, files: Mapping[str, Path]) -> Tensor:
+    tensor = torch.cat([read_tensor(files[name], name) for name in entry.sources])
+    if entry.heads:  # of each head's rows, the first and second halves take turns
+        tensor = tensor.unflatten(0, (entry.heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+    return tensor
+
+
+def _packed(name: str, tensor: Tensor, packed: Any) -> Any:
+    from gguf import quants
+
+    # Blocks have scales in float16, so their numbers have to be within its range.
+    narrow = tensor if packed.name in ("F32", "BF16") else tensor.half()
+    next(all_finite([(name, narrow)]))
+    return quants.quantize(tensor.float().numpy(), packed)
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+
+
+@contextmanager
+def _appearing(output: Path) -> Iterator[Path]:
+    """A name beside `output` for a file that takes its place when the block ends well."""
+    staged = staged_at(output)
+    try:
+        with readable_disk_errors(output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            staged.unlink(missing_ok=True)  # what a killed run left
+            try:
+                yield staged
+            except OSError as error:  # numpy names no reason
+                raise OSError(error.errno or ENOSPC, error.strerror or str(error)) from error
+            sync(staged)
+            staged.replace(output)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise

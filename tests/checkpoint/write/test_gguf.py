@@ -1,0 +1,273 @@
+"""GGUF files: llama.cpp itself reads them, and its tokens and probabilities are transformers'."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.write.gguf_file import write_gguf
+from grasp_deploy.checkpoint.write.gguf_tokenizer import RULES
+from grasp_deploy.data.tokenizing import SAMPLE
+from grasp_deploy.errors import InputError
+from tests.cli.command import REPOSITORY, assert_refused, grasp_deploy
+from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand
+
+xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which is llama.cpp, is absent")
+pytest.importorskip("gguf", reason="the package gguf is absent")
+PROMPT = list(range(60, 100))
+HELD = [
+    name for name in VARIANTS if "sliding" not in name and name not in ("qwen3", "qwen3-biases")
+]
+Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+@contextmanager
+def llama_cpp(path: Path) -> Iterator[Ask]:
+    """A server of a file, in float32 wherever llama.cpp lets one choose."""
+    wanted = xllamacpp.CommonParams()
+    wanted.model.path, wanted.n_ctx, wanted.n_parallel, wanted.warmup = str(path), 256, 1, False
+    wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = 1
+    wanted.cache_type_k = wanted.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    wanted.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    wanted.verbosity = -1
+    server = xllamacpp.Server(wanted)
+
+    def ask(route: str, body: dict[str, Any]) -> dict[str, Any]:
+        request = Request(f"{server.listening_address}/{route}", json.dumps(body).encode())
+        with urlopen(request) as response:
+            answer: dict[str, Any] = json.load(response)
+        return answer
+
+    yield ask
+
+
+def worst_difference(folder: Path, path: Path) -> float:
+    """The largest one among five log-probabilities of each of 24 greedy tokens."""
+    of_parts = [i for text, i in load_tokenizer(folder).get_vocab().items() if text > "~"]
+    asked = {
+        **{"prompt": PROMPT, "n_predict": 24, "temperature": 0, "n_probs": 5, "ignore_eos": True},
+        # Tokens that are no whole character: the server says nothing of them until it is whole.
+        "logit_bias": [[token, False] for token in of_parts],
+    }
+    with llama_cpp(path) as ask:
+        answer = ask("completion", asked)
+    said = answer["completion_probabilities"]
+    ids = torch.tensor([PROMPT + [each["id"] for each in said]])
+    with torch.no_grad():
+        logits = load(folder, device="cpu", dtype="float32")(input_ids=ids).logits[0]
+    rows = logits[len(PROMPT) - 1 : -1].log_softmax(-1)
+    assert len(said) == len(rows) == 24
+    return max(
+        abs(each["logprob"] - float(row[each["id"]]))
+        for row, token in zip(rows, said, strict=True)
+        for each in token["top_logprobs"]
+    )
+
+
+def save_pruned(variant: str, folder: Path) -> Path:
+    dense = save_tiny(directory=folder, **VARIANTS[variant])
+    pruned = slice_by_hand(dense, random_kept(dense.config))
+    pruned.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("variant", HELD)
+def test_probabilities_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
+    folder = save_pruned(variant, tmp_path / "model")
+    write_gguf(folder, tmp_path / "model.gguf", "f32")
+    assert worst_difference(folder, tmp_path / "model.gguf") < 0.002
+
+
+@pytest.mark.parametrize(
+    ("factors", "difference"),
+    [
+        ({"rope_type": "linear", "factor": 4.0}, 0.002),
+        (
+            {
+                **{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+                "rope_theta": 10000.0,
+            },
+            0.002,
+        ),
+    ],
+)
+def test_positions_are_spread_alike(
+    factors: dict[str, Any], difference: float, tmp_path: Path
+) -> None:
+    rope = {"rope_theta": 10000.0, **factors}
+    save_tiny("llama", tmp_path / "model", rope_parameters=rope)
+    write_gguf(tmp_path / "model", tmp_path / "model.gguf", "f32")
+    assert worst_difference(tmp_path / "model", tmp_path / "model.gguf") < difference
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "nats"),
+    [
+        ("f16", 2**-11, 0.1),
+        ("bf16", 2**-8, 0.5),
+        ("q8_0", 1 / 225, 2),
+        ("q4_0", 1 / 7.9, 10),  # random weights exaggerate
+    ],
+)
+def test_narrower_types_are_as_near_as_their_bits_allow(
+    kind: str, share: float, nats: float, tmp_path: Path
+) -> None:
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+
+    folder = save_pruned("qwen3-tied", tmp_path / "model")
+    ended = grasp_deploy("gguf", folder, "-o", tmp_path / "a.gguf", "--type", kind)
+    assert ended.code == 0, ended.stderr
+    held = {each.name: each for each in GGUFReader(tmp_path / "a.gguf").tensors}
+    types = {name: each.tensor_type.name for name, each in held.items()}
+    assert types["blk.0.attn_qkv.weight"] == kind.upper()
+    assert types["token_embd.weight"] == ("Q8_0" if kind == "q4_0" else kind.upper())
+    assert types["blk.2.ffn_down.weight"] == ("BF16" if kind == "bf16" else "F16")  # odd rows
+    assert types["output_norm.weight"] == "F32"
+    packed = held["blk.0.ffn_down.weight"]
+    exact = load(folder, device="cpu").model.layers[0].mlp.down_proj.weight.detach()
+    found = torch.tensor(dequantize(packed.data, packed.tensor_type))
+    blocks = exact.unflatten(1, (-1, 32)).abs()
+    most = blocks.amax(-1, keepdim=True) if "q" in kind else blocks
+    assert bool(((found - exact).abs().view_as(blocks) <= most * share + 2**-24).all())
+    assert worst_difference(folder, tmp_path / "a.gguf") < nats
+
+
+def trained(pre: Any, **kept: Any) -> Tokenizer:
+    """A BPE tokenizer of 600 tokens."""
+    tokenizer = Tokenizer(models.BPE(**kept))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre, decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False, initial_alphabet=letters)
+    tokenizer.train([str(REPOSITORY / "LICENSE")], trainer)
+    return tokenizer
+
+
+def of_words(rule: str) -> Tokenizer:
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule in ("", "digits"))
+    first = {
+        "": [],
+        "digits": [pre_tokenizers.Digits(individual_digits=True)],
+    }.get(rule, [pre_tokenizers.Split(Regex(rule), "isolated")])
+    return trained(pre_tokenizers.Sequence([*first, plain]))
+
+
+def of_sentencepiece() -> Tokenizer:
+    """A tokenizer as those of LLaMA 2: bytes stand for what it has no letters for."""
+    spaces = normalizers.Replace(" ", "\u2581")
+    plain = Tokenizer(models.BPE())
+    plain.normalizer = spaces
+    trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False)
+    plain.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
+    plain.train([str(REPOSITORY / "LICENSE")], trainer)
+    model = json.loads(plain.to_str())["model"]
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
+    tokenizer = Tokenizer(
+        models.BPE(
+            {name: place for place, name in enumerate(names)},
+            [tuple(pair) for pair in model["merges"]],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces])
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+@pytest.mark.parametrize("rule", [*RULES, "sentencepiece"])
+def test_text_gives_the_same_tokens(rule: str, tmp_path: Path) -> None:
+    made = of_sentencepiece() if rule == "sentencepiece" else of_words(rule)
+    specials = {"bos_token": "<s>", "eos_token": "</s>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, **specials)
+    save_tiny("llama", tmp_path / "model", vocab_size=len(tokenizer) + 3)
+    tokenizer.chat_template = "{{ messages[0]['content'] }} {{ bos_token }}"
+    tokenizer.save_pretrained(tmp_path / "model")
+    write_gguf(tmp_path / "model", tmp_path / "model.gguf", "f32")
+    with llama_cpp(tmp_path / "model.gguf") as ask:
+        for text in (SAMPLE, "1234567", "a</s>b <s>", "I'm  SURE\n\n\n they'Ll  \t go\u00a0on"):
+            said = ask("tokenize", {"content": text, "add_special": True, "parse_special": True})
+            assert said["tokens"] == tokenizer(text)["input_ids"]
+        chat = ask("apply-template", {"messages": [{"role": "user", "content": "Hello"}]})
+    assert chat["prompt"] == "Hello <s>"
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ("qwen3", "lm_head"),
+        ("qwen3-biases", "biases"),
+        ("mistral-sliding", "sliding window"),
+    ],
+)
+def test_what_llama_cpp_cannot_hold_is_named(variant: str, words: str, tmp_path: Path) -> None:
+    folder = save_pruned(variant, tmp_path / "model")
+    ended = grasp_deploy("gguf", folder, "-o", tmp_path / "a.gguf")
+    assert_refused(ended, words, "grasp-deploy serve")
+    assert not [*tmp_path.glob("*.gguf*")]
+
+
+def test_positions_that_it_cannot_spread_are_named(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    save_tiny("llama", tmp_path / "model", rope_parameters=rope)
+    assert_refused(grasp_deploy("gguf", tmp_path / "model", "-o", tmp_path / "a"), "dynamic")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "words"),
+    [
+        (trained(pre_tokenizers.ByteLevel(True, use_regex=False)), "qwen2"),
+        (Tokenizer(models.BPE({"a": 0}, [])), "without merges"),
+        (Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), "WordLevel"),
+    ],
+)
+def test_a_tokenizer_that_it_does_not_have_is_refused(
+    tokenizer: Tokenizer, words: str, tmp_path: Path
+) -> None:
+    save_tiny("llama", tmp_path / "model", vocab_size=600)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "model")
+    assert_refused(grasp_deploy("gguf", tmp_path / "model", "-o", tmp_path / "a"), words)
+
+
+def test_an_output_is_replaced_only_if_asked_and_only_a_gguf(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    (tmp_path / "notes.gguf").write_text("mine")
+    command = ("gguf", tmp_path / "model", "-o")
+    assert_refused(grasp_deploy(*command, tmp_path / "notes.gguf", "--overwrite"), "exists")
+    assert (tmp_path / "notes.gguf").read_text() == "mine"
+    assert grasp_deploy(*command, tmp_path / "a.gguf").code == 0
+    assert_refused(grasp_deploy(*command, tmp_path / "a.gguf"), "--overwrite")
+    assert grasp_deploy(*command, tmp_path / "a.gguf", "--overwrite").code == 0
+
+
+def test_a_file_that_may_not_grow_leaves_nothing(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        refused = grasp_deploy("gguf", tmp_path / "model", "-o", tmp_path / "a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert_refused(refused, "cannot write", "make room")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_without_the_package_gguf_a_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(InputError, match=r"grasp-deploy\[gguf\]"):
+        write_gguf(tmp_path, tmp_path / "a", "f16")
