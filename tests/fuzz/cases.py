@@ -63,7 +63,7 @@ CASES = {
     "text": Case(("text.txt", "rows.*", "chats.jsonl"), _text, READS_TEXT),
     "columns": Case(("rows.jsonl", "chats.jsonl"), _columns, READS_TEXT),
     "tokenizer": Case(
-        ("*/tokenizer*", "*/chat_template.jinja"), change_file, (*READS_TEXT, "verify")
+        ("*/tokenizer*", "*/chat_template.jinja"), change_file, (*READS_TEXT, "verify", "gguf")
     ),
     "beside": Case(("pruned/[!mpc]*", "pruned/*.py"), change_file, PRUNED),
     "dense beside": Case(("model/[!m]*",), change_file, DENSE),
