@@ -61,6 +61,7 @@ class Rope(Struct, forbid_unknown_fields=True):
 
 # What may differ from layer to layer: other keys would change the model unseen.
 LayerSizes = dict[Literal["num_attention_heads", "num_key_value_heads", "intermediate_size"], Size]
+LayerNumber = Annotated[str, Meta(pattern=r"\A[0-9]{1,5}\Z")]  # "7"; "07" where transformers saved
 
 
 class Quantization(Struct):
@@ -81,7 +82,7 @@ class Sizes(Limits, kw_only=True):
     num_hidden_layers: Annotated[int, Meta(ge=1, le=10_000)]  # beyond any model
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
-    per_layer_config: dict[str, LayerSizes] | None = None  # by the number of the layer
+    per_layer_config: dict[LayerNumber, LayerSizes] | None = None
     rope_theta: Positive | None = None
     rope_scaling: Rope | None = None
     rope_parameters: Rope | None = None
@@ -223,8 +224,11 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
     if sizes.per_layer_config and not pruned:
         raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")
-    per_layer = sizes.per_layer_config or {}
-    rows = [per_layer.get(str(layer), {}) for layer in range(sizes.num_hidden_layers)]
+    stated = sizes.per_layer_config or {}
+    per_layer = {int(layer): row for layer, row in stated.items()}
+    if len(per_layer) < len(stated):
+        raise InputError(f"config.json has a layer twice in per_layer_config: {REMEDY}")
+    rows = [per_layer.get(layer, {}) for layer in range(sizes.num_hidden_layers)]
     shape = ModelShape(
         family=family,
         pruned=pruned,

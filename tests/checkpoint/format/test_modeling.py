@@ -14,10 +14,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    pipeline,
+)
 from transformers.utils import logging
 
 from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
+from grasp_deploy.checkpoint.read.validate import read_folder
 from tests.tiny import (
     STEMS,
     VARIANTS,
@@ -27,6 +34,7 @@ from tests.tiny import (
     slice_by_hand,
     tiny_config,
     tiny_model,
+    tiny_tokenizer,
 )
 
 IDS = torch.randint(1, 256, (2, 20), generator=torch.Generator().manual_seed(7))
@@ -81,6 +89,24 @@ def test_a_saved_config_holds_nothing_of_our_own(family: str, tmp_path: Path) ->
     }
     known = {*AutoConfig.for_model(family).to_dict(), "head_dim", "auto_map", "per_layer_config"}
     assert set(written) <= known
+
+
+def test_a_model_of_many_layers_that_transformers_saved_is_read_and_used(tmp_path: Path) -> None:
+    """From eleven layers on transformers writes their numbers as 00, 01 and so on."""
+    dense = tiny_model("llama", num_hidden_layers=12)
+    layers = [(1, 30), *10 * [(2, 96)], (1, 31)]
+    model = slice_by_hand(dense, [(range(groups), range(channels)) for groups, channels in layers])
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    assert "00" in json.loads((tmp_path / "config.json").read_text())["per_layer_config"]
+    found = read_folder(tmp_path).shape.layers
+    assert [(each.num_key_value_heads, each.intermediate_size) for each in found] == layers
+    short = {"max_new_tokens": 8, "do_sample": False, "return_full_text": False}
+    write = pipeline("text-generation", model=str(tmp_path), dtype="float32")
+    texts = ["a bear", "the stone is older than the house", "b"]
+    alone = [write(text, **short) for text in texts]
+    write.tokenizer.pad_token, write.tokenizer.padding_side = "!", "left"
+    assert write(texts, batch_size=3, **short) == alone
 
 
 def test_global_sizes_are_the_dense_ones_and_reading_them_is_quiet(

@@ -148,6 +148,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", rope(partial_rotary_factor=0.5), "partial_rotary_factor"),
     ("dense", rope(rope_type="proportional"), "proportional"),  # which one reader knows
     ("pruned", layers(rope_theta=2.0), "rope_theta"),
+    ("pruned", config(per_layer_config={"1": {}, "01": {}}), "a layer twice"),
+    ("pruned", config(per_layer_config={"one": {}}), "per_layer_config"),
     ("pruned", layers(intermediate_size=64), "model.layers.1.mlp.gate_proj.weight"),
     ("pruned", config(dtype="float16"), "float16"),
     ("tied", own_head, HEAD),
