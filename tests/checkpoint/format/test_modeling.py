@@ -105,7 +105,8 @@ def test_a_model_of_many_layers_that_transformers_saved_is_read_and_used(tmp_pat
     write = pipeline("text-generation", model=str(tmp_path), dtype="float32")
     texts = ["a bear", "the stone is older than the house", "b"]
     alone = [write(text, **short) for text in texts]
-    write.tokenizer.pad_token, write.tokenizer.padding_side = "!", "left"
+    tokenizer: Any = write.tokenizer
+    tokenizer.pad_token, tokenizer.padding_side = "!", "left"
     assert write(texts, batch_size=3, **short) == alone
 
 
