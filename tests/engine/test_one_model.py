@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify_answers import greedy_tokens as greedy_with_transformers
-from grasp_deploy.checkpoint.write.quantize import quantize
+from grasp_deploy.checkpoint.write.quantize import SCHEMES, quantize
 from grasp_deploy.data.tokenizing import JOIN, tokens
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.engine.offline import greedy_tokens
@@ -77,12 +77,13 @@ def test_other_files_and_kernels_change_nothing(tmp_path: Path) -> None:
     check_same_tokens(tmp_path)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_quantised_checkpoint_is_served_as_it_is_evaluated(
-    demo_checkpoint: Path, tmp_path: Path
+    scheme: str, demo_checkpoint: Path, tmp_path: Path
 ) -> None:
-    """The next token, wherever rounding cannot decide it: both round activations to 8 bits."""
-    folder = tmp_path / "int8"
-    quantize(demo_checkpoint, "int8", folder)
+    """The next token, wherever rounding of activations cannot decide it."""
+    folder = tmp_path / scheme
+    quantize(demo_checkpoint, scheme, folder)
     held_out = JOIN.join(split(documents())[1])
     ids = torch.tensor(tokens(load_tokenizer(folder), held_out)[: 32 * 24]).view(32, 24)
     with torch.no_grad():
