@@ -36,6 +36,7 @@ app.command("serve", context_settings={"ignore_unknown_options": True})(checkpoi
 app.command("export")(checkpoint.export_command)
 app.command("quantize")(checkpoint.quantize_command)
 app.command("gguf")(convert.gguf_command)
+app.command("adapter")(checkpoint.adapter_command)
 app.command("heal")(heal.heal_command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(bench_app, name="bench")

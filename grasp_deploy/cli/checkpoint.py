@@ -1,4 +1,4 @@
-"""Commands on a checkpoint: `inspect`, `verify`, `export` and `serve`."""
+"""Commands on a checkpoint that is there, such as `inspect`, `verify` and `serve`."""
 
 from __future__ import annotations
 
@@ -222,6 +222,34 @@ def quantize_command(
             f"wrote {output}, {format_bytes(shape.weight_bytes)} of weights; measure it beside the "
             f"plain one (grasp-deploy evaluate compare {model} {output} --data TEXT), then "
             f"serve it: grasp-deploy serve {output}"
+        )
+
+
+def adapter_command(
+    adapter: Annotated[Path, typer.Argument(help="Folder of a LoRA adapter of the dense model.")],
+    *,
+    plan: Annotated[Path, typer.Option(help="Folder of a pruned checkpoint of that model.")],
+    output: Output,
+    as_json: Json = False,
+) -> None:
+    """Cut a LoRA adapter that was trained on the dense model, so that it fits a pruned checkpoint.
+
+    PEFT loads the result over the checkpoint, and vLLM serves several of them beside it.
+    """
+    from grasp_deploy.checkpoint.write.adapter import cut_adapter
+
+    matrices, is_exact = cut_adapter(adapter, plan, output)
+    if as_json:
+        print_json({"output": str(output), "matrices": matrices, "exact": is_exact})
+        return
+    print_line(
+        f"wrote {output}, {matrices} matrices cut; serve it: grasp-deploy serve {plan} -- "
+        f"--enable-lora --lora-modules NAME={output} --max-loras 2"
+    )
+    if not is_exact:
+        print_line(
+            f"an approximation: weights of {plan} were refitted or recovered without the adapter, "
+            "so measure it on its own task"
         )
 
 

@@ -24,6 +24,7 @@ NO_STUDIES = {"__init__", "python_docs", "real_models", "report", "train_demo_mo
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 # What a study is given beside --smoke, the names of what its record then holds, and what it prints.
 SMOKE = {
+    "adapters": ("--model MODEL --text TEXT --evaluate HELDOUT", "rows", "Loss on held-out text"),
     "budgets": ("--keep 0.9,0.7 --max-loss 0.1", "members bounds", "Perplexity of a family"),
     "calibration": (
         "--text first=TEXT --text second=HELDOUT",
@@ -39,12 +40,13 @@ SMOKE = {
     "time_budget": ("--speedup 1.01,999", "rows", "beyond reach"),
 }
 NO_TEXT = {
+    "adapters",
     "kv_capacity",
     "llama_cpp",
     "pipeline",
     "recovery_step",
     "time_budget",
-}  # they take a config.json, or the embedded one
+}  # they take a config.json, or the embedded one, or name their text themselves
 
 
 @pytest.mark.parametrize("name", SMOKE)

@@ -18,7 +18,7 @@ from tests.fuzz.world import COMMANDS, RECORDS, TEXTS, command_line
 
 Damage = Callable[[Path, Random], None]
 DENSE, PRUNED = WORDS["dense"], WORDS["pruned"]
-READS_PLAN = ("verify", "verify-alone", "card", "heal", "export")
+READS_PLAN = ("verify", "verify-alone", "card", "heal", "export", "adapter")
 READS_TEXT = ("compress", "compare", "card", "heal")
 ODD_WORDS = (*WORDS["values"], RED, "9" * 400, "")
 
@@ -75,6 +75,8 @@ CASES = {
     "record kinds": Case((*RECORDS, "items.jsonl"), change_kind, ("report", "tasks", "kv")),
     "state kinds": Case(("half.partial/*",), change_kind, ("resume",)),
     "options": Case((), change_file, tuple(COMMANDS)),
+    "adapter": Case(("adapter/adapter_*",), change_file, ("adapter",)),
+    "adapter kinds": Case(("adapter/adapter_*",), change_kind, ("adapter",)),
     "items": Case(("items.jsonl",), change_file, ("tasks",)),
 }
 

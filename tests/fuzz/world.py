@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from peft import LoraConfig, get_peft_model
 from pyarrow import Table, parquet
 
 from grasp_deploy.cli.app import main
@@ -46,6 +47,7 @@ COMMANDS = {
         "verify-alone": "verify pruned --without-base",
         "export": "export pruned/plan.grasp --model model -o out",
         "heal": "heal pruned -o out --calibration {text} --recover 2k",
+        "adapter": "adapter adapter --plan pruned -o out",
         "quantize": "quantize model -o out --scheme int8",
         "quantize-pruned": "quantize pruned -o out --scheme fp8",
         "gguf": "gguf pruned -o new.gguf --type q8_0",
@@ -100,6 +102,10 @@ def make_world(folder: Path) -> None:
     run_command([*start[:3], "pruned", *start[4:]])
     with patch("grasp_deploy.compression.compress.write_checkpoint", side_effect=KeyboardInterrupt):
         run_command(start)
+    lora = LoraConfig(
+        r=2, target_modules=["q_proj", "o_proj", "down_proj"], rank_pattern={"q_proj": 3}
+    )
+    get_peft_model(dense, lora).save_pretrained(f"{folder}/adapter")
     assert (folder / "pruned/plan.grasp").exists() and (folder / "half.partial").exists()
 
 

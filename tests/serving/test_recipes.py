@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.write.adapter import cut_adapter
 from grasp_deploy.engine.serve import running_server
 from tests.cli.command import needs_vllm
 
-pytestmark = [pytest.mark.all, pytest.mark.vllm, needs_vllm]
+pytestmark = [pytest.mark.vllm, needs_vllm]
 SMALL = ("--max-model-len", "512", "--enforce-eager", "--dtype", "float32")
 PROMPTS = ("Return a list of", "def main(", "import", "The first line")
 
@@ -45,6 +46,7 @@ def counter(metrics: str, name: str) -> float:
     return float(value)
 
 
+@pytest.mark.all
 def test_the_pruned_copy_drafts_for_its_dense_model(
     demo_model: Path, demo_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -59,20 +61,33 @@ def test_the_pruned_copy_drafts_for_its_dense_model(
     assert accepted > steps
 
 
-def test_adapters_over_the_pruned_base_and_the_base_itself_in_one_batch(
-    demo_checkpoint: Path, tmp_path: Path
+def test_cut_adapters_and_the_pruned_base_itself_in_one_batch(
+    demo_model: Path, demo_checkpoint: Path, tmp_path: Path
 ) -> None:
+    """Each answers as alone, and as PEFT does: adapters of the dense model, cut by the plan."""
     peft = pytest.importorskip("peft")
-    torch.manual_seed(0)
-    targets = ["q_proj", "v_proj", "gate_proj", "down_proj"]
-    settings = peft.LoraConfig(r=8, lora_alpha=64, target_modules=targets, init_lora_weights=False)
-    peft.get_peft_model(load(demo_checkpoint), settings).save_pretrained(tmp_path / "adapter")
-    flags = [*SMALL, "--enable-lora", "--max-lora-rank", "8", "--max-loras", "2"]
-    flags += ["--lora-modules", f"style={tmp_path / 'adapter'}"]
+    names = ("one", "two", "three")
+    shape = {"lora_alpha": 16, "target_modules": "all-linear", "init_lora_weights": False}
+    for seed, name in enumerate(names):
+        torch.manual_seed(seed)
+        adapted = peft.get_peft_model(load(demo_model), peft.LoraConfig(**shape))
+        adapted.save_pretrained(tmp_path / "dense" / name)
+        cut_adapter(tmp_path / "dense" / name, demo_checkpoint, tmp_path / name)
+    flags = [*SMALL, "--enable-lora", "--max-lora-rank", "8", "--max-loras", "4"]
+    flags += ["--lora-modules", *(f"{name}={tmp_path / name}" for name in names)]
     with running_server(demo_checkpoint, flags, tmp_path / "log") as url:
-        asked = [(prompt, model) for prompt in PROMPTS for model in ("style", str(demo_checkpoint))]
+        models = (*names, str(demo_checkpoint))
+        asked = [(prompt, model) for prompt in PROMPTS[:2] for model in models]
         alone = [complete(url, *one) for one in asked]
         with ThreadPoolExecutor(len(asked)) as pool:
             together = list(pool.map(partial(complete, url), *zip(*asked, strict=True)))
     assert together == alone
-    assert alone[0] != alone[1], "the adapter changes the answer"
+    assert len(set(alone[:4])) == 4, "adapters change the answer"
+    tokenizer = load_tokenizer(demo_checkpoint)
+    prompt = tokenizer(PROMPTS[0], return_tensors="pt").input_ids
+    for name, answer in zip(names, alone, strict=False):
+        model = peft.PeftModel.from_pretrained(
+            load(demo_checkpoint, dtype="float32"), tmp_path / name
+        )
+        continued = model.generate(input_ids=prompt, max_new_tokens=48, do_sample=False)
+        assert tokenizer.decode(continued[0, prompt.shape[1] :], skip_special_tokens=True) == answer

@@ -1,0 +1,165 @@
+"""A LoRA adapter of the dense model, cut by the plan of a pruned checkpoint as its weights were.
+
+An adapter adds B·A to a matrix. To cut it and merge it into the pruned checkpoint gives, but for
+rounding, what the same plan makes of the dense model with the adapter merged in. So where a matrix
+loses rows B loses them, and where it loses columns A loses them and takes the scales of the others.
+The scales of norms are not taken out of A: the matrix beside it reads the scaled hidden state too,
+and keeps its columns as they are. What weights learnt besides, by least squares or in a recovery,
+they learnt without the adapter: there the cut one is an approximation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, to_builtins
+from torch import Tensor
+
+from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, Positive, Size, dense_shape
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan, pruned_shape
+from grasp_deploy.checkpoint.read.source import ADAPTER_FILE
+from grasp_deploy.checkpoint.read.validate import read_folder
+from grasp_deploy.checkpoint.write.export import layer_and_tail
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import write_files
+from grasp_deploy.files.json_files import read_json, typed, write_json
+from grasp_deploy.files.outputs import refuse_existing, staged_directory
+from grasp_deploy.files.tensors import bytes_of, header_of, read_tensors
+from grasp_deploy.pruning.layout import PRUNABLE_LINEARS
+from grasp_deploy.pruning.slicing import cut_tensor, layer_cut
+from grasp_deploy.pruning.units import UnitTable
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+Pairs = dict[str, dict[str, Tensor]]  # halves A (rank, columns) and B (rows, rank) by module
+LOSES = {linear.name: "B" if linear.by_rows else "A" for linear in PRUNABLE_LINEARS}
+TENSOR = re.compile(r"base_model\.model\.(.+_proj)\.lora_([AB])\.weight")
+# Keys of an adapter's config that do not change what its tensors do. Any other one that Lora lacks
+# asks for something beside B·A, such as `use_dora`.
+BYSTANDERS = {
+    *("base_model_name_or_path", "revision", "task_type", "auto_mapping", "peft_version"),
+    *("inference_mode", "lora_dropout", "target_modules", "exclude_modules", "layers_pattern"),
+    *("layers_to_transform", "megatron_core", "qalora_group_size", "eva_config", "loftq_config"),
+}
+PLAIN = (
+    "only plain LoRA on q, k, v, o, gate, up and down can be cut: merge the adapter into the dense "
+    "model (merge_and_unload), and compress that"
+)
+# PEFT and vLLM take these for expressions, of which a stranger's may run without end.
+Module = Annotated[str, Meta(pattern=r"\A\^?[\w.]+\Z")]
+
+
+class Lora(Struct):
+    """What an adapter_config.json says of its tensors, by the names of PEFT."""
+
+    peft_type: Literal["LORA"]
+    r: Size
+    lora_alpha: Size | Positive
+    use_rslora: bool = False
+    rank_pattern: dict[Module, Size] = {}
+    alpha_pattern: dict[Module, Size | Positive] = {}
+    bias: Literal["none"] = "none"
+    # The other ways to begin change the base model's weights wherever the adapter is loaded.
+    init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] = True
+
+    def rank_of(self, module: str) -> int:
+        """The rank of a module's adapter: that of the first pattern that ends its name, if any."""
+        for key, rank in self.rank_pattern.items():
+            if f"^{module}".endswith((f".{key}", f"^{key.removeprefix('^')}")):
+                return rank
+        return self.r
+
+
+def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, bool]:
+    """Write an adapter of the dense model for a pruned checkpoint, as PEFT and vLLM read it.
+
+    Returns the number of adapted matrices, and whether the cut is exact: False where weights of the
+    checkpoint were refitted or recovered. The output appears whole or not at all. Raises InputError
+    if the adapter is no plain LoRA of the plan's dense model, or the output exists.
+    """
+    refuse_existing(output, overwrite=False)
+    plan, dense = _plan_and_dense(pruned)
+    lora, pairs = read_adapter(adapter, dense)
+    # The widest first, so that each begins on a multiple of its width.
+    tensors = dict(sorted(cut_pairs(plan, dense, pairs), key=lambda item: -item[1].itemsize))
+    layout = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+    last = sorted({module.rpartition(".")[2] for module in pairs})
+    config = to_builtins(lora) | {
+        "base_model_name_or_path": str(pruned),
+        "task_type": "CAUSAL_LM",
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "target_modules": last if len(last) * len(dense.layers) == len(pairs) else sorted(pairs),
+    }
+    content: list[bytes | memoryview] = [header_of(layout, {"format": "pt"})]
+    content += map(bytes_of, tensors.values())
+    with staged_directory(output, size_bytes=sum(map(len, content))) as staging:
+        write_json(staging / ADAPTER_FILE, config)
+        write_files({staging / WEIGHTS_FILE: content})
+    return len(pairs), not plan.fitted
+
+
+def _plan_and_dense(pruned: Path) -> tuple[Plan, ModelShape]:
+    """The plan in a checkpoint, and the dense model's shape; InputError where they do not fit."""
+    check_pruned(pruned)
+    plan, stored = load_plan(pruned / PLAN_FILE), read_folder(pruned)
+    dense = dense_shape(stored.config)
+    layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in dense.layers]
+    if layers != plan.dense_layers or pruned_shape(plan, dense).layers != stored.shape.layers:
+        raise InputError(
+            f"{pruned / PLAN_FILE} is the plan of another model than {pruned} holds: name a folder "
+            "that compress made"
+        )
+    return plan, dense
+
+
+def read_adapter(directory: Path, dense: ModelShape) -> tuple[Lora, Pairs]:
+    """The config of an adapter of the dense model, and its tensors; InputError for any other."""
+    path, weights = directory / ADAPTER_FILE, directory / WEIGHTS_FILE
+    config = read_json(path, "name the folder of a LoRA adapter, as PEFT saves it")
+    for key, value in config.items():
+        if value and key not in BYSTANDERS.union(Lora.__struct_fields__):
+            raise InputError(f"{path} says {key:.40} = {value!r:.40}: {PLAIN}")
+    lora = typed({k: v for k, v in config.items() if v is not None}, Lora, path, PLAIN)
+    tensors, _ = read_tensors(weights, "save the adapter again with PEFT, as safetensors")
+    sizes = dense.tensor_shapes()
+    pairs: Pairs = {}
+    for name, tensor in tensors.items():
+        found = TENSOR.fullmatch(name)
+        module, half = found.groups() if found else ("", "")
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if f"{module}.weight" not in sizes or dtype not in DTYPES:
+            raise InputError(
+                f"{weights} holds {name:.99} in {dtype}, which the plan's model lacks or no plan "
+                f"cuts: {PLAIN}"
+            )
+        pairs.setdefault(module, {})[half] = tensor
+    if not pairs:
+        raise InputError(f"{weights} holds no tensors: {PLAIN}")
+    for module, halves in pairs.items():
+        rank, (rows, columns) = lora.rank_of(module), sizes[f"{module}.weight"]
+        stated = {"A": (rank, columns), "B": (rows, rank)}
+        held = {half: tuple(tensor.shape) for half, tensor in sorted(halves.items())}
+        if held != stated:
+            raise InputError(
+                f"{module} has {held} in {weights}, and {stated} by {ADAPTER_FILE} and the model "
+                "that the plan was made for: name an adapter of that model, or fetch it again"
+            )
+    return lora, pairs
+
+
+def cut_pairs(plan: Plan, dense: ModelShape, pairs: Pairs) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of an adapter after the cut, by the names in its file."""
+    units = UnitTable.of_layers(plan.dense_layers)
+    group, width = dense.query_heads_per_group, dense.head_dim
+    for module, halves in pairs.items():
+        layer, tail = layer_and_tail(module)
+        cut = layer_cut(units, layer, plan.mask, plan.scales, group, width)
+        for half, tensor in halves.items():
+            name = f"base_model.model.{module}.lora_{half}.weight"
+            made = cut_tensor(f"{tail}.weight", tensor, cut) if half == LOSES[tail] else tensor
+            if not made.isfinite().all():
+                raise InputError(f"{name} would hold numbers that are not finite: train it again")
+            yield name, made
