@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,9 +20,13 @@ from grasp_deploy.config.option import DEVICE_HELP
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
 PARALLEL = ("tensor_parallel", "pipeline_parallel")
 NOT_PROVEN = 3  # exit code
+ROUNDING_TOKENS = 512  # of a sequence
 OUTCOMES = {
     "proven": "proven: the checkpoint is what its plan says, given the base model",
     "not proven": "NOT PROVEN: nothing is wrong, and nobody can vouch for all of it",
@@ -190,27 +194,44 @@ def quantize_command(
     *,
     scheme: Annotated[
         Literal["fp8", "int8", "w4a16"],
-        typer.Option(help="8-bit weights and activations, or 4-bit weights by round-to-nearest."),
+        typer.Option(help="8-bit weights and activations, or 4-bit weights."),
     ],
     output: Output,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT[@SPLIT][=WEIGHT]",
+            help="Of w4a16: learn the rounding on text, by AutoRound. May be repeated. Default: "
+            "round to the nearest.",
+        ),
+    ] = None,
+    calibration_sequences: Annotated[
+        int, typer.Option(min=1, help="Sequences of 512 tokens; time follows them.")
+    ] = 128,
     shard_size: ShardSize = "4GB",
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Quantise the matrices of a model's layers, without text: the last step, behind recovery.
+    """Quantise the matrices of a model's layers: the last step, behind recovery.
 
     By compressed-tensors, which vLLM serves. Embeddings and output projection stay as they are.
     """
     from grasp_deploy.checkpoint.footprint import footprint
     from grasp_deploy.checkpoint.read.source import resolve_model
     from grasp_deploy.checkpoint.write.quantize import quantize
+    from grasp_deploy.files.outputs import refuse_existing
     from grasp_deploy.report.progress import stage_bars
 
+    directory, token_ids = resolve_model(model).directory, None
+    if calibration:
+        refuse_existing(output, overwrite=overwrite)  # before text is read
+        token_ids = _rounding_text(directory, scheme, calibration, calibration_sequences)
     with stage_bars(stderr) as show:
         shape = quantize(
-            resolve_model(model).directory,
+            directory,
             scheme,
             output,
+            token_ids=token_ids,
             overwrite=overwrite,
             shard_bytes=parse_bytes(shard_size, "--shard-size"),
             on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
@@ -223,6 +244,18 @@ def quantize_command(
             f"plain one (grasp-deploy evaluate compare {model} {output} --data TEXT), then "
             f"serve it: grasp-deploy serve {output}"
         )
+
+
+def _rounding_text(directory: Path, scheme: str, texts: list[str], count: int) -> Tensor:
+    from grasp_deploy.checkpoint.read.loading import load_tokenizer
+    from grasp_deploy.data import calibration_sources, read_calibration
+
+    if scheme != "w4a16":
+        raise InputError(f"--calibration has no effect on --scheme {scheme}: leave it out")
+    sources = calibration_sources(texts)
+    if any(source.is_own for source in sources):
+        raise InputError("quantize cannot let the model write text: leave self out")
+    return read_calibration(load_tokenizer(directory), sources, ROUNDING_TOKENS, count).token_ids
 
 
 def serve_command(
