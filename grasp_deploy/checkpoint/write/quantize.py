@@ -1,6 +1,6 @@
 """Quantise the matrices of a folder's layers by compressed-tensors, into a folder of its own.
 
-No text is read and no model is loaded: a matrix is read, quantised and written before the next.
+Without text no model is loaded: a matrix is read, quantised and written before the next.
 Embeddings, output projection, norms and biases stay as they are. vLLM reads the result as it reads
 llm-compressor's, and so does transformers where compressed-tensors is installed.
 """
@@ -28,6 +28,7 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE
 from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
+from grasp_deploy.checkpoint.write.rounding import is_rounded, learnt_rounding
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.errors import InputError
@@ -68,19 +69,25 @@ def quantize(
     scheme: str,
     output: Path,
     *,
+    token_ids: Tensor | None = None,
     overwrite: bool = False,
     shard_bytes: int = SHARD_BYTES,
     on_progress: OnCount = lambda done, total: None,
 ) -> ModelShape:
     """Write a quantised copy of a folder, pruned or dense; returns its shape.
 
-    The output appears whole or not at all. Raises InputError for a folder that is damaged or
-    quantised already, columns that no group divides, and where compressed-tensors is absent.
+    The rounding of 4-bit weights is learnt on `token_ids` `(n, T)`, if there are any. The output
+    appears whole or not at all. Raises InputError for a folder that is damaged or quantised
+    already, columns that no group divides, and where compressed-tensors or AutoRound is absent.
     """
     refuse_existing(output, overwrite=overwrite)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
     preset = _preset(chosen, model.shape)
+    learnt = {}
+    if token_ids is not None:
+        group = preset.weights.group_size
+        learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
     size_bytes = model.shape.weight_bytes  # more than it takes
     with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
         for name, path in _beside(model).items():
@@ -88,7 +95,8 @@ def quantize(
         write_json(
             staging / "config.json", model.config | {"quantization_config": _config(preset, chosen)}
         )
-        _write_weights(staging, _quantised(model, chosen, preset, on_progress), shard_bytes)
+        made = _quantised(model, chosen, preset, on_progress, learnt)
+        _write_weights(staging, made, shard_bytes)
         written = read_folder(staging).shape
         if plan is not None:
             made_of = card_metadata(directory)
@@ -98,9 +106,10 @@ def quantize(
     return written
 
 
-def difference(directory: Path, plain: Path) -> str:
+def difference(directory: Path, plain: Path) -> tuple[str, int]:
     """What a quantised folder holds otherwise than a quantised copy of `plain` would; or nothing.
 
+    Beside it the number of matrices that are rounded otherwise, within a step, as learning does.
     Raises InputError for folders that are damaged, and for a scheme that `quantize` does not have.
     """
     stored, model = read_folder(directory), read_stored_model(plain)
@@ -108,19 +117,27 @@ def difference(directory: Path, plain: Path) -> str:
     chosen = next((scheme for scheme in SCHEMES.values() if scheme.format == stated), None)
     if chosen is None:
         raise InputError(f"{directory} was quantised as {stated!r:.60}, which is none of ours")
-    preset, left = _preset(chosen, model.shape), dict(stored.files)
+    preset, left, rounded = _preset(chosen, model.shape), dict(stored.files), 0
     if stored.config != model.config | {"quantization_config": _config(preset, chosen)}:
-        return "config.json"
+        return "config.json", 0
     for name, path in _beside(model).items():
         if name != "config.json" and sha256(directory / name) != sha256(path):
-            return name
-    for made in _quantised(model, chosen, preset, lambda done, total: None):
-        for name, tensor in made.items():
-            found = read_tensor(left.pop(name), name) if name in left else torch.empty(0)
-            bits = (each.contiguous().view(torch.uint8) for each in (found, tensor))
-            if found.dtype != tensor.dtype or not torch.equal(*bits):
-                return name
-    return min(left, default="")
+            return name, 0
+    for made in _quantised(model, chosen, preset, lambda done, total: None, {}):
+        found = {name: read_tensor(left.pop(name), name) for name in made if name in left}
+        other = next((n for n in made if n not in found or not _same(found[n], made[n])), None)
+        if other is None:
+            continue
+        matrix = f"{other.rpartition('.')[0]}.weight"
+        if not is_rounded(found, made, read_tensor(model.files[matrix], matrix)):
+            return other, 0
+        rounded += 1
+    return min(left, default=""), rounded
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    bits = (each.contiguous().view(torch.uint8) for each in (one, other))
+    return one.dtype == other.dtype and torch.equal(*bits)
 
 
 def _preset(scheme: Scheme, shape: ModelShape) -> Any:
@@ -170,7 +187,11 @@ def _beside(model: StoredModel) -> dict[str, Path]:
 
 
 def _quantised(
-    model: StoredModel, scheme: Scheme, preset: Any, on_progress: OnCount
+    model: StoredModel,
+    scheme: Scheme,
+    preset: Any,
+    on_progress: OnCount,
+    learnt: dict[str, tuple[Tensor, Tensor]],
 ) -> Iterator[dict[str, Tensor]]:
     """The tensors that take the place of each tensor of a model."""
     from compressed_tensors.compressors.base import BaseCompressor
@@ -180,7 +201,10 @@ def _quantised(
     for done, (name, tensor) in enumerate(tensors, start=1):
         if name.endswith(MATRIX):
             module = name.removesuffix("weight")
-            made = compressor.compress({"weight": tensor, **_scales(tensor, preset)}, preset)
+            parts = {"weight": tensor, **_scales(tensor, preset)}
+            if name in learnt:
+                parts["weight"], parts["weight_scale"] = learnt[name]
+            made = compressor.compress(parts, preset)
             yield {f"{module}{part}": made[part] for part in sorted(made)}
         else:
             yield {name: tensor}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,4 +137,52 @@ def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> Non
         quantize(tmp_path / "odd", "w4a16", tmp_path / "out")
     with pytest.raises(InputError, match="exists: name another folder"):
         quantize(tmp_path / "dense", "int8", tmp_path / "fp8")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_rounding_that_is_learnt_is_not_proven_and_more_than_a_step_is_wrong(
+    demo_checkpoint: Path, demo_text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("auto_round")
+    folder, text = tmp_path / "learnt", ("--calibration", demo_text[0])
+    told = grasp_deploy(
+        *("quantize", demo_checkpoint, "--scheme", "w4a16", "-o", folder, "--json"),
+        *(*text, "--calibration-sequences", "4"),
+    )
+    assert told.code == 0 and '"output"' in told.stdout, told.stderr
+    quantize(demo_checkpoint, "w4a16", tmp_path / "nearest")
+    path, stored = first_of(folder), copied(load_file(first_of(folder)))
+    nearest, plain = (load_file(first_of(f)) for f in (tmp_path / "nearest", demo_checkpoint))
+    matrices = [name for name in plain if name.endswith("_proj.weight")]
+    assert all(not torch.equal(stored[f"{n}_packed"], nearest[f"{n}_packed"]) for n in matrices)
+    before, after = (
+        load(each, device="cpu")(input_ids=IDS).logits for each in (demo_checkpoint, folder)
+    )
+    assert (after - before).float().std() < 0.5 * before.float().std()
+    *_, last = verify(folder, plain=demo_checkpoint)
+    assert last.outcome == "not proven" and f"{len(matrices)} matrices" in last.detail
+    packed, scale = (f"{matrices[0]}_{part}" for part in ("packed", "scale"))
+    for name, change in ((packed, lambda t: t ^ 5), (scale, lambda t: 20 * t)):  # of steps
+        changed = copied(stored)
+        changed[name][0, 0] = change(changed[name][0, 0])
+        save_file(changed, path, {"format": "pt"})
+        state_anew(folder)
+        *_, last = verify(folder, plain=demo_checkpoint)
+        assert last.outcome == "wrong" and f"{packed} is not what quantising" in last.detail
+
+
+def test_text_for_a_rounding_that_cannot_be_learnt(
+    demo_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("once upon a time there was a small model, " * 400)
+    given = ("quantize", demo_checkpoint, "-o", tmp_path / "out", "--calibration", text)
+    monkeypatch.setitem(sys.modules, "auto_round", None)
+    before = tree(tmp_path)
+    one = ("--scheme", "w4a16", "--calibration-sequences", "1")
+    assert_refused(grasp_deploy(*given, *one), "pip install 'grasp-deploy[quantize]'")
+    assert_refused(grasp_deploy(*given, "--scheme", "fp8"), "--calibration has no effect on")
+    own = (*given, *one, "--calibration", "self")
+    assert_refused(grasp_deploy(*own), "cannot let the model write text: leave self out")
     assert tree(tmp_path) == before

@@ -1,0 +1,79 @@
+"""Rounding of 4-bit weights that is learnt on text, by Intel's AutoRound, and its bound.
+
+Each weight goes to one of the two steps around it, and groups may clip. Signed gradient descent
+chooses, one layer after the other, so that the layer's output changes least on the text.
+Paper: https://arxiv.org/abs/2309.05516
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grasp_deploy.checkpoint.read.loading import load_checked, load_tokenizer, resolve_device
+from grasp_deploy.errors import InputError
+
+BATCH_SIZE, PASSES = 4, 3  # sequences of a step, and how often a layer sees each
+SCALE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # its names
+STEPS = -8, 7  # that four bits hold
+SMALLEST_SCALE = 2e-5  # twice AutoRound's, which is rounded
+MOST_STEPS = 1.1  # between a weight and its place: it computes in bfloat16
+
+
+def learnt_rounding(
+    directory: Path, dtype: str, group: int, token_ids: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """By name each matrix `(rows, columns)`, on its steps, and their scales `(rows, groups)`.
+
+    `token_ids` are `(n, T)`. Raises InputError where AutoRound is not installed.
+    """
+    os.environ.setdefault("AR_LOG_LEVEL", "ERROR")  # a bar shows how far it is
+    try:
+        from auto_round import AutoRound, SignRoundConfig
+    except ImportError as error:
+        raise InputError(
+            f"learning the rounding needs AutoRound ({error}): pip install "
+            "'grasp-deploy[quantize]', or leave --calibration out to round to the nearest"
+        ) from None
+    iterations = max(1, PASSES * len(token_ids) // BATCH_SIZE)
+    learner: Any = AutoRound(
+        load_checked(directory, torch.device("cpu"), dtype, "sdpa"),
+        tokenizer=load_tokenizer(directory),
+        scheme="W4A16",
+        alg_configs=SignRoundConfig(group_size=group, iters=iterations),
+        dataset=list(token_ids.split(1)),
+        nsamples=len(token_ids),
+        seqlen=token_ids.shape[1],
+        batch_size=BATCH_SIZE,
+        scale_dtype=SCALE_DTYPES[dtype],
+        device_map=str(resolve_device("auto")),
+        enable_torch_compile=False,  # for each width anew
+    )
+    modules = learner.quantize()[0].named_modules()
+    rounded = {f"{name}.weight": m for name, m in modules if getattr(m, "scale", None) is not None}
+    return {name: (m.weight.data.cpu(), m.scale) for name, m in rounded.items()}
+
+
+def is_rounded(found: dict[str, Tensor], made: dict[str, Tensor], plain: Tensor) -> bool:
+    """True if a matrix is one of four bits, and each weight on a step next to the plain one's.
+
+    Or on the last step of its group. Both are by name as compressed-tensors stores them, and
+    `made` is rounded to the nearest.
+    """
+    from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+
+    parts = {name.rpartition(".")[2]: tensor for name, tensor in found.items()}
+    sizes = [{name: (t.dtype, t.shape) for name, t in of.items()} for of in (found, made)]
+    if "weight_packed" not in parts or sizes[0] != sizes[1]:
+        return False
+    scale = parts["weight_scale"].float()[..., None]
+    steps = unpack_from_int32(parts["weight_packed"], 4, plain.shape)
+    steps, groups = (each.float().unflatten(1, (scale.shape[1], -1)) for each in (steps, plain))
+    limit = groups.abs().amax(-1, keepdim=True) / STEPS[1] + SMALLEST_SCALE
+    away = (steps - (groups / scale).clamp(*STEPS)).abs()
+    near = (away < MOST_STEPS) & (scale.abs() <= limit)
+    return bool(near.all()) and parts["weight_shape"].tolist() == [*plain.shape]
