@@ -1,6 +1,6 @@
 """Tiny random models of every family, dense and pruned by hand, for all tests.
 
-Heads are 32 wide, the least that vLLM's CPU build supports. Qwen2 has no `head_dim`, so its hidden
+Heads are 32 wide, the least that vLLM's CPU build supports. Some have no `head_dim`: their hidden
 size is four heads wide instead of the 64 of the others.
 """
 
@@ -33,6 +33,12 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+NO_HEAD_DIM = ("qwen2", "granite")
+GRANITE = {
+    "family": "granite",
+    **{"embedding_multiplier": 2.0, "attention_multiplier": 0.25},
+    **{"residual_multiplier": 0.5, "logits_scaling": 1.5},
+}
 # Arguments of `tiny_model` for the equivalence tests.
 RANDOM, MAGNITUDE = (f"benchmarks.baselines.one_shot:{name}" for name in ("random", "magnitude"))
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -56,6 +62,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3": {"family": "qwen3"},
     "qwen3-tied": {"family": "qwen3", "tie_word_embeddings": True},
     "qwen3-biases": {"family": "qwen3", "attention_bias": True},
+    "granite": GRANITE,
+    "granite-tied": {**GRANITE, "tie_word_embeddings": True},
+    "granite-biases": {**GRANITE, "attention_bias": True, "mlp_bias": True},
+    "granite-mha": {**GRANITE, "num_key_value_heads": 4},
 }
 # One layer's kept KV groups and kept FFN channels; every layer is different.
 Kept = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -64,7 +74,7 @@ Kept = Sequence[tuple[Sequence[int], Sequence[int]]]
 def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
     """Config of a dense model of 3 layers, 4 query heads on 2 KV heads, 96 FFN channels."""
     sizes: dict[str, Any] = {
-        "hidden_size": 128 if family == "qwen2" else 64,
+        "hidden_size": 128 if family in NO_HEAD_DIM else 64,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -75,7 +85,7 @@ def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
         "eos_token_id": 0,
         "architectures": [f"{STEMS[family]}ForCausalLM"],
     }
-    if family != "qwen2":
+    if family not in NO_HEAD_DIM:
         sizes["head_dim"] = 32
     return AutoConfig.for_model(family, **{**sizes, **overrides})
 

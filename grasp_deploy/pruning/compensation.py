@@ -7,8 +7,8 @@ text the hidden states behind a pruned layer then come as close as they can to t
 
 - `y` is the linear layer's input from the kept units of the pruned model. Earlier layers are
   compensated already.
-- `t` is the dense model's hidden state behind the addition, less the pruned model's before it. So
-  the errors of earlier layers are made up for too.
+- `t` is the dense model's hidden state behind the addition, less the pruned model's before it, over
+  the residual multiplier. So the errors of earlier layers are made up for too.
 - `p` is the mean power of each of the `k` inputs. The ridge pulls towards the kept columns `W_K` as
   they are, so the error can only fall.
 
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.gates import gated
-from grasp_deploy.pruning.layerwise import advance, embedded, half_layers
+from grasp_deploy.pruning.layerwise import advance, embedded, half_layers, residual_multiplier
 from grasp_deploy.pruning.layout import (
     OUTPUT_PROJECTIONS,
     device_of,
@@ -77,7 +77,7 @@ def compensate(
     device = device_of(model)
     gate_values = mask.to(device).float()
     kept = gate_values.split(units.segment_sizes)
-    linears = output_projections(model)
+    linears, factor = output_projections(model), residual_multiplier(model)
     weights = [team.part(linear.weight) for linear in linears]
     batches = list(team.deal(sequences)[0].to(device).split(batch_size))
     with torch.no_grad(), gated(model, units) as gates:
@@ -94,7 +94,7 @@ def compensate(
             else:
                 inputs = (half(x)[1] for x, half in zip(pruned, halves, strict=True))
                 parts = zip(pruned, inputs, dense, strict=True)
-                errors = _refit(linears[segment], weight, columns, parts, ridge, team)
+                errors = _refit(linears[segment], weight, columns, parts, factor, ridge, team)
                 team.gather_again(half_of(model, segment))
                 yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
             advance(pruned, halves)
@@ -105,19 +105,21 @@ def _refit(
     weight: Tensor,
     columns: Tensor,
     parts: Iterable[tuple[Tensor, Tensor, Tensor]],
+    factor: float,
     ridge: float,
     team: Team,
 ) -> tuple[float, float]:
     """Solve some columns of a weight's part; errors before and after.
 
     `parts` holds three tensors for each batch: `(B, T, d)` hidden states before the layer is added,
-    its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. Rounded to the model's
+    its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states; `factor` multiplies the
+    layer's outputs. Rounded to the model's
     dtype, a solution that gains next to nothing may lose: then all stays.
     """
     device = columns.device
     sums = NormalEquations(linear.out_features, len(columns), device)
     for start, inputs, goal in parts:
-        targets = goal.float() - start.float()  # float32 keeps small differences
+        targets = (goal.float() - start.float()) / factor  # float32 keeps small differences
         if linear.bias is not None:
             targets = targets - linear.bias
         sums.add(targets, inputs[..., columns])

@@ -144,11 +144,13 @@ class Distiller:
             self._optimizers[name].state[part]["step"].fill_(steps)
 
     def _hidden(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """`(B, T, d)` hidden states behind the last norm, the student's and the dense model's."""
+        """`(B, T, d)` inputs of the head, the student's and the dense model's."""
         with torch.no_grad():
             embedded = self.teacher.model.embed_tokens(ids.to(device_of(self.teacher)))
             expected = self.teacher.model(inputs_embeds=embedded, use_cache=False)[0]
-        return self.student.model(inputs_embeds=embedded, use_cache=False)[0], expected
+        hidden = self.student.model(inputs_embeds=embedded, use_cache=False)[0]
+        scaling = getattr(self.teacher.config, "logits_scaling", 1.0)  # of Granite
+        return hidden / scaling, expected / scaling
 
 
 def _means(hidden: Tensor, expected: Tensor, head: Tensor, ids: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 Every supported family adds both to the hidden states in the same way:
 
-    middle = hidden + attention(input_layernorm(hidden))
-    output = middle + mlp(post_attention_layernorm(middle))
+    middle = hidden + m · attention(input_layernorm(hidden))
+    output = middle + m · mlp(post_attention_layernorm(middle))
+
+`m` is Granite's residual multiplier, and 1 elsewhere.
 
 Hidden states of all batches go through a layer before the next layer starts. What is gathered of
 a layer may therefore be large: it is needed for one layer at a time.
@@ -31,19 +33,25 @@ def embedded(model: nn.Module, batches: list[Tensor], team: Team) -> list[Tensor
     """`(B, T, d)` hidden states before the first layer."""
     embed: nn.Module = model.model.embed_tokens  # type: ignore[union-attr,assignment]
     with team.gathered(embed):
-        return [embed(batch) for batch in batches]
+        factor = getattr(model.config, "embedding_multiplier", 1.0)
+        return [embed(batch) * factor for batch in batches]
 
 
 def half_layers(
     model: nn.Module, batches: list[Tensor], team: Team
 ) -> Iterator[tuple[int, list[Half]]]:
     """Each segment in the order of the forward pass, with its half of a layer for each batch."""
-    calls = _layer_calls(model, batches[0][:1])
+    calls, factor = _layer_calls(model, batches[0][:1]), residual_multiplier(model)
     for index, (layer, call) in enumerate(zip(decoder_layers(model), calls, strict=True)):
         with team.gathered(layer.self_attn):
-            yield 2 * index + 1, [partial(_attend, layer, call) for _ in batches]
+            yield 2 * index + 1, [partial(_attend, layer, call, factor) for _ in batches]
         with team.gathered(layer.mlp):
-            yield 2 * index, [partial(_feed_forward, layer) for _ in batches]
+            yield 2 * index, [partial(_feed_forward, layer, factor) for _ in batches]
+
+
+def residual_multiplier(model: nn.Module) -> float:
+    """What multiplies the outputs of attention and MLP before they are added."""
+    return getattr(model.config, "residual_multiplier", 1.0)
 
 
 def advance(hidden: list[Tensor], halves: list[Half]) -> None:
@@ -68,15 +76,15 @@ def _layer_calls(model: nn.Module, ids: Tensor) -> list[Call]:
     return calls
 
 
-def _attend(layer: Any, call: Call, hidden: Tensor) -> tuple[Tensor, Tensor]:
+def _attend(layer: Any, call: Call, factor: float, hidden: Tensor) -> tuple[Tensor, Tensor]:
     inputs: list[Tensor] = []
     with on_inputs([layer.self_attn.o_proj], lambda _, x: inputs.append(x)):
         added, *_ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), **call)
-    return added, inputs[0]
+    return added * factor, inputs[0]
 
 
-def _feed_forward(layer: Any, middle: Tensor) -> tuple[Tensor, Tensor]:
+def _feed_forward(layer: Any, factor: float, middle: Tensor) -> tuple[Tensor, Tensor]:
     inputs: list[Tensor] = []
     with on_inputs([layer.mlp.down_proj], lambda _, x: inputs.append(x)):
         added = layer.mlp(layer.post_attention_layernorm(middle))
-    return added, inputs[0]
+    return added * factor, inputs[0]

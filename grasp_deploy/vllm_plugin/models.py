@@ -5,12 +5,15 @@ vLLM's.
 """
 
 import copy
+from typing import Any
+from unittest.mock import patch
 
 from torch import nn
 from transformers import PreTrainedConfig
 from vllm.config import CacheConfig, VllmConfig
 from vllm.model_executor.layers.linear import RowParallelLinear
 from vllm.model_executor.layers.quantization import QuantizationConfig
+from vllm.model_executor.models import granite
 from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralDecoderLayer, MistralForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3DecoderLayer, Qwen3Model
@@ -95,3 +98,18 @@ class GraspQwen3ForCausalLM(LlamaForCausalLM):
         self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
     ) -> nn.Module:
         return GraspQwen3Model(vllm_config=vllm_config, prefix=prefix)
+
+
+class GraspGraniteDecoderLayer(granite.GraniteDecoderLayer):
+    def __init__(
+        self, config: PreTrainedConfig, *args: Any, prefix: str = "", **kwargs: Any
+    ) -> None:
+        super().__init__(layer_config(config, prefix), *args, prefix=prefix, **kwargs)
+
+
+class GraspGraniteForCausalLM(granite.GraniteForCausalLM):
+    """A pruned Granite. vLLM's takes neither a backbone nor layers, so its own are named anew."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        with patch.object(granite, "GraniteDecoderLayer", GraspGraniteDecoderLayer):
+            super().__init__(vllm_config=vllm_config, prefix=prefix)

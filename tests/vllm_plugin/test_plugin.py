@@ -25,7 +25,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 COMPILED = "compiled"  # of two layers: each is a graph of its own to compile
 NAMES = [
     *("llama-biases", "mistral-sliding", "qwen2", "qwen2-head-dim", "qwen2-sliding"),
-    *("qwen3-biases", "qwen3-tied"),
+    *("qwen3-biases", "qwen3-tied", "granite-biases", "granite-tied"),
 ]
 SERVED: dict[str, dict[str, Any]] = {
     COMPILED: {"family": "llama", "num_hidden_layers": 2},

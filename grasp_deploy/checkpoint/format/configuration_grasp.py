@@ -10,6 +10,7 @@ around it.
 
 from typing import Any, ClassVar
 
+from transformers.models.granite.configuration_granite import GraniteConfig
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
@@ -66,3 +67,14 @@ class GraspQwen2Config(LayerSizesMixin, Qwen2Config):
 
 class GraspQwen3Config(LayerSizesMixin, Qwen3Config):
     model_type = "grasp_qwen3"
+
+
+class GraspGraniteConfig(LayerSizesMixin, GraniteConfig):
+    model_type = "grasp_granite"
+
+    head_dim: int | None = None  # as for Qwen2
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.head_dim is None:
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        super(GraspGraniteConfig, self).__post_init__(**kwargs)

@@ -32,6 +32,7 @@ class Family:
     default_head_dim: int | None  # None: hidden_size / num_attention_heads
     default_key_value_heads: int | None  # None: as many as query heads
     foreign: tuple[str, ...] = ()  # keys that its class does not declare and vLLM reads
+    own: tuple[str, ...] = ()  # keys that no other family's class declares
 
     @property
     def architecture(self) -> str:
@@ -58,6 +59,14 @@ FAMILIES = (
     ),
     Family("qwen2", "Qwen2", True, False, False, False, None, 32),
     Family("qwen3", "Qwen3", "attention_bias", "attention_bias", False, True, 128, 32),
+    Family(
+        *("granite", "Granite", "attention_bias", "attention_bias", "mlp_bias", False, None, None),
+        foreign=("sliding_window", "layer_types"),
+        own=(
+            *("embedding_multiplier", "attention_multiplier", "residual_multiplier"),
+            "logits_scaling",
+        ),
+    ),
 )
 
 

@@ -13,12 +13,14 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
+from transformers.models.granite import modeling_granite as granite
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.mistral import modeling_mistral as mistral
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from .configuration_grasp import (
+    GraspGraniteConfig,
     GraspLlamaConfig,
     GraspMistralConfig,
     GraspQwen2Config,
@@ -49,7 +51,7 @@ def build_layer(layer_class: type[nn.Module], config: Any, layer_index: int) -> 
 
 
 class NarrowLayersMixin:
-    """The backbone that all four families share; a family names the classes it consists of.
+    """The backbone that all families share; a family names the classes it consists of.
 
     The stock `__init__` would first build every layer at full width, so this one takes its place.
     """
@@ -157,3 +159,19 @@ class GraspQwen3Model(NarrowLayersMixin, qwen3.Qwen3Model):
 class GraspQwen3ForCausalLM(LanguageHeadMixin, qwen3.Qwen3ForCausalLM):
     config_class = GraspQwen3Config
     backbone_class = GraspQwen3Model
+
+
+class GraspGraniteModel(NarrowLayersMixin, granite.GraniteModel):
+    config_class = GraspGraniteConfig
+    layer_class = granite.GraniteDecoderLayer
+    norm_class = granite.GraniteRMSNorm
+    rotary_class = granite.GraniteRotaryEmbedding
+
+    def __init__(self, config: Any) -> None:
+        super(GraspGraniteModel, self).__init__(config)
+        self.embedding_multiplier = config.embedding_multiplier
+
+
+class GraspGraniteForCausalLM(LanguageHeadMixin, granite.GraniteForCausalLM):
+    config_class = GraspGraniteConfig
+    backbone_class = GraspGraniteModel

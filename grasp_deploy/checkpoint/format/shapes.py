@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from grasp_deploy.checkpoint.format.families import REMEDY, Family, family_of
+from grasp_deploy.checkpoint.format.families import FAMILIES, REMEDY, Family, family_of
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json, typed
 
@@ -92,6 +92,10 @@ class Sizes(Limits, kw_only=True):
     use_sliding_window: bool | None = None
     layer_types: list[str] | None = None
     tie_word_embeddings: bool | None = None
+    embedding_multiplier: Positive | None = None
+    attention_multiplier: Positive | None = None
+    residual_multiplier: Positive | None = None
+    logits_scaling: Positive | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     dtype: str | None = None
@@ -256,7 +260,8 @@ def dense_shape(config: dict[str, Any]) -> ModelShape:
 
 def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
     """InputError for a key that the family's class does not declare and that says something."""
-    known = BYSTANDERS.union(Sizes.__struct_fields__).difference(family.foreign)
+    others = {key for other in FAMILIES if other != family for key in other.own}
+    known = BYSTANDERS.union(Sizes.__struct_fields__).difference(family.foreign, others)
     for key, value in config.items():
         says = value or key == "is_causal"  # null, false, 0 and what is empty say nothing
         if says and key not in known and not key.startswith("_"):
