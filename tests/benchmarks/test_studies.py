@@ -16,6 +16,7 @@ from grasp_deploy.bench.memory import Sizes
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
+from tests.cli.command import needs_vllm
 
 pytestmark = pytest.mark.slow  # each runs a study
 
@@ -71,6 +72,17 @@ def test_smoke(
             break
     assert all(record[key] for key in keys.split())
     assert printed in capsys.readouterr().out
+
+
+@needs_vllm
+@pytest.mark.vllm
+@pytest.mark.all
+def test_a_model_that_drafts_for_itself_is_always_right(tmp_path: Path) -> None:
+    given = ("--smoke", "--dtype", "float32")
+    engines = run("drafts", tmp_path / "record.json", *given)["engines"]
+    assert list(engines) == ["dense", "draft", "1"]
+    assert engines["1"]["accepted_by_place"] == [1.0] and engines["1"]["tokens_per_step"] == 2
+    assert not any(row["gaps_where_parted"] for row in engines.values())
 
 
 def test_python_docs(tmp_path: Path) -> None:
