@@ -85,12 +85,10 @@ def quantize_command(
     from grasp_deploy.checkpoint.footprint import footprint
     from grasp_deploy.checkpoint.read.source import resolve_model
     from grasp_deploy.checkpoint.write.quantize import quantize
-    from grasp_deploy.files.outputs import refuse_existing
     from grasp_deploy.report.progress import stage_bars
 
     directory, token_ids = resolve_model(model).directory, None
     if calibration:
-        refuse_existing(output, overwrite=overwrite)  # before text is read
         token_ids = _rounding_text(directory, scheme, calibration, calibration_sequences)
     with stage_bars(stderr) as show:
         shape = quantize(

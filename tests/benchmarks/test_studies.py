@@ -16,6 +16,7 @@ from grasp_deploy.bench.memory import Sizes
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
+from tests.cli.command import needs_vllm
 
 pytestmark = pytest.mark.slow  # each runs a study
 
@@ -75,6 +76,26 @@ def test_smoke(
             break
     assert all(record[key] for key in keys.split())
     assert printed in capsys.readouterr().out
+
+
+@needs_vllm
+@pytest.mark.vllm
+@pytest.mark.all
+def test_a_model_that_drafts_for_itself_is_always_right(tmp_path: Path) -> None:
+    given = ("--smoke", "--dtype", "float32")
+    engines = run("drafts", tmp_path / "record.json", *given)["engines"]
+    assert list(engines) == ["dense", "draft", "1"]
+    assert engines["1"]["accepted_by_place"] == [1.0] and engines["1"]["tokens_per_step"] == 2
+    assert not any(row["gaps_where_parted"] for row in engines.values())
+
+
+@needs_vllm
+@pytest.mark.vllm
+@pytest.mark.all
+def test_two_engines_of_one_model_say_the_same(tmp_path: Path) -> None:
+    first, second = run("served", tmp_path / "record.json", "--smoke")["rows"]
+    assert first["tokens"] == 2 * 63 and 1 < first["perplexity"] < 1e4
+    assert second == first and first["same_likeliest"] == 1
 
 
 def test_python_docs(tmp_path: Path) -> None:

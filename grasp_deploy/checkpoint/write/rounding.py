@@ -18,10 +18,9 @@ from grasp_deploy.checkpoint.read.loading import load_checked, load_tokenizer, r
 from grasp_deploy.errors import InputError
 
 BATCH_SIZE, PASSES = 4, 3  # sequences of a step, and how often a layer sees each
-SCALE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # its names
+SCALE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # AutoRound's names
 STEPS = -8, 7  # that four bits hold
-SMALLEST_SCALE = 2e-5  # twice AutoRound's, which is rounded
-MOST_STEPS = 1.1  # between a weight and its place: it computes in bfloat16
+SMALLEST_SCALE, MOST_STEPS = 2e-5, 1.1  # AutoRound's are 1e-5 and 1, in bfloat16
 
 
 def learnt_rounding(
