@@ -108,6 +108,8 @@ def quantize_command(
             f"plain one (grasp-deploy evaluate compare {model} {output} --data TEXT), then "
             f"serve it: grasp-deploy serve {output}"
         )
+        if scheme == "w4a16" and not calibration:
+            print_line("rounded to the nearest; with --calibration TEXT four bits lose less")
 
 
 def _rounding_text(directory: Path, scheme: str, texts: list[str], count: int) -> Tensor:
