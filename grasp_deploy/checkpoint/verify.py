@@ -19,7 +19,7 @@ plan says, given the base model, and no proof of who made it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -267,7 +267,7 @@ def _quantised_behind(of_plain: Iterator[Check], directory: Path, plain: Path) -
 def _check_plain(directory: Path, plain: Path | None) -> None:
     """InputError for a quantised folder without a plain one, and the other way round."""
     quantised = False
-    with suppress(InputError):  # else a link tells
+    with suppress(InputError) if plain is None else nullcontext():  # then a link tells
         quantised = read_folder(directory).shape.quantization is not None
     if quantised != (plain is not None):
         raise InputError(
@@ -284,8 +284,8 @@ def _check_quantised(directory: Path, plain: Path) -> str:
         raise Difference(f"{found} is not what quantising {plain} gives")
     if rounded:
         raise NotProven(
-            f"each weight is within a step of that of {plain}; {rounded} matrices were rounded as "
-            "text taught, and nobody vouches for which way"
+            f"each weight is within a step of {plain}'s, or clipped by half at most; {rounded} "
+            "matrices were rounded as text taught, and nobody vouches for which way"
         )
     return f"all tensors are those of {plain}, quantised again, bit for bit; the plan is its own"
 

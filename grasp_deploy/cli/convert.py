@@ -96,6 +96,7 @@ def quantize_command(
             scheme,
             output,
             token_ids=token_ids,
+            text=f"{calibration_sequences} sequences of {' and '.join(calibration or [])}",
             overwrite=overwrite,
             shard_bytes=parse_bytes(shard_size, "--shard-size"),
             on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
@@ -113,7 +114,8 @@ def quantize_command(
 
 
 def _rounding_text(directory: Path, scheme: str, texts: list[str], count: int) -> Tensor:
-    from grasp_deploy.checkpoint.read.loading import load_tokenizer
+    from grasp_deploy.checkpoint.format.shapes import read_config
+    from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
     from grasp_deploy.data import calibration_sources, read_calibration
 
     if scheme != "w4a16":
@@ -121,7 +123,9 @@ def _rounding_text(directory: Path, scheme: str, texts: list[str], count: int) -
     sources = calibration_sources(texts)
     if any(source.is_own for source in sources):
         raise InputError("quantize cannot let the model write text: leave self out")
-    return read_calibration(load_tokenizer(directory), sources, ROUNDING_TOKENS, count).token_ids
+    text = read_calibration(load_tokenizer(directory), sources, ROUNDING_TOKENS, count)
+    check_tokens(text.token_ids, read_config(directory))
+    return text.token_ids
 
 
 def adapter_command(

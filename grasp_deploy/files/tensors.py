@@ -96,6 +96,6 @@ def read_tensors(
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: {remedy}") from None
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:  # also of recursion
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
     return tensors, record if isinstance(record, dict) else {}

@@ -65,7 +65,8 @@ def headlines(record: CompareRecord) -> list[dict[str, Any]]:
         {"model": model.name, **quality_verdict([_row(cells, place) for cells in record.texts], [])}
         for place, model in enumerate(record.models[1:], start=1)
     ]
-    if (knee := knee_of(_by_size(points))) is not None:
+    judged = any(not cell.is_calibrated_on for cells in record.texts for cell in cells)
+    if judged and (knee := knee_of(_by_size(points))) is not None:
         sentence = (
             f"knee of the curve at {format_bytes(points[knee].footprint.weight_bytes)} of weights, "
             f"{points[knee].loss - points[0].loss:+.3f} nats per token against {dense}; "

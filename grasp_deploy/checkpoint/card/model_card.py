@@ -68,10 +68,12 @@ def model_card(
     quality: Mapping[str, Any] | None = None,
     *,
     from_base: Mapping[str, Any],
+    quantised_by: str = "",
 ) -> str:
     """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made.
 
-    `from_base` is what the base model's card states of itself, by `card_metadata`.
+    `from_base` is what the base model's card states of itself, by `card_metadata`. `quantised_by`
+    names a scheme and what taught its rounding.
     """
     provenance = plan.provenance
     return _TEMPLATES.get_template("model_card.md.jinja").render(
@@ -83,7 +85,7 @@ def model_card(
         chosen=how_units_were_chosen(plan),
         learnt_from=what_it_learnt_from(provenance),
         fitted=plan.fitted,
-        quantization=pruned.quantization,
+        quantization=quantised_by or pruned.quantization,
         quality=quality,
         corpus_head=CORPUS_HEAD,
         corpus_cells=corpus_cells,

@@ -61,8 +61,8 @@ def refuse_quantised(shape: ModelShape) -> None:
     """InputError for a model whose weights were quantised."""
     if shape.quantization is not None:
         raise InputError(
-            f"the model is quantised ({shape.quantization}), and gates are learnt and cut on plain "
-            "weights: compress or heal the unquantised model, then quantise the result"
+            f"the model is quantised ({shape.quantization}), and this wants plain weights: "
+            "take the model that is not quantised, and quantise the result"
         )
 
 

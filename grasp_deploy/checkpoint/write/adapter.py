@@ -79,7 +79,10 @@ def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, bool]:
     checkpoint were refitted or recovered. The output appears whole or not at all. Raises InputError
     if the adapter is no plain LoRA of the plan's dense model, or the output exists.
     """
+    if output.exists():
+        raise InputError(f"the output {output} exists: name another folder, or move it away")
     refuse_existing(output, overwrite=False)
+    pruned = pruned.parent if pruned.is_file() else pruned  # its plan is named as well
     plan, dense = _plan_and_dense(pruned)
     lora, pairs = read_adapter(adapter, dense)
     # The widest first, so that each begins on a multiple of its width.

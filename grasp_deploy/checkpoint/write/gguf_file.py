@@ -22,12 +22,11 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import building, class_config, load_tokenizer
 from grasp_deploy.checkpoint.read.validate import read_stored_model
-from grasp_deploy.checkpoint.write.export import all_finite
 from grasp_deploy.checkpoint.write.gguf_tokenizer import add_tokenizer
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors, staged_at, sync
-from grasp_deploy.files.outputs import check_file_place, check_room
+from grasp_deploy.files.outputs import check_file_place, check_room, lock_of, locked
 from grasp_deploy.files.progress import OnCount
 
 PARTS = {
@@ -65,10 +64,7 @@ def write_gguf(
     Raises InputError for a model that llama.cpp cannot hold, for one that is damaged or quantised,
     and where the package gguf is absent.
     """
-    if check_file_place(output, "--output") and not (overwrite and _is_gguf(output)):
-        raise InputError(
-            f"--output {output} exists: name another file, or replace a GGUF file with --overwrite"
-        )
+    _refuse_existing(output, overwrite)
     try:
         from gguf import GGUFWriter
     except ImportError:
@@ -84,7 +80,7 @@ def write_gguf(
     writer = GGUFWriter(None, "openelm" if model.shape.family.qk_norm else "deci")
     _add_sizes(writer, config, model.shape, stretch, kind)
     writer.add_name(directory.resolve().name)
-    add_tokenizer(writer, load_tokenizer(directory), model.shape.vocab_size)
+    add_tokenizer(writer, load_tokenizer(directory), model.shape.vocab_size, config.eos_token_id)
     made = {} if factors is None else {"rope_freqs.weight": factors}
     entries = [*_entries(model.shape), *(Entry(n, tuple(t.shape)) for n, t in made.items())]
     typed = [(entry, _type_of(entry, kind)) for entry in entries]
@@ -92,7 +88,7 @@ def write_gguf(
     for entry, packed in typed:
         plain = numpy.dtype("float32")  # so that a shape is one of numbers, not of bytes
         writer.add_tensor_info(entry.name, entry.shape, plain, _size_bytes(entry, packed), packed)
-    with _appearing(output) as staged:
+    with _appearing(output, overwrite) as staged:
         writer.write_header_to_file(staged)
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -208,29 +204,39 @@ def _packed(name: str, tensor: Tensor, packed: Any) -> Any:
 
     # Blocks have scales in float16, so their numbers have to be within its range.
     narrow = tensor if packed.name in ("F32", "BF16") else tensor.half()
-    next(all_finite([(name, narrow)]))
+    if not all(map(math.isfinite, narrow.aminmax())):
+        raise InputError(
+            f"{name} holds numbers that are not finite, or none in float16: write --type bf16 or "
+            "f32, or fetch the model again"
+        )
     return quants.quantize(tensor.float().numpy(), packed)
 
 
-def _is_gguf(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"GGUF"
+def _refuse_existing(output: Path, overwrite: bool) -> None:
+    """InputError where no file may be written; only a GGUF file is replaced, if asked."""
+    if not check_file_place(output, "--output"):
+        return
+    with output.open("rb") as file:
+        is_gguf = file.read(4) == b"GGUF"
+    if not (overwrite and is_gguf):
+        raise InputError(
+            f"--output {output} exists: name another file, or replace a GGUF file with --overwrite"
+        )
 
 
 @contextmanager
-def _appearing(output: Path) -> Iterator[Path]:
+def _appearing(output: Path, overwrite: bool) -> Iterator[Path]:
     """A name beside `output` for a file that takes its place when the block ends well."""
     staged = staged_at(output)
-    try:
-        with readable_disk_errors(output):
-            output.parent.mkdir(parents=True, exist_ok=True)
+    with readable_disk_errors(output), locked(lock_of(output), output):
+        try:
             staged.unlink(missing_ok=True)  # what a killed run left
-            try:
-                yield staged
-            except OSError as error:  # numpy names no reason
-                raise OSError(error.errno or ENOSPC, error.strerror or str(error)) from error
+            yield staged
             sync(staged)
+            _refuse_existing(output, overwrite)  # again: somebody may have made it meanwhile
             staged.replace(output)
-    except BaseException:
-        staged.unlink(missing_ok=True)
-        raise
+        except BaseException as error:
+            staged.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno is None:  # numpy counts bytes instead
+                raise OSError(ENOSPC, "no room is left") from error
+            raise

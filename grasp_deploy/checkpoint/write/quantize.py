@@ -8,6 +8,7 @@ llm-compressor's, and so does transformers where compressed-tensors is installed
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,25 +71,33 @@ def quantize(
     output: Path,
     *,
     token_ids: Tensor | None = None,
+    text: str = "",
     overwrite: bool = False,
     shard_bytes: int = SHARD_BYTES,
     on_progress: OnCount = lambda done, total: None,
 ) -> ModelShape:
     """Write a quantised copy of a folder, pruned or dense; returns its shape.
 
-    The rounding of 4-bit weights is learnt on `token_ids` `(n, T)`, if there are any. The output
-    appears whole or not at all. Raises InputError for a folder that is damaged or quantised
-    already, columns that no group divides, and where compressed-tensors or AutoRound is absent.
+    The rounding of 4-bit weights is learnt on `token_ids` `(n, T)`, if there are any, which the
+    card calls `text`. The output appears whole or not at all. Raises InputError for a folder that
+    is damaged or quantised already, columns that no group divides, and where compressed-tensors or
+    AutoRound is absent.
     """
     refuse_existing(output, overwrite=overwrite)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
+    width = model.shape.bytes_per_parameter
     preset = _preset(chosen, model.shape)
     learnt = {}
     if token_ids is not None:
+        for _ in all_finite((n, read_tensor(path, n)) for n, path in model.files.items()):
+            pass  # before hours of learning
         group = preset.weights.group_size
         learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
-    size_bytes = model.shape.weight_bytes  # more than it takes
+    size_bytes = sum(  # with a byte's room for scales
+        math.prod(sizes) * (min(width, chosen.bits // 8 + 1) if name.endswith(MATRIX) else width)
+        for name, sizes in model.shape.tensor_shapes().items()
+    )
     with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
         for name, path in _beside(model).items():
             shutil.copyfile(path, staging / name)
@@ -100,7 +109,9 @@ def quantize(
         written = read_folder(staging).shape
         if plan is not None:
             made_of = card_metadata(directory)
-            card = model_card(plan, dense_shape(model.config), written, from_base=made_of)
+            how = f"{scheme}, its rounding learnt on {text} by AutoRound" if learnt else scheme
+            shapes = dense_shape(model.config), written
+            card = model_card(plan, *shapes, from_base=made_of, quantised_by=how)
             (staging / CARD_FILE).write_text(card, encoding="utf-8")
             write_manifest(staging, {})
     return written
@@ -120,7 +131,11 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     preset, left, rounded = _preset(chosen, model.shape), dict(stored.files), 0
     if stored.config != model.config | {"quantization_config": _config(preset, chosen)}:
         return "config.json", 0
-    for name, path in _beside(model).items():
+    beside, own = _beside(model), {CARD_FILE, MANIFEST_FILE, INDEX_FILE}
+    own |= {path.name for path in stored.files.values()}
+    if foreign := sorted(manifest_of(directory).keys() - beside.keys() - own):
+        return foreign[0], 0
+    for name, path in beside.items():
         if name != "config.json" and sha256(directory / name) != sha256(path):
             return name, 0
     for made in _quantised(model, chosen, preset, lambda done, total: None, {}):
@@ -222,20 +237,25 @@ def _scales(weight: Tensor, preset: Any) -> dict[str, Tensor]:
     if not size:
         ends = exact.amin(1, keepdim=True), exact.amax(1, keepdim=True)
         scale, zero = calculate_qparams(*ends, preset.weights)
-        return {"weight_scale": scale.to(weight.dtype), "weight_zero_point": zero}
+        return {"weight_scale": _above_zero(scale, weight.dtype), "weight_zero_point": zero}
     grouped = exact.unflatten(1, (-1, size))  # (rows, groups, columns)
     most = 2 ** (preset.weights.num_bits - 1)
     best = torch.full(grouped.shape[:2], torch.inf)
     chosen = torch.zeros_like(best)
     for shrink in SHRINKS:
         ends = shrink * grouped.amin(-1), shrink * grouped.amax(-1)
-        scale = calculate_qparams(*ends, preset.weights)[0].to(weight.dtype).float()
+        scale = _above_zero(calculate_qparams(*ends, preset.weights)[0], weight.dtype).float()
         steps = (grouped / scale[..., None]).round().clamp(-most, most - 1)
         error = (steps * scale[..., None] - grouped).square().sum(-1)
         chosen = torch.where(error < best, scale, chosen)
         best = torch.minimum(error, best)
     zeros = torch.zeros_like(chosen, dtype=torch.int8)
     return {"weight_scale": chosen.to(weight.dtype), "weight_zero_point": zeros}
+
+
+def _above_zero(scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Scales in a dtype, none of them 0, by which a row of tiny weights could not be divided."""
+    return scale.to(dtype).clamp(min=torch.finfo(dtype).smallest_normal)
 
 
 def _write_weights(staging: Path, tensors: Iterator[dict[str, Tensor]], shard_bytes: int) -> None:

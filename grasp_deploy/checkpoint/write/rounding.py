@@ -20,6 +20,7 @@ from grasp_deploy.errors import InputError
 BATCH_SIZE, PASSES = 4, 3  # sequences of a step, and how often a layer sees each
 SCALE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # AutoRound's names
 STEPS = -8, 7  # that four bits hold
+LEAST_RANGE = 0.4  # of a group's own; AutoRound clips to half of it at most
 SMALLEST_SCALE, MOST_STEPS = 2e-5, 1.1  # AutoRound's are 1e-5 and 1, in bfloat16
 
 
@@ -74,5 +75,6 @@ def is_rounded(found: dict[str, Tensor], made: dict[str, Tensor], plain: Tensor)
     steps, groups = (each.float().unflatten(1, (scale.shape[1], -1)) for each in (steps, plain))
     limit = groups.abs().amax(-1, keepdim=True) / STEPS[1] + SMALLEST_SCALE
     away = (steps - (groups / scale).clamp(*STEPS)).abs()
-    near = (away < MOST_STEPS) & (scale.abs() <= limit)
+    least = LEAST_RANGE * (limit - SMALLEST_SCALE)
+    near = (away < MOST_STEPS) & (scale.abs() <= limit) & (scale.abs() >= least)
     return bool(near.all()) and parts["weight_shape"].tolist() == [*plain.shape]

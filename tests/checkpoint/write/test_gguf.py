@@ -233,7 +233,7 @@ def test_positions_that_it_cannot_spread_are_named(tmp_path: Path) -> None:
     ("tokenizer", "words"),
     [
         (trained(pre_tokenizers.ByteLevel(True, use_regex=False)), "qwen2"),
-        (Tokenizer(models.BPE({"a": 0}, [])), "without merges"),
+        (Tokenizer(models.BPE({"a": 0}, [])), "not BPE with merges"),
         (Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), "WordLevel"),
     ],
 )

@@ -151,6 +151,8 @@ def test_rounding_that_is_learnt_is_not_proven_and_more_than_a_step_is_wrong(
         *(*text, "--calibration-sequences", "4"),
     )
     assert told.code == 0 and '"output"' in told.stdout, told.stderr
+    taught = f"(w4a16, its rounding learnt on 4 sequences of {demo_text[0]} by AutoRound)"
+    assert taught in (folder / "README.md").read_text()
     plainly = ("quantize", demo_checkpoint, "--scheme", "w4a16", "-o", tmp_path / "nearest")
     assert "with --calibration TEXT four bits lose less" in grasp_deploy(*plainly).stdout
     path, stored = first_of(folder), copied(load_file(first_of(folder)))
