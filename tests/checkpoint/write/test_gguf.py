@@ -21,7 +21,8 @@ from grasp_deploy.checkpoint.write.gguf_file import write_gguf
 from grasp_deploy.checkpoint.write.gguf_tokenizer import RULES
 from grasp_deploy.data.tokenizing import SAMPLE
 from grasp_deploy.errors import InputError
-from tests.cli.command import REPOSITORY, assert_refused, grasp_deploy
+from grasp_deploy.files.outputs import lock_of, locked
+from tests.cli.command import REPOSITORY, assert_refused, edit_json, grasp_deploy
 from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which is llama.cpp, is absent")
@@ -229,20 +230,57 @@ def test_positions_that_it_cannot_spread_are_named(tmp_path: Path) -> None:
     assert_refused(grasp_deploy("gguf", tmp_path / "model", "-o", tmp_path / "a"), "dynamic")
 
 
+def changed(**parts: Any) -> Tokenizer:
+    """A tokenizer of which some parts, as tokenizer.json has them, are others."""
+    return Tokenizer.from_str(json.dumps({**json.loads(of_words("").to_str()), **parts}))
+
+
+ADDED = {"id": 599, "content": "<x>", "special": True, "normalized": False}
+PLAIN = {"lstrip": False, "rstrip": False, "single_word": False}
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "words"),
     [
         (trained(pre_tokenizers.ByteLevel(True, use_regex=False)), "qwen2"),
+        (trained(pre_tokenizers.Sequence([])), "qwen2"),
         (Tokenizer(models.BPE({"a": 0}, [])), "not BPE with merges"),
         (Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), "WordLevel"),
+        (changed(normalizer={"type": "Lowercase"}), "changes text"),
+        (changed(added_tokens=[{**ADDED, **PLAIN, "lstrip": True}]), "the space beside them"),
+        (
+            changed(added_tokens=[{**ADDED, **PLAIN, "content": text} for text in ("<x>", "<y>")]),
+            "beyond the model's 601",
+        ),
     ],
 )
 def test_a_tokenizer_that_it_does_not_have_is_refused(
     tokenizer: Tokenizer, words: str, tmp_path: Path
 ) -> None:
-    save_tiny("llama", tmp_path / "model", vocab_size=600)
+    save_tiny("llama", tmp_path / "model", vocab_size=601)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "model")
     assert_refused(grasp_deploy("gguf", tmp_path / "model", "-o", tmp_path / "a"), words)
+
+
+def test_a_tokenizer_says_what_ends_a_text_or_the_model_does(tmp_path: Path) -> None:
+    from gguf import GGUFReader
+
+    command = ("gguf", tmp_path / "model", "-o", tmp_path / "a.gguf", "--overwrite")
+    save_tiny("llama", tmp_path / "model", vocab_size=600, eos_token_id=[7, 8])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=of_words(""))
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert grasp_deploy(*command).code == 0
+    field = GGUFReader(tmp_path / "a.gguf").fields["tokenizer.ggml.eos_token_id"]
+    assert field.contents() == 7
+    edit_json(tmp_path / "model/config.json", eos_token_id=None)
+    assert_refused(grasp_deploy(*command), "no token that ends a text")
+
+
+def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    with locked(lock_of(tmp_path / "a"), tmp_path / "a"):
+        refused = grasp_deploy("gguf", tmp_path / "model", "-o", tmp_path / "a")
+    assert_refused(refused, "another run is at work")
 
 
 def test_an_output_is_replaced_only_if_asked_and_only_a_gguf(tmp_path: Path) -> None:

@@ -140,6 +140,27 @@ def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> Non
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_row_of_tiny_weights_stays_finite(scheme: str, tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "dense", dtype=torch.float16)
+    path = first_of(tmp_path / "dense")
+    stored, name = copied(load_file(path)), "model.layers.0.mlp.up_proj.weight"
+    stored[name][0] = 0
+    stored[name][0, 0] = 6e-8
+    save_file(stored, path, {"format": "pt"})
+    quantize(tmp_path / "dense", scheme, tmp_path / "out")
+    assert decoded(load_file(first_of(tmp_path / "out")), name).isfinite().all()
+
+
+def test_what_comes_from_elsewhere_is_not_proven(demo_checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    quantize(demo_checkpoint, "int8", folder)
+    (folder / "special_tokens_map.json").write_text("{}")
+    state_anew(folder)
+    *_, last = verify(folder, plain=demo_checkpoint)
+    assert last.outcome == "wrong" and "special_tokens_map.json" in last.detail
+
+
 @pytest.mark.slow
 def test_rounding_that_is_learnt_is_not_proven_and_more_than_a_step_is_wrong(
     demo_checkpoint: Path, demo_text: tuple[Path, Path], tmp_path: Path
@@ -166,7 +187,11 @@ def test_rounding_that_is_learnt_is_not_proven_and_more_than_a_step_is_wrong(
     *_, last = verify(folder, plain=demo_checkpoint)
     assert last.outcome == "not proven" and f"{len(matrices)} matrices" in last.detail
     packed, scale = (f"{matrices[0]}_{part}" for part in ("packed", "scale"))
-    for name, change in ((packed, lambda t: t ^ 5), (scale, lambda t: 20 * t)):  # of steps
+    for name, change in (
+        (packed, lambda t: t ^ 5),
+        (scale, lambda t: 20 * t),
+        (scale, lambda t: t / 9),
+    ):  # of steps
         changed = copied(stored)
         changed[name][0, 0] = change(changed[name][0, 0])
         save_file(changed, path, {"format": "pt"})
@@ -186,6 +211,11 @@ def test_text_for_a_rounding_that_cannot_be_learnt(
     one = ("--scheme", "w4a16", "--calibration-sequences", "1")
     assert_refused(grasp_deploy(*given, *one), "pip install 'grasp-deploy[quantize]'")
     assert_refused(grasp_deploy(*given, "--scheme", "fp8"), "--calibration has no effect on")
+    few = tmp_path / "few"
+    save_tiny("llama", few, vocab_size=80)
+    beyond = ("quantize", few, "-o", tmp_path / "out", "--calibration", text, *one)
+    before = tree(tmp_path)
+    assert_refused(grasp_deploy(*beyond), "vocabulary has only 80")
     own = (*given, *one, "--calibration", "self")
     assert_refused(grasp_deploy(*own), "cannot let the model write text: leave self out")
     assert tree(tmp_path) == before
