@@ -121,7 +121,7 @@ def test_a_checkpoint_that_was_quantised_is_read_and_not_cut(saved: Path, tmp_pa
     stored = read_folder(tmp_path / "int8")
     assert (stored.shape.quantization, stored.shape.pruned) == ("compressed-tensors", True)
     assert stored.shape.weight_bytes == (tmp_path / "int8" / WEIGHTS).stat().st_size
-    with pytest.raises(InputError, match=r"is quantised \(compressed-tensors\).*then quantise"):
+    with pytest.raises(InputError, match=r"is quantised \(compressed-tensors\).*and quantise"):
         read_stored_model(tmp_path / "int8")
     tokens = torch.arange(24)[None]
     with torch.inference_mode():
