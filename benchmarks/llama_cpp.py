@@ -94,7 +94,7 @@ def measured(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 def speed_table(record: dict[str, Any]) -> Table:
     table = Table("model", "type", title="llama.cpp")
-    for name in ("MiB", "prompt tokens/s", "new tokens/s", "worst difference, nats"):
+    for name in ("MiB", "prompt tokens/s", "new tokens/s", "worst, nats"):
         table.add_column(name, justify="right")
     for row in record["rows"]:
         prompt, new = (

@@ -75,8 +75,9 @@ def compared(rows: list[dict[str, Any]], blocks: list[list[int]]) -> list[dict[s
 
 
 def served_table(rows: list[dict[str, Any]]) -> Table:
-    table = Table("model", title=f"vLLM's own log-probabilities of {rows[0]['tokens']:,} tokens")
-    names = ("weights, MiB", "cached tokens", "perplexity", "mean difference", "same likeliest, %")
+    table = Table(title=f"vLLM's own log-probabilities of {rows[0]['tokens']:,} tokens")
+    names = ("MiB", "KV tokens", "perplexity", "apart, nats", "same first, %")
+    table.add_column("model", overflow="fold", min_width=max(len(row["model"]) for row in rows))
     for name in names:
         table.add_column(name, justify="right")
     for row in rows:

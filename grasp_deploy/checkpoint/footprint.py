@@ -14,7 +14,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, Size, dense_shape
+from grasp_deploy.checkpoint.format.config_keys import Size
+from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, dense_shape
 from grasp_deploy.checkpoint.limits import (
     BLOCK_TOKENS,
     check_tensor_parallel,

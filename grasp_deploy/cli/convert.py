@@ -72,8 +72,9 @@ def quantize_command(
         ),
     ] = None,
     calibration_sequences: Annotated[
-        int, typer.Option(min=1, help="Sequences of 512 tokens; time follows them.")
-    ] = 128,
+        int | None,
+        typer.Option(min=1, help="Sequences of 512 tokens; time follows them. Default: 128."),
+    ] = None,
     shard_size: ShardSize = "4GB",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -87,16 +88,21 @@ def quantize_command(
     from grasp_deploy.checkpoint.write.quantize import quantize
     from grasp_deploy.report.progress import stage_bars
 
-    directory, token_ids = resolve_model(model).directory, None
+    if calibration_sequences and not calibration:
+        raise InputError(
+            "--calibration-sequences has no effect without --calibration: name a text as well, or "
+            "leave it out"
+        )
+    directory, token_ids, count = resolve_model(model).directory, None, calibration_sequences or 128
     if calibration:
-        token_ids = _rounding_text(directory, scheme, calibration, calibration_sequences)
+        token_ids = _rounding_text(directory, scheme, calibration, count)
     with stage_bars(stderr) as show:
         shape = quantize(
             directory,
             scheme,
             output,
             token_ids=token_ids,
-            text=f"{calibration_sequences} sequences of {' and '.join(calibration or [])}",
+            text=f"{count} sequences of {' and '.join(calibration or [])}",
             overwrite=overwrite,
             shard_bytes=parse_bytes(shard_size, "--shard-size"),
             on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),

@@ -112,9 +112,9 @@ def _refit(
     """Solve some columns of a weight's part; errors before and after.
 
     `parts` holds three tensors for each batch: `(B, T, d)` hidden states before the layer is added,
-    its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states; `factor` multiplies the
-    layer's outputs. Rounded to the model's
-    dtype, a solution that gains next to nothing may lose: then all stays.
+    its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. `factor` multiplies the
+    layer's outputs. Rounded to the model's dtype, a solution that gains next to nothing may lose:
+    then all stays.
     """
     device = columns.device
     sums = NormalEquations(linear.out_features, len(columns), device)

@@ -28,6 +28,9 @@ class LayerSizesMixin:
     """
 
     allow_global_per_layer_attribute_access: ClassVar[bool] = True
+    head_dim: Any
+    hidden_size: Any
+    num_attention_heads: Any
     # Saving copies this file and writes `auto_map`, so that a saved model stays loadable.
     _auto_class: ClassVar[str | None] = "AutoConfig"
 
@@ -37,6 +40,8 @@ class LayerSizesMixin:
         return super(LayerSizesMixin, self).__getattribute__(key)
 
     def __post_init__(self, **kwargs: Any) -> None:
+        if self.head_dim is None:
+            self.head_dim = self.hidden_size // self.num_attention_heads
         family = type(self).__name__.removesuffix("Config")
         kwargs["auto_map"] = {
             "AutoConfig": f"configuration_grasp.{family}Config",
@@ -59,11 +64,6 @@ class GraspQwen2Config(LayerSizesMixin, Qwen2Config):
 
     head_dim: int | None = None  # unknown to the stock class, which divides by the number of heads
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        if self.head_dim is None:
-            self.head_dim = self.hidden_size // self.num_attention_heads
-        super(GraspQwen2Config, self).__post_init__(**kwargs)
-
 
 class GraspQwen3Config(LayerSizesMixin, Qwen3Config):
     model_type = "grasp_qwen3"
@@ -73,8 +73,3 @@ class GraspGraniteConfig(LayerSizesMixin, GraniteConfig):
     model_type = "grasp_granite"
 
     head_dim: int | None = None  # as for Qwen2
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        if self.head_dim is None:
-            self.head_dim = self.hidden_size // self.num_attention_heads
-        super(GraspGraniteConfig, self).__post_init__(**kwargs)

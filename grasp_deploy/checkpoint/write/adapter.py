@@ -18,7 +18,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, to_builtins
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, Positive, Size, dense_shape
+from grasp_deploy.checkpoint.format.config_keys import Positive, Size
+from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, dense_shape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.source import ADAPTER_FILE
 from grasp_deploy.checkpoint.read.validate import read_folder

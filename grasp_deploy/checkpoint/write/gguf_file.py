@@ -206,8 +206,8 @@ def _packed(name: str, tensor: Tensor, packed: Any) -> Any:
     narrow = tensor if packed.name in ("F32", "BF16") else tensor.half()
     if not all(map(math.isfinite, narrow.aminmax())):
         raise InputError(
-            f"{name} holds numbers that are not finite, or none in float16: write --type bf16 or "
-            "f32, or fetch the model again"
+            f"{name} holds numbers that are not finite, or too large for float16: write --type "
+            "bf16 or f32; where these fail too, fetch the model again"
         )
     return quants.quantize(tensor.float().numpy(), packed)
 

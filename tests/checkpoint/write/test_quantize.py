@@ -211,6 +211,7 @@ def test_text_for_a_rounding_that_cannot_be_learnt(
     one = ("--scheme", "w4a16", "--calibration-sequences", "1")
     assert_refused(grasp_deploy(*given, *one), "pip install 'grasp-deploy[quantize]'")
     assert_refused(grasp_deploy(*given, "--scheme", "fp8"), "--calibration has no effect on")
+    assert_refused(grasp_deploy(*given[:-2], *one), "no effect without --calibration")
     few = tmp_path / "few"
     save_tiny("llama", few, vocab_size=80)
     beyond = ("quantize", few, "-o", tmp_path / "out", "--calibration", text, *one)

@@ -1,0 +1,100 @@
+"""The keys of a config.json that decide a model, in the types that its readers take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Positive = Annotated[float, Meta(gt=0, le=1e15)]
+# Keys that decide nothing, or what Family and Kind hold. Any other key that Sizes lacks may be a
+# part of the model to one reader alone: vLLM takes many from config.json for other architectures.
+BYSTANDERS = {
+    *("architectures", "model_type", "hidden_act", "auto_map", "transformers_version"),
+    *("initializer_range", "attention_dropout", "use_cache", "pretraining_tp", "return_dict"),
+    *("attn_implementation", "is_llama_config", "transformers.js_config", "max_sequence_length"),
+    *("unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "task_specific_params"),
+    *("do_sample", "temperature", "top_k", "top_p", "max_length", "chunk_size_feed_forward"),
+}
+
+
+class Limits(Struct):
+    """What the tokens of a sequence must fit."""
+
+    vocab_size: Size
+    max_position_embeddings: Size | None = None
+
+
+RopeType = Literal["default", "linear", "dynamic", "yarn", "llama3"]  # spread alike by all readers
+
+
+class Rope(Struct, forbid_unknown_fields=True):
+    """How rotary positions are spread: `rope_parameters`, or `rope_scaling` of older files."""
+
+    factor: Positive | None = None
+    rope_theta: Positive | None = None
+    original_max_position_embeddings: Size | None = None
+    rope_type: RopeType | None = None
+    type: RopeType | None = None
+    partial_rotary_factor: Annotated[float, Meta(ge=1, le=1)] | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    attention_factor: float | None = None
+    truncate: bool | None = None
+    finetuned: bool | None = None
+
+
+# What may differ from layer to layer: other keys would change the model unseen.
+LayerSizes = dict[Literal["num_attention_heads", "num_key_value_heads", "intermediate_size"], Size]
+LayerNumber = Annotated[str, Meta(pattern=r"\A[0-9]{1,5}\Z")]  # "7"; "07" where transformers saved
+
+
+class Quantization(Struct):
+    """What was done to the weights after they were trained or cut."""
+
+    quant_method: str
+
+
+class Sizes(Limits, kw_only=True):
+    """The keys of a config.json that decide a model, in the types that its readers take.
+
+    Those that a family has a default for may be absent.
+    """
+
+    hidden_size: Size
+    num_attention_heads: Size
+    intermediate_size: Size
+    num_hidden_layers: Annotated[int, Meta(ge=1, le=10_000)]  # beyond any model
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    per_layer_config: dict[LayerNumber, LayerSizes] | None = None
+    rope_theta: Positive | None = None
+    rope_scaling: Rope | None = None
+    rope_parameters: Rope | None = None
+    rms_norm_eps: Annotated[float, Meta(ge=0, le=1)] | None = None
+    sliding_window: Size | None = None
+    max_window_layers: Count | None = None
+    use_sliding_window: bool | None = None
+    layer_types: list[str] | None = None
+    tie_word_embeddings: bool | None = None
+    embedding_multiplier: Positive | None = None
+    attention_multiplier: Positive | None = None
+    residual_multiplier: Positive | None = None
+    logits_scaling: Positive | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+    num_labels: Annotated[int, Meta(ge=0, le=100_000)] | None = None  # as many rows are built
+    id2label: dict[Any, Any] | None = None
+    label2id: dict[Any, Any] | None = None
+    bos_token_id: int | list[int] | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    quantization_config: Quantization | None = None
