@@ -92,7 +92,8 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
     check_files(folder)
     names = {path.name for path in folder.iterdir()} - set(shards)
     assert names == {p.name for p in demo_checkpoint.iterdir() if p.suffix != ".safetensors"}
-    assert "no plan makes them again" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert "no plan makes them again" in card and "of its parameters and quantised\n" in card
     assert read_config(folder)["quantization_config"]["format"] == "int-quantized"
     load(folder, device="cpu")
     words = ("the weights of", "were quantised", "name the plain checkpoint", "--plain")
