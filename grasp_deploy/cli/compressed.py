@@ -99,7 +99,8 @@ def print_recovered(record: dict[str, Any]) -> None:
 def _print_ending(output: str, lost: float, command: str, may_recover: bool = False) -> None:
     """Print where a model lies, what it lost by the card's thresholds, and how to serve it."""
     wins_back = (
-        f"Recovery wins some of it back: grasp-deploy heal {output} --output {output}-healed."
+        "Recovery wins some of it back, a quarter in a million tokens where that was measured: "
+        f"grasp-deploy heal {output} --output {output}-healed."
         if may_recover
         else "More tokens of recovery may win back more."
     )

@@ -57,7 +57,7 @@ def test_a_lost_tensor_parallelism_is_told(
     ("lost", "words"),
     [
         (0.02, "wrote out; serve it: grasp-deploy serve out"),
-        (0.2, "and is no drop-in. Recovery wins some of it back: grasp-deploy heal out --output"),
+        (0.2, "and is no drop-in. Recovery wins some of it back, a quarter in"),
         (0.7, "even on the kind of text that it learnt from. Keep more."),
     ],
 )
