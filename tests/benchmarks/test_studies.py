@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import prefill_memory, python_docs
+from benchmarks import frontier, prefill_memory, python_docs
 from benchmarks.common.output import FOLDER
 from grasp_deploy.bench.memory import Sizes
 from grasp_deploy.errors import InputError
@@ -21,7 +21,7 @@ from tests.cli.command import needs_vllm
 pytestmark = pytest.mark.slow  # each runs a study
 
 RESULTS = FOLDER / "results"
-NO_STUDIES = {"__init__", "python_docs", "real_models", "report", "train_demo_model"}
+NO_STUDIES = {"__init__", "frontier", "python_docs", "real_models", "report", "train_demo_model"}
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 # What a study is given beside --smoke, the names of what its record then holds, and what it prints.
 SMOKE = {
@@ -96,6 +96,17 @@ def test_two_engines_of_one_model_say_the_same(tmp_path: Path) -> None:
     first, second = run("served", tmp_path / "record.json", "--smoke")["rows"]
     assert first["tokens"] == 2 * 63 and 1 < first["perplexity"] < 1e4
     assert second == first and first["same_likeliest"] == 1
+
+
+def test_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names tell which models are one in several schemes; sizes and losses are the record's."""
+    record, picture = RESULTS / "quantised-smollm2-135m-cpu.json", tmp_path / "frontier.png"
+    frontier.main([str(record), "--tokens", "1024", "--png", str(picture)])
+    rows = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows][-1] == [
+        *("s0.8", "w4a16", "97", "119", "+0.740", "")
+    ]
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_python_docs(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Loss and accuracy against memory, for models that are pruned, quantised, or both.
+
+Takes a record of `evaluate compare` and any of `evaluate tasks`. A name that goes on from
+another's, as `smaller-fp8` does from `smaller`, is that model in another scheme.
+
+    python -m benchmarks.frontier compare.json tasks-*.json --tokens 16384 --png frontier.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common.output import check_positive, new_parser, run_command
+from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.compare import CompareRecord
+from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record
+from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.json_files import typed
+from grasp_deploy.files.record import read_record
+from grasp_deploy.report.section import REMEDY
+
+MIB = 2**20
+
+
+class Point(NamedTuple):
+    """A model: MiB of weights and of a KV cache, nats, and accuracy, each with its error."""
+
+    model: str
+    scheme: str  # "plain", or what its name adds to another's
+    weights: float
+    cache: float
+    loss: float
+    loss_error: float | None
+    accuracy: float | None
+    accuracy_error: float | None
+
+
+def points_of(compared: CompareRecord, tasks: Sequence[Path], tokens: int) -> list[Point]:
+    """A point for each model of a comparison, accuracies by name."""
+    accuracies = {
+        average["model"]: (average["accuracy"], average["standard_error"])
+        for path in tasks
+        for average in read_tasks_record(path)["averages"]
+    }
+    names, points = [model.name for model in compared.models], []
+    for model, point in zip(compared.models, compared.points, strict=True):
+        plain = max((n for n in names if model.name.startswith(f"{n}-")), key=len, default="")
+        loss = point.loss - compared.points[0].loss
+        points.append(
+            Point(
+                plain or model.name,
+                model.name.removeprefix(f"{plain}-") if plain else "plain",
+                model.footprint.weight_bytes / MIB,
+                model.footprint.kv_bytes_per_token * tokens / MIB,
+                loss,
+                point.error,
+                *accuracies.get(model.name, (None, None)),
+            )
+        )
+    return points
+
+
+def table_of(points: Sequence[Point], tokens: int) -> Table:
+    table = Table("model", "scheme", title=f"KV: a cache of {tokens:,} tokens")
+    for name in ("weights, MiB", "and KV", "nats above", "accuracy, %"):
+        table.add_column(name, justify="right")
+    for point in points:
+        accuracy = "" if point.accuracy is None else f"{point.accuracy:.1%}".rstrip("%")
+        if accuracy and point.accuracy_error is not None:
+            accuracy += f" ± {100 * point.accuracy_error:.1f}"
+        sizes = (f"{point.weights:,.0f}", f"{point.weights + point.cache:,.0f}")
+        table.add_row(point.model, point.scheme, *sizes, f"{point.loss:+.3f}", accuracy)
+    return table
+
+
+def draw(points: Sequence[Point], tokens: int, path: Path) -> None:
+    """Loss by weights, loss by weights and cache, accuracy by both: a line for each model."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from grasp_deploy.report.figure_style import look_of, our_style
+
+    with our_style(), mpl.rc_context({"font.size": 7}):
+        figure = Figure(figsize=(10, 3.4))
+        panels = figure.subplots(1, 3)
+        both = f"weights and {tokens:,} tokens of KV cache, MiB"
+        for place, name in enumerate(dict.fromkeys(point.model for point in points)):
+            line = sorted((p for p in points if p.model == name), key=lambda p: p.weights)
+            scored = [p for p in line if p.accuracy is not None]
+            sized = [(p.weights + p.cache, 100 * (p.accuracy or 0)) for p in scored]
+            errors = [100 * (p.accuracy_error or 0) for p in scored]
+            losses = [p.loss for p in line]
+            look = look_of(place) | {"label": name, "linewidth": 1.2}
+            panels[0].plot([p.weights for p in line], losses, **look)
+            panels[1].plot([p.weights + p.cache for p in line], losses, **look)
+            if sized:
+                panels[2].errorbar(*zip(*sized, strict=True), yerr=errors, capsize=2, **look)
+            for p in line:
+                where = (p.weights, p.loss)
+                panels[0].annotate(p.scheme, where, (4, 4), textcoords="offset points", fontsize=6)
+        for panel, across in zip(panels, ("weights, MiB", both, both), strict=True):
+            panel.set_xlabel(across)
+        for panel in panels[:2]:
+            panel.set_ylabel("nats per token above the first")
+        panels[2].set_ylabel("accuracy, %")
+        panels[0].legend()
+        with readable_disk_errors(path):
+            figure.savefig(path, dpi=200)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("compared", type=Path, help="record of `evaluate compare`")
+    parser.add_argument("tasks", type=Path, nargs="*", help="records of `evaluate tasks`")
+    parser.add_argument("--tokens", type=int, default=16_384, help="tokens that the cache holds")
+    parser.add_argument("--png", type=Path, help="where to write the figure")
+    options = parser.parse_args(arguments)
+    check_positive(options, "tokens")
+    record = read_record(options.compared, REMEDY)
+    compared = typed(record, CompareRecord, options.compared, REMEDY)
+    if len(compared.models) == 1:
+        raise InputError(f"{options.compared} holds one model: compare several")
+    points = points_of(compared, options.tasks, options.tokens)
+    Console().print(table_of(points, options.tokens))
+    if options.png is not None:
+        draw(points, options.tokens, options.png)
+
+
+if __name__ == "__main__":
+    run_command(main)
