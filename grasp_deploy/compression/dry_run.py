@@ -27,6 +27,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.distilling import LOGITS_AT_ONCE
+from grasp_deploy.pruning.norms import norms_of
 
 Terms = dict[str, int]  # bytes by what takes them
 PROCESS_BYTES = 525 * 2**20  # interpreter and libraries of a process, measured on a CPU
@@ -163,8 +164,9 @@ class Way:
         shape, width, (channels, queries) = self.shape, self.dtype.itemsize, self._columns
         d, layers, tokens = shape.hidden_size, shape.layers, self.config.sequence_length * sequences
         attention = queries + queries // shape.query_heads_per_group
+        norms = len(norms_of(shape.family.model_type).names)
         per_layer = (
-            8 * d  # both norms take a float32 input
+            4 * d * norms  # which take a float32 input
             + 2 * d * width * self.config.norm_scales
             + 2 * attention * width  # queries, keys, values, attention's output
             + 4 * queries // shape.head_dim  # log of its sums

@@ -30,7 +30,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from grasp_deploy.checkpoint.read.loading import building, model_of, wanted_dtype
 from grasp_deploy.checkpoint.read.validate import EMBEDDINGS, HEAD, StoredModel, read_folder
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.layout import decoder_layers, norm_names
+from grasp_deploy.pruning.layout import decoder_layers
 from grasp_deploy.pruning.team import ALONE, Team
 
 T = TypeVar("T")
@@ -244,8 +244,9 @@ def divided(
     layers, ends = decoder_layers(model), [model.model.embed_tokens, model.lm_head]
     if learns_in is not None:
         model.model.embed_tokens, model.lm_head, ends = nn.Identity(), nn.Identity(), []
-    norms = [model.get_submodule(name) for name in norm_names(len(layers))]
     halves = [half for layer in layers for half in (layer.self_attn, layer.mlp)]
+    of_layers = (part for layer in layers for part in layer.children() if part not in halves)
+    norms = [*of_layers, model.model.norm]
     for module in (*halves, *ends):
         fully_shard(module, mesh=mesh, offload_policy=policy, mp_policy=precision)
     kept_whole = {parameter for norm in norms for parameter in norm.parameters()}
@@ -261,6 +262,8 @@ def begun(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     with device:
         decoder = model.model
         decoder.rotary_emb = type(decoder.rotary_emb)(config=model.config)
+        if (scale := getattr(decoder.embed_tokens, "scalar_embed_scale", None)) is not None:
+            decoder.embed_tokens.embed_scale = torch.tensor(scale, dtype=model.dtype)  # of Gemma
     first = torch.zeros(1, 1, model.config.hidden_size, dtype=model.dtype, device=device)
     with torch.no_grad():
         model(inputs_embeds=first, use_cache=False)

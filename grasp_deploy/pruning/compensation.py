@@ -8,7 +8,9 @@ text the hidden states behind a pruned layer then come as close as they can to t
 - `y` is the linear layer's input from the kept units of the pruned model. Earlier layers are
   compensated already.
 - `t` is the dense model's hidden state behind the addition, less the pruned model's before it, over
-  the residual multiplier. So the errors of earlier layers are made up for too.
+  the residual multiplier. So the errors of earlier layers are made up for too. Where a norm stands
+  behind the layer, which no linear layer can undo, `t` is what the layer itself gives in the dense
+  model.
 - `p` is the mean power of each of the `k` inputs. The ridge pulls towards the kept columns `W_K` as
   they are, so the error can only fall.
 
@@ -18,7 +20,7 @@ times as large as the others, as real models have, does not hold them still. The
 pull from below: an input that this text hardly excites, and another text may, keeps its weights.
 
 OSSCAR, SlimGPT and Olica reconstruct in this way; the paper leaves it out as orthogonal. Nothing
-grows with the text but two hidden states for each token.
+grows with the text but two hidden states for each token, or three with norms behind.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from grasp_deploy.pruning.layout import (
     device_of,
     half_of,
     kept_columns,
+    norms_in,
     output_projections,
 )
 from grasp_deploy.pruning.least_squares import NormalEquations
@@ -85,15 +88,17 @@ def compensate(
         pruned = list(dense)
         for segment, halves in half_layers(model, batches, team):
             gates.assign(torch.ones_like(gate_values))
-            advance(dense, halves)
+            outputs: list[Tensor] = []
+            advance(dense, halves, outputs if norms_in(model).behind else None)
             gates.assign(gate_values)
             weight, columns = weights[segment], kept_columns(linears[segment], kept[segment])
             if segment in solved:
                 weight[:, columns.to(weight.device)] = solved[segment].to(weight)
                 team.gather_again(half_of(model, segment))
             else:
-                inputs = (half(x)[1] for x, half in zip(pruned, halves, strict=True))
-                parts = zip(pruned, inputs, dense, strict=True)
+                inputs = (half(x).inputs for x, half in zip(pruned, halves, strict=True))
+                starts = [x.new_zeros(()) for x in outputs] or pruned
+                parts = zip(starts, inputs, outputs or dense, strict=True)
                 errors = _refit(linears[segment], weight, columns, parts, factor, ridge, team)
                 team.gather_again(half_of(model, segment))
                 yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
@@ -112,9 +117,9 @@ def _refit(
     """Solve some columns of a weight's part; errors before and after.
 
     `parts` holds three tensors for each batch: `(B, T, d)` hidden states before the layer is added,
-    its `(B, T, width)` inputs, and the `(B, T, d)` target hidden states. `factor` multiplies the
-    layer's outputs. Rounded to the model's dtype, a solution that gains next to nothing may lose:
-    then all stays.
+    or zero; its `(B, T, width)` inputs; and the `(B, T, d)` target hidden states, or outputs.
+    `factor` multiplies the layer's outputs. Rounded to the model's dtype, a solution that gains
+    next to nothing may lose: then all stays.
     """
     device = columns.device
     sums = NormalEquations(linear.out_features, len(columns), device)

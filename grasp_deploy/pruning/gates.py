@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from grasp_deploy.pruning.layout import (
     decoder_layers,
     device_of,
-    norm_names,
+    norms_in,
     on_inputs,
     on_outputs,
     output_projections,
@@ -77,7 +77,8 @@ def scaled_norms(model: nn.Module) -> Iterator[NormScales]:
 
     They fold into the norms' weights, which multiply the same channels.
     """
-    norms = [model.get_submodule(name) for name in norm_names(len(decoder_layers(model)))]
+    names = norms_in(model).in_order(len(decoder_layers(model)))
+    norms = [model.get_submodule(name) for name in names]
     scales = NormScales(len(norms))
     with on_outputs(norms, scales.multiply):
         yield scales

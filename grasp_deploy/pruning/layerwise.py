@@ -2,10 +2,11 @@
 
 Every supported family adds both to the hidden states in the same way:
 
-    middle = hidden + m · attention(input_layernorm(hidden))
-    output = middle + m · mlp(post_attention_layernorm(middle))
+    middle = hidden + m · behind(attention(before(hidden)))
+    output = middle + m · behind(mlp(before(middle)))
 
-`m` is Granite's residual multiplier, and 1 elsewhere.
+The norms `before` and `behind` are those of `norms`; most families have none behind. `m` is
+Granite's residual multiplier, and 1 elsewhere.
 
 Hidden states of all batches go through a layer before the next layer starts. What is gathered of
 a layer may therefore be large: it is needed for one layer at a time.
@@ -15,18 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.layout import decoder_layers, installed, on_inputs
+from grasp_deploy.pruning.layout import decoder_layers, installed, norms_in
 from grasp_deploy.pruning.team import Team
 
 Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary embeddings and masks
-# Hidden states (B, T, d) to what attention or the MLP adds to them, and its output projection's
-# (B, T, width) inputs
-Half = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class Passed(NamedTuple):
+    """What attention or the MLP makes of `(B, T, d)` hidden states."""
+
+    added: Tensor  # (B, T, d), to the hidden states
+    inputs: Tensor  # (B, T, width), of its output projection
+    output: Tensor  # (B, T, d), of its output projection
+
+
+Half = Callable[[Tensor], Passed]
 
 
 def embedded(model: nn.Module, batches: list[Tensor], team: Team) -> list[Tensor]:
@@ -42,11 +51,16 @@ def half_layers(
 ) -> Iterator[tuple[int, list[Half]]]:
     """Each segment in the order of the forward pass, with its half of a layer for each batch."""
     calls, factor = _layer_calls(model, batches[0][:1]), residual_multiplier(model)
+    norms = norms_in(model)
     for index, (layer, call) in enumerate(zip(decoder_layers(model), calls, strict=True)):
-        with team.gathered(layer.self_attn):
-            yield 2 * index + 1, [partial(_attend, layer, call, factor) for _ in batches]
-        with team.gathered(layer.mlp):
-            yield 2 * index, [partial(_feed_forward, layer, factor) for _ in batches]
+        before = [layer.get_submodule(name) for name in norms.before]
+        behind = [layer.get_submodule(name) for name in norms.behind] or 2 * [nn.Identity()]
+        for place, (branch, linear, given) in enumerate(
+            ((layer.self_attn, layer.self_attn.o_proj, call), (layer.mlp, layer.mlp.down_proj, {}))
+        ):
+            half = partial(_pass, branch, linear, before[place], behind[place], given, factor)
+            with team.gathered(branch):
+                yield 2 * index + 1 - place, [half for _ in batches]
 
 
 def residual_multiplier(model: nn.Module) -> float:
@@ -54,10 +68,16 @@ def residual_multiplier(model: nn.Module) -> float:
     return getattr(model.config, "residual_multiplier", 1.0)
 
 
-def advance(hidden: list[Tensor], halves: list[Half]) -> None:
-    """Take the hidden states of all batches through a half layer, each in place of the last."""
+def advance(hidden: list[Tensor], halves: list[Half], outputs: list[Tensor] | None = None) -> None:
+    """Take the hidden states of all batches through a half layer, each in place of the last.
+
+    What its output projection returns is added to `outputs`.
+    """
     for place, half in enumerate(halves):
-        hidden[place] = hidden[place] + half(hidden[place])[0]
+        passed = half(hidden[place])
+        hidden[place] = hidden[place] + passed.added
+        if outputs is not None:
+            outputs.append(passed.output)
 
 
 @torch.no_grad()
@@ -76,15 +96,21 @@ def _layer_calls(model: nn.Module, ids: Tensor) -> list[Call]:
     return calls
 
 
-def _attend(layer: Any, call: Call, factor: float, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    inputs: list[Tensor] = []
-    with on_inputs([layer.self_attn.o_proj], lambda _, x: inputs.append(x)):
-        added, *_ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), **call)
-    return added * factor, inputs[0]
+def _pass(
+    branch: Any,
+    linear: nn.Module,
+    before: nn.Module,
+    behind: nn.Module,
+    call: Call,
+    factor: float,
+    hidden: Tensor,
+) -> Passed:
+    seen: list[Tensor] = []
 
+    def keep(_linear: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        seen.extend((inputs[0], output))
 
-def _feed_forward(layer: Any, factor: float, middle: Tensor) -> tuple[Tensor, Tensor]:
-    inputs: list[Tensor] = []
-    with on_inputs([layer.mlp.down_proj], lambda _, x: inputs.append(x)):
-        added = layer.mlp(layer.post_attention_layernorm(middle))
-    return added * factor, inputs[0]
+    with installed([linear.register_forward_hook(keep)]):
+        returned = branch(before(hidden), **call)
+    added = returned if isinstance(returned, Tensor) else returned[0]  # attention returns more
+    return Passed(behind(added) * factor, *seen)

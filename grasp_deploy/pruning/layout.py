@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from grasp_deploy.pruning.norms import Norms, norms_of
+
 OnTensor = Callable[[int, Tensor], Tensor | None]
 Features = Literal["channels", "queries", "keys-values"]  # 1, G·D and D of them to a unit
 
@@ -44,8 +46,6 @@ PRUNABLE_LINEARS = (
 )
 # The output projections, whose inputs the gates multiply, in the order of the segments.
 OUTPUT_PROJECTIONS = tuple(linear.name for linear in PRUNABLE_LINEARS if not linear.by_rows)
-# The norms that hand the hidden states on: to attention and to the MLP of each layer; to the head.
-LAYER_NORMS, LAST_NORM = ("input_layernorm", "post_attention_layernorm"), "model.norm"
 
 
 def decoder_layers(model: nn.Module) -> Any:
@@ -53,9 +53,15 @@ def decoder_layers(model: nn.Module) -> Any:
     return model.model.layers  # type: ignore[union-attr]
 
 
+def norms_in(model: nn.Module) -> Norms:
+    """The norms of a causal language model of any supported family."""
+    config: Any = model.config
+    return norms_of(config.model_type)
+
+
 def device_of(model: nn.Module) -> torch.device:
     """The device that a model computes on: its norms lie there, where other weights may not."""
-    return next(p.device for name, p in model.named_parameters() if LAYER_NORMS[0] in name)
+    return next(p.device for name, p in model.named_parameters() if "input_layernorm" in name)
 
 
 def output_projections(model: nn.Module) -> list[nn.Linear]:
@@ -69,12 +75,6 @@ def half_of(model: nn.Module, segment: int) -> nn.Module:
     """The attention or the MLP that the units of a segment belong to."""
     layer = decoder_layers(model)[segment // 2]
     return layer.self_attn if segment % 2 else layer.mlp
-
-
-def norm_names(layers: int) -> list[str]:
-    """`(2L + 1,)` names of the norms that hand hidden states on, in the order of the forward."""
-    of_layers = [f"model.layers.{layer}.{name}" for layer in range(layers) for name in LAYER_NORMS]
-    return [*of_layers, LAST_NORM]
 
 
 def features_of(units: Tensor, width: int) -> Tensor:

@@ -40,7 +40,7 @@ from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import digest_of
-from grasp_deploy.pruning.layout import norm_names
+from grasp_deploy.pruning.norms import Norms, norms_of
 from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable
 
@@ -216,7 +216,8 @@ def cut_tensors(
     group, width = base.shape.query_heads_per_group, base.shape.head_dim
     stored = getattr(torch, base.shape.dtype)
     dtype = torch.float32 if in_float32 else stored
-    norms = norm_scales_by_name(plan)
+    of_family = norms_of(base.shape.family.model_type)
+    norms, offset = norm_scales_by_name(plan, of_family), of_family.offset
     cut: tuple[int, LayerCut] | None = None
     for name, path in base.files.items():
         if name in fitted:  # and cut already
@@ -229,7 +230,7 @@ def cut_tensors(
             continue
         tensor = read_tensor(path, name).to(dtype)
         if name in norms:
-            tensor = (tensor.float() * norms[name]).to(dtype)
+            tensor = ((tensor.float() + offset) * norms[name] - offset).to(dtype)
         elif name.startswith("model.layers."):
             layer, tail = layer_and_tail(name)
             if cut is None or cut[0] != layer:
@@ -238,11 +239,11 @@ def cut_tensors(
         yield name, tensor
 
 
-def norm_scales_by_name(plan: Plan) -> dict[str, Tensor]:
+def norm_scales_by_name(plan: Plan, of_family: Norms) -> dict[str, Tensor]:
     """The `(d,)` scales of each norm by the name of its weight; none where they were not learnt."""
     if plan.norm_scales is None:
         return {}
-    names = norm_names(len(plan.dense_layers))
+    names = of_family.in_order(len(plan.dense_layers))
     return {f"{name}.weight": row for name, row in zip(names, plan.norm_scales, strict=True)}
 
 

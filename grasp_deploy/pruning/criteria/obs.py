@@ -128,10 +128,10 @@ def _grams(
     for segment, halves in half_layers(model, batches, text.team):
         gram = Gram(linears[segment].in_features, device) if segment in scored else None
         for place, half in enumerate(halves):
-            added, inputs = half(hidden[place])
-            hidden[place] = hidden[place] + added
+            passed = half(hidden[place])
+            hidden[place] = hidden[place] + passed.added
             if gram:
-                gram.add(inputs)
+                gram.add(passed.inputs)
         if gram:
             done += 1
             text.on_batch(done, len(text.sequences))

@@ -1,0 +1,41 @@
+"""The norms of a decoder layer, told once for the maths and for the names of tensors.
+
+Of a file of its own, since the latter are read where torch, which takes a second, is not imported.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Norms(NamedTuple):
+    """Names within a decoder layer, each pair for attention and for the MLP.
+
+    `behind` norms take what attention and the MLP return, before it is added to the hidden states.
+    A norm multiplies by its weight and `offset`.
+    """
+
+    before: tuple[str, str] = ("input_layernorm", "post_attention_layernorm")
+    behind: tuple[str, ...] = ()
+    offset: float = 0.0
+
+    def in_order(self, layers: int) -> list[str]:
+        """`(2L + 1,)` names of the norms that hand hidden states on, as the forward calls them."""
+        of_layers = [f"model.layers.{i}.{name}" for i in range(layers) for name in self.before]
+        return [*of_layers, "model.norm"]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.before, *self.behind)
+
+
+SANDWICH = Norms(
+    ("input_layernorm", "pre_feedforward_layernorm"),
+    ("post_attention_layernorm", "post_feedforward_layernorm"),
+    offset=1.0,
+)
+
+
+def norms_of(model_type: str) -> Norms:
+    """The norms of a family, dense or pruned, by the `model_type` of config.json."""
+    return {"gemma3_text": SANDWICH}.get(model_type.removeprefix("grasp_"), Norms())
