@@ -39,6 +39,11 @@ GRANITE = {
     **{"embedding_multiplier": 2.0, "attention_multiplier": 0.25},
     **{"residual_multiplier": 0.5, "logits_scaling": 1.5},
 }
+GEMMA3 = {
+    "family": "gemma3_text",
+    **{"sliding_window": 8, "query_pre_attn_scalar": 48, "sliding_window_pattern": 2},
+    "tie_word_embeddings": False,
+}
 # Arguments of `tiny_model` for the equivalence tests.
 RANDOM, MAGNITUDE = (f"benchmarks.baselines.one_shot:{name}" for name in ("random", "magnitude"))
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -66,6 +71,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "granite-tied": {**GRANITE, "tie_word_embeddings": True},
     "granite-biases": {**GRANITE, "attention_bias": True, "mlp_bias": True},
     "granite-mha": {**GRANITE, "num_key_value_heads": 4},
+    "gemma3-sliding": GEMMA3,
+    "gemma3-sliding-tied": {**GEMMA3, "tie_word_embeddings": True},
+    "gemma3-sliding-biases": {**GEMMA3, "attention_bias": True, "num_key_value_heads": 4},
+    "gemma3-full": {**GEMMA3, "layer_types": 3 * ["full_attention"]},
 }
 # One layer's kept KV groups and kept FFN channels; every layer is different.
 Kept = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -95,12 +104,14 @@ def tiny_model(
 ) -> PreTrainedModel:
     """A dense model in eval mode whose layers matter and whose logits are well spread."""
     model = AutoModelForCausalLM.from_config(tiny_config(family, **overrides))
-    generator = torch.Generator().manual_seed(seed)
+    generator, is_gemma = torch.Generator().manual_seed(seed), family == "gemma3_text"
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            if name.endswith("norm.weight"):
-                weight.copy_(1 + 0.2 * noise)
+            if name.endswith("norm.weight"):  # Gemma's norms add the 1 themselves
+                weight.copy_((not is_gemma) + 0.2 * noise)
+            elif is_gemma and "embed_tokens" in name:  # and its model scales them up
+                weight.copy_(0.1 * noise)
             elif name.endswith(".bias"):
                 weight.copy_(0.3 * noise)
             elif "embed_tokens" in name or "lm_head" in name:

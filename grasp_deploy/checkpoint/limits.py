@@ -103,8 +103,8 @@ def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
     """InputError if vLLM has no kernel for such heads, or makes another model of a dense one."""
     width = shape.hidden_size // shape.layers[0].num_attention_heads
     dropped = {
-        "windows in some layers only": shape.mixed_attention,
-        "a bias in o_proj": shape.o_bias and shape.family.qk_norm,
+        "windows in some layers only": shape.mixed_attention and shape.family.stem != "Gemma3",
+        "a bias in o_proj": shape.o_bias and shape.family.stem == "Qwen3",
         "a head_dim of its own": shape.family.stem == "Qwen2" and shape.head_dim != width,
     }
     for what in (name for name, found in dropped.items() if found and not shape.pruned):

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from vllm.config import CacheConfig, VllmConfig
 from vllm.model_executor.layers.linear import RowParallelLinear
 from vllm.model_executor.layers.quantization import QuantizationConfig
-from vllm.model_executor.models import granite
+from vllm.model_executor.models import gemma3, granite
 from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralDecoderLayer, MistralForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3DecoderLayer, Qwen3Model
@@ -100,11 +100,18 @@ class GraspQwen3ForCausalLM(LlamaForCausalLM):
         return GraspQwen3Model(vllm_config=vllm_config, prefix=prefix)
 
 
-class GraspGraniteDecoderLayer(granite.GraniteDecoderLayer):
+class OwnConfigMixin:
+    """Gives a layer whose first argument is the model's config its own one."""
+
     def __init__(
         self, config: PreTrainedConfig, *args: Any, prefix: str = "", **kwargs: Any
     ) -> None:
-        super().__init__(layer_config(config, prefix), *args, prefix=prefix, **kwargs)
+        own = layer_config(config, prefix)
+        super().__init__(own, *args, prefix=prefix, **kwargs)  # type: ignore[call-arg]
+
+
+class GraspGraniteDecoderLayer(OwnConfigMixin, granite.GraniteDecoderLayer):
+    pass
 
 
 class GraspGraniteForCausalLM(granite.GraniteForCausalLM):
@@ -112,4 +119,14 @@ class GraspGraniteForCausalLM(granite.GraniteForCausalLM):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         with patch.object(granite, "GraniteDecoderLayer", GraspGraniteDecoderLayer):
+            super().__init__(vllm_config=vllm_config, prefix=prefix)
+
+
+class GraspGemma3DecoderLayer(OwnConfigMixin, gemma3.Gemma3DecoderLayer):
+    pass
+
+
+class GraspGemma3ForCausalLM(gemma3.Gemma3ForCausalLM):
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        with patch.object(gemma3, "Gemma3DecoderLayer", GraspGemma3DecoderLayer):
             super().__init__(vllm_config=vllm_config, prefix=prefix)

@@ -23,7 +23,7 @@ from grasp_deploy.compression.budget_options import budget_for, unit_table
 from grasp_deploy.compression.result import budget_record
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import versions
-from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.projection import project
 from tests.tiny import VARIANTS, save_tiny
 
@@ -34,7 +34,7 @@ IDS = torch.randint(256, (4, 24), generator=torch.Generator().manual_seed(3))
 
 
 def random_plan(directory: Path) -> Plan:
-    """A plan with a random mask and random scales for the model in a folder."""
+    """A plan with a random mask and random scales, of norms too, for the model in a folder."""
     config = CompressConfig(str(directory), keep=0.6)
     shape = model_shape(read_config(directory))
     budget, dice = budget_for(config, shape, torch.device("cpu")), torch.Generator().manual_seed(0)
@@ -55,7 +55,8 @@ def random_plan(directory: Path) -> Plan:
         "seconds": {"gates": 0.0, "scales": 0.0},
         "versions": versions(),
     }
-    return Plan(mask.float(), mask, scales, provenance)
+    norms = 0.5 + torch.rand(2 * units.layers + 1, shape.hidden_size, generator=dice)
+    return Plan(mask.float(), mask, scales, provenance, norm_scales=norms)
 
 
 def logits(model: torch.nn.Module) -> torch.Tensor:
@@ -71,8 +72,11 @@ def gated_logits(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, torch.T
         base, output = root / "base" / name, root / "pruned" / name
         dense = save_tiny(directory=base, **arguments)
         plan = random_plan(base)
-        with gated(dense, unit_table(model_shape(read_config(base)))) as gates:
+        units = unit_table(model_shape(read_config(base)))
+        assert plan.norm_scales is not None
+        with gated(dense, units) as gates, scaled_norms(dense) as norms:
             gates.assign(plan.mask * plan.scales)
+            norms.assign(plan.norm_scales.flatten())
             expected[output] = logits(dense)
         # Removing units must matter, or the comparison would prove nothing.
         assert (expected[output] - logits(dense)).abs().max() > 0.1

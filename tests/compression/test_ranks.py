@@ -24,7 +24,7 @@ from tests.tiny import VARIANTS, save_tiny, tiny_model
 
 pytestmark = pytest.mark.slow
 PROCESSES = 3
-SHARED = ("llama", "llama-tied", "llama-biases", "qwen3-tied", "mistral-sliding")
+SHARED = ("llama", "llama-tied", "llama-biases", "qwen3-tied", "mistral-sliding", "gemma3-sliding")
 
 
 def torchrun(processes: int, *words: str, started_by: str = "-m") -> subprocess.Popen[str]:

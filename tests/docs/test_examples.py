@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+from grasp_deploy.checkpoint.read.loading import load
+from tests.tiny import VARIANTS, tiny_config, tiny_tokenizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -67,6 +72,19 @@ def test_export_again_gives_the_same_bytes(run: Run, demo_checkpoint: Path, tmp_
     assert "byte for byte: True" in out
     dense, pruned = (float(line.split()[1]) for line in out.splitlines()[1:])
     assert 1 < dense < pruned
+
+
+def test_the_language_model_of_one_that_sees_is_taken_as_it_is(run: Run, tmp_path: Path) -> None:
+    sees = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    vision = {**sees, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    words = tiny_config(**VARIANTS["gemma3-sliding-tied"]).to_dict()
+    whole = Gemma3ForConditionalGeneration(Gemma3Config(text_config=words, vision_config=vision))
+    whole.save_pretrained(tmp_path / "whole")
+    tiny_tokenizer().save_pretrained(tmp_path / "whole")
+    run("text_model.py", tmp_path / "whole", tmp_path / "text")
+    text, ids = load(tmp_path / "text"), torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        assert torch.equal(text(ids).logits, whole.eval()(ids).logits)
 
 
 def test_every_example_is_tested() -> None:

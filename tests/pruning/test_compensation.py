@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.compression.budget_options import unit_table
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated
+from grasp_deploy.pruning.layout import on_outputs
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.tiny_units import frozen, generator, hooks_of, token_ids
 from tests.tiny import VARIANTS
@@ -39,11 +41,25 @@ def first_hidden_states(model: nn.Module) -> Tensor:
     return model(input_ids=IDS, output_hidden_states=True).hidden_states[1]
 
 
+@torch.no_grad()
+def first_output(model: Any) -> Tensor:
+    """What the first layer's MLP returns, before a norm behind it."""
+    outputs: list[Tensor] = []
+    with on_outputs([model.model.layers[0].mlp], lambda _, y: outputs.append(y)):
+        model(input_ids=IDS)
+    return outputs[0]
+
+
 @pytest.mark.parametrize(
-    "name", ["llama-mha", "llama-biases", "qwen2-sliding", "qwen3", "granite-biases"]
+    "name",
+    [
+        *("llama-mha", "llama-biases", "qwen2-sliding", "qwen3", "granite-biases"),
+        *("gemma3-sliding", "gemma3-sliding-biases"),
+    ],
 )
 def test_every_layers_error_falls_and_is_the_one_that_hidden_states_show(name: str) -> None:
-    """Measured on the whole model's own hidden states, behind the first layer's MLP."""
+    """Measured on the whole model behind the first layer's MLP: of Gemma before its norm there."""
+    measured = first_output if "gemma" in name else first_hidden_states
     model, units, fits = fitted(name)
     assert [(fit.layer, fit.linear) for fit in fits] == [
         (layer, linear)
@@ -55,8 +71,8 @@ def test_every_layers_error_falls_and_is_the_one_that_hidden_states_show(name: s
     assert hooks_of(model) == 0
     with gated(model, units) as gates:
         gates.assign(random_mask(units).float())
-        pruned = first_hidden_states(model)
-    error = float((first_hidden_states(frozen(name)) - pruned).double().square().sum())
+        pruned = measured(model)
+    error = float((measured(frozen(name)) - pruned).double().square().sum())
     factor = VARIANTS[name].get("residual_multiplier", 1.0)
     assert fits[1].after == pytest.approx(error / factor**2, rel=1e-3)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tiny import VARIANTS, random_kept, slice_by_hand, tiny_model, tiny_tokenizer
+from tests.tiny import STEMS, VARIANTS, random_kept, slice_by_hand, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -26,6 +26,7 @@ COMPILED = "compiled"  # of two layers: each is a graph of its own to compile
 NAMES = [
     *("llama-biases", "mistral-sliding", "qwen2", "qwen2-head-dim", "qwen2-sliding"),
     *("qwen3-biases", "qwen3-tied", "granite-biases", "granite-tied"),
+    *("gemma3-sliding-biases", "gemma3-sliding-tied", "gemma3-full"),
 ]
 SERVED: dict[str, dict[str, Any]] = {
     COMPILED: {"family": "llama", "num_hidden_layers": 2},
@@ -172,7 +173,7 @@ def reference_tokens(name: str) -> list[list[int]]:
 def test_greedy_tokens_are_those_of_transformers(
     name: str, route: str, served: dict[str, dict[str, Any]]
 ) -> None:
-    stem = SERVED[name]["family"].capitalize()
+    stem = STEMS[SERVED[name]["family"]]
     expected_class = {
         "plugin": f"grasp_deploy.vllm_plugin.models.Grasp{stem}ForCausalLM",
         "remote code": "vllm.model_executor.models.transformers.TransformersForCausalLM",

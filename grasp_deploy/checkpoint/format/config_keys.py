@@ -17,6 +17,7 @@ BYSTANDERS = {
     *("attn_implementation", "is_llama_config", "transformers.js_config", "max_sequence_length"),
     *("unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "task_specific_params"),
     *("do_sample", "temperature", "top_k", "top_p", "max_length", "chunk_size_feed_forward"),
+    *("cache_implementation", "unk_token_id"),
 }
 
 
@@ -30,8 +31,8 @@ class Limits(Struct):
 RopeType = Literal["default", "linear", "dynamic", "yarn", "llama3"]  # spread alike by all readers
 
 
-class Rope(Struct, forbid_unknown_fields=True):
-    """How rotary positions are spread: `rope_parameters`, or `rope_scaling` of older files."""
+class RopeOfKind(Struct, forbid_unknown_fields=True):
+    """How rotary positions are spread; also `rope_scaling` of older files."""
 
     factor: Positive | None = None
     rope_theta: Positive | None = None
@@ -48,6 +49,18 @@ class Rope(Struct, forbid_unknown_fields=True):
     attention_factor: float | None = None
     truncate: bool | None = None
     finetuned: bool | None = None
+
+
+class Rope(RopeOfKind, forbid_unknown_fields=True):
+    """`rope_parameters`: of all layers, or of each kind of layer."""
+
+    full_attention: RopeOfKind | None = None
+    sliding_attention: RopeOfKind | None = None
+
+    @property
+    def by_kind(self) -> Rope:
+        """What is told of kinds of layers, alone."""
+        return Rope(full_attention=self.full_attention, sliding_attention=self.sliding_attention)
 
 
 # What may differ from layer to layer: other keys would change the model unseen.
@@ -75,7 +88,7 @@ class Sizes(Limits, kw_only=True):
     head_dim: Size | None = None
     per_layer_config: dict[LayerNumber, LayerSizes] | None = None
     rope_theta: Positive | None = None
-    rope_scaling: Rope | None = None
+    rope_scaling: RopeOfKind | None = None
     rope_parameters: Rope | None = None
     rms_norm_eps: Annotated[float, Meta(ge=0, le=1)] | None = None
     sliding_window: Size | None = None
@@ -87,6 +100,10 @@ class Sizes(Limits, kw_only=True):
     attention_multiplier: Positive | None = None
     residual_multiplier: Positive | None = None
     logits_scaling: Positive | None = None
+    hidden_activation: str | None = None
+    query_pre_attn_scalar: Positive | None = None
+    rope_local_base_freq: Positive | None = None
+    sliding_window_pattern: Size | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     dtype: str | None = None

@@ -10,6 +10,7 @@ around it.
 
 from typing import Any, ClassVar
 
+from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
 from transformers.models.granite.configuration_granite import GraniteConfig
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
@@ -73,3 +74,7 @@ class GraspGraniteConfig(LayerSizesMixin, GraniteConfig):
     model_type = "grasp_granite"
 
     head_dim: int | None = None  # as for Qwen2
+
+
+class GraspGemma3Config(LayerSizesMixin, Gemma3TextConfig):
+    model_type = "grasp_gemma3_text"

@@ -33,6 +33,8 @@ class Family:
     default_key_value_heads: int | None  # None: as many as query heads
     foreign: tuple[str, ...] = ()  # keys that its class does not declare and vLLM reads
     own: tuple[str, ...] = ()  # keys that no other family's class declares
+    tied: bool = False  # embeddings, where config.json does not say
+    rope_by_kind: bool = False  # rope_parameters hold those of each kind of layer
 
     @property
     def architecture(self) -> str:
@@ -67,6 +69,16 @@ FAMILIES = (
             "logits_scaling",
         ),
     ),
+    Family(
+        *("gemma3_text", "Gemma3", "attention_bias", "attention_bias", False, True, 256, 4),
+        foreign=("mlp_bias", "use_sliding_window", "max_window_layers"),
+        own=(
+            *("hidden_activation", "query_pre_attn_scalar", "rope_local_base_freq"),
+            "sliding_window_pattern",
+        ),
+        tied=True,
+        rope_by_kind=True,
+    ),
 )
 
 
@@ -76,6 +88,7 @@ class Kind(Struct):
     model_type: str = "missing"
     architectures: list[str] | None = None
     hidden_act: str = "silu"
+    hidden_activation: str = "gelu_pytorch_tanh"  # of Gemma 3
     layer_types: list[str] | None = None
 
 
@@ -91,6 +104,11 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
             _refuse_what_is_not_served(family, pruned, kind)
             return family, pruned
     name = kind.architectures[0] if kind.architectures else "unnamed"
+    if "text_config" in config:
+        raise InputError(
+            f"{name} holds more than a language model (its config.json has a text_config), and no "
+            "other part is supported: save the language model alone, as examples/text_model.py does"
+        )
     raise InputError(
         f"the architecture {name} (model_type {kind.model_type}) is not supported: "
         f"take a model of one of these: {', '.join(family.architecture for family in FAMILIES)}"
@@ -99,11 +117,12 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
 
 def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None:
     """Refuse, before the work, what cannot be cut, or what transformers loads and vLLM does not."""
-    if kind.hidden_act != "silu":
-        raise InputError(
-            f"the activation {kind.hidden_act} (hidden_act) is not supported, since vLLM serves "
-            "these models with silu alone: take a model with silu"
-        )
+    for key, served in (("hidden_act", "silu"), ("hidden_activation", "gelu_pytorch_tanh")):
+        if (found := getattr(kind, key)) != served:
+            raise InputError(
+                f"the activation {found} ({key}) is not supported, since vLLM serves these models "
+                f"with {served} alone: take a model with {served}"
+            )
     is_llama, is_mistral = (family.model_type == name for name in ("llama", "mistral"))
     slides = is_llama and "sliding_attention" in (kind.layer_types or [])
     if slides or (is_mistral and not pruned and kind.layer_types):  # Ministral is another model

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
+from transformers.models.gemma3 import modeling_gemma3 as gemma3
 from transformers.models.granite import modeling_granite as granite
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.mistral import modeling_mistral as mistral
@@ -20,6 +21,7 @@ from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from .configuration_grasp import (
+    GraspGemma3Config,
     GraspGraniteConfig,
     GraspLlamaConfig,
     GraspMistralConfig,
@@ -65,7 +67,7 @@ class NarrowLayersMixin:
         PreTrainedModel.__init__(self, config)  # type: ignore[arg-type]
         self.padding_idx = config.pad_token_id
         self.vocab_size = config.vocab_size
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, self.padding_idx)
+        self.embed_tokens: Any = self.embeddings(config)
         self.layers = nn.ModuleList(
             build_layer(self.layer_class, config, i) for i in range(config.num_hidden_layers)
         )
@@ -76,6 +78,10 @@ class NarrowLayersMixin:
             getattr(config, "layer_types", None) or ()
         )
         self.post_init()  # type: ignore[attr-defined]
+
+    @staticmethod
+    def embeddings(config: Any) -> nn.Embedding:
+        return nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
 
     def forward(
         self,
@@ -175,3 +181,22 @@ class GraspGraniteModel(NarrowLayersMixin, granite.GraniteModel):
 class GraspGraniteForCausalLM(LanguageHeadMixin, granite.GraniteForCausalLM):
     config_class = GraspGraniteConfig
     backbone_class = GraspGraniteModel
+
+
+class GraspGemma3Model(NarrowLayersMixin, gemma3.Gemma3TextModel):
+    config_class = GraspGemma3Config
+    layer_class = gemma3.Gemma3DecoderLayer
+    norm_class = gemma3.Gemma3RMSNorm
+    rotary_class = gemma3.Gemma3RotaryEmbedding
+
+    @staticmethod
+    def embeddings(config: Any) -> nn.Embedding:
+        return gemma3.Gemma3TextScaledWordEmbedding(
+            *(config.vocab_size, config.hidden_size, config.pad_token_id),
+            embed_scale=config.hidden_size**0.5,
+        )
+
+
+class GraspGemma3ForCausalLM(LanguageHeadMixin, gemma3.Gemma3ForCausalLM):
+    config_class = GraspGemma3Config
+    backbone_class = GraspGemma3Model

@@ -7,10 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grasp_deploy.checkpoint.format.config_keys import BYSTANDERS, Limits, Rope, Size, Sizes
+from grasp_deploy.checkpoint.format.config_keys import (
+    BYSTANDERS,
+    Limits,
+    Rope,
+    RopeOfKind,
+    Size,
+    Sizes,
+)
 from grasp_deploy.checkpoint.format.families import FAMILIES, REMEDY, Family, family_of
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json, typed
+from grasp_deploy.pruning.norms import norms_of
 
 APART = ("per_layer_config", "quantization_config")  # what the dense model does not have
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as safetensors call them
@@ -86,8 +94,8 @@ class ModelShape:
                 shapes[f"{name}.bias"] = (rows,)
         if self.family.qk_norm:
             shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (self.head_dim,)
-        shapes["input_layernorm.weight"] = shapes["post_attention_layernorm.weight"] = (d,)
-        return shapes
+        norms = norms_of(self.family.model_type).names
+        return shapes | {f"{name}.weight": (d,) for name in norms}
 
     @property
     def parameters(self) -> int:
@@ -119,7 +127,7 @@ def limits_of(config: dict[str, Any], source: str | Path = "config.json") -> Lim
     return typed(config, Limits, source, REMEDY)
 
 
-def rope_of(config: dict[str, Any]) -> Rope:
+def rope_of(config: dict[str, Any]) -> RopeOfKind:
     """How a parsed config.json spreads positions; InputError for odd types."""
     sizes = typed(config, Sizes, "config.json", REMEDY)
     return sizes.rope_parameters or sizes.rope_scaling or Rope()
@@ -130,6 +138,10 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     family, pruned = family_of(config)
     sizes = typed(config, Sizes, "config.json", REMEDY)
     _refuse_foreign_keys(config, family)
+    rope = sizes.rope_parameters or Rope()
+    if rope.by_kind != (rope if family.rope_by_kind else Rope()):
+        kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
+        raise InputError(f"rope_parameters of a {family.stem} must be {kinds}: {REMEDY}")
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
     dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
@@ -147,12 +159,12 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         vocab_size=sizes.vocab_size,
         head_dim=sizes.head_dim or family.default_head_dim or max(1, sizes.hidden_size // heads),
         layers=tuple(replace(dense_layer, **row) for row in rows),
-        tied_embeddings=bool(sizes.tie_word_embeddings),
+        tied_embeddings=_flag(config, "tie_word_embeddings", family.tied),
         qkv_bias=_flag(config, family.qkv_bias),
         o_bias=_flag(config, family.o_bias),
         mlp_bias=_flag(config, family.mlp_bias),
         dtype=_dtype(sizes),
-        mixed_attention=_is_mixed(sizes),
+        mixed_attention=_is_mixed(sizes, family),
         quantization=quantization.quant_method if quantization else None,
     )
     _check_heads(shape)
@@ -179,15 +191,17 @@ def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
             )
 
 
-def _is_mixed(sizes: Sizes) -> bool:
+def _is_mixed(sizes: Sizes, family: Family) -> bool:
     if sizes.layer_types is not None:
         return len(set(sizes.layer_types)) > 1
+    if family.rope_by_kind:  # every so many layers one sees all
+        return 1 < (sizes.sliding_window_pattern or 6) <= sizes.num_hidden_layers
     first = sizes.max_window_layers or 0  # the first layer with a window
     return bool(sizes.use_sliding_window) and 0 < first < sizes.num_hidden_layers
 
 
-def _flag(config: dict[str, Any], rule: bool | str) -> bool:
-    return bool(config.get(rule, False)) if isinstance(rule, str) else rule
+def _flag(config: dict[str, Any], rule: bool | str, default: bool = False) -> bool:
+    return bool(config.get(rule, default)) if isinstance(rule, str) else rule
 
 
 def _dtype(sizes: Sizes) -> str:

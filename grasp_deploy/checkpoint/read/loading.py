@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 ALSO_DECLARED = {
     *("torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor", "head_dim"),
     *("original_max_position_embeddings", "per_layer_config", "quantization_config"),
+    *("rope_local_base_freq", "sliding_window_pattern"),
 }
 # Never code nor Mistral's own format: `engine.flags.FORMAT` tells vLLM the same.
 TOKENIZERS = {"local_files_only": True, "trust_remote_code": False, "mistral_format": False}

@@ -24,6 +24,8 @@ from transformers import (
 from transformers.utils import logging
 
 from grasp_deploy.checkpoint.format import configuration_grasp, modeling_grasp
+from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.validate import read_folder
 from tests.tiny import (
     STEMS,
@@ -31,6 +33,7 @@ from tests.tiny import (
     mask_by_hand,
     pruned_config,
     random_kept,
+    save_tiny,
     slice_by_hand,
     tiny_config,
     tiny_model,
@@ -66,7 +69,9 @@ def test_sliced_model_equals_dense_model_with_masked_units(name: str) -> None:
     assert (logits(dense) - expected).abs().max() > 1, "the removed units must matter here"
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral-sliding", "qwen2-sliding", "qwen3"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral-sliding", "qwen2-sliding", "qwen3", "gemma3-sliding"]
+)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generation_with_a_cache_equals_generation_without(name: str, cache: str) -> None:
     model = pruned_variant(name)
@@ -89,6 +94,19 @@ def test_a_saved_config_holds_nothing_of_our_own(family: str, tmp_path: Path) ->
     }
     known = {*AutoConfig.for_model(family).to_dict(), "head_dim", "auto_map", "per_layer_config"}
     assert set(written) <= known
+
+
+def test_older_keys_of_gemma_make_the_same_model(tmp_path: Path) -> None:
+    """As its first checkpoints have them, whose embeddings are tied without saying so."""
+    model = save_tiny(directory=tmp_path, **VARIANTS["gemma3-sliding-tied"])
+    older = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 2}
+    gone = ("rope_parameters", "layer_types", "tie_word_embeddings", "_sliding_window_pattern")
+    stated = json.loads((tmp_path / "config.json").read_text())
+    kept = {key: value for key, value in stated.items() if key not in gone}
+    (tmp_path / "config.json").write_text(json.dumps({**kept, **older}))
+    assert torch.equal(logits(load(tmp_path, dtype="float32")), logits(model))
+    assert model_shape(kept | older).mixed_attention
+    assert not model_shape(kept | older | {"sliding_window_pattern": 4}).mixed_attention
 
 
 def test_a_model_of_many_layers_that_transformers_saved_is_read_and_used(tmp_path: Path) -> None:
