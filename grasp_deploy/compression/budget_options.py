@@ -33,6 +33,10 @@ from grasp_deploy.pruning.units import UnitTable
 
 LARGEST_COST = 1e18  # so that float32 holds a score per cost
 LARGEST_RANGE = 1e9  # between the largest and the smallest cost
+KV_STAYS = (
+    "only some layers see a window, and vLLM gives every layer of such a model the cache of the "
+    "widest one"
+)
 
 
 def unit_table(shape: ModelShape) -> UnitTable:
@@ -45,6 +49,11 @@ def unit_table(shape: ModelShape) -> UnitTable:
 def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
     """Checked budget for a dense model's shape; InputError names the next possible one."""
     refuse_pruned(config, shape)
+    if shape.mixed_attention and (config.targets == "kv" or config.cost_model == "kv-bytes"):
+        raise InputError(
+            f"removing KV groups saves no cache here, since {KV_STAYS}: give --keep or another "
+            "budget, which FFN channels alone then meet"
+        )
     units = unit_table(shape)
     costs = unit_costs(config, shape, units)
     limit, as_option = _limit(config, shape, float(costs.sum()))
@@ -159,11 +168,12 @@ def room_of(config: CompressConfig) -> Room:
 def unit_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> Tensor:
     """`(N,)` float64 costs; units outside the targets cost nothing and are always kept.
 
-    They lie on the grid on which the budget adds them up, so their sum is the budget's total.
+    So do KV groups where only some layers see a window. Costs lie on the grid on which the budget
+    adds them up, so their sum is the budget's total.
     """
     costs = _costs_by_model(config, shape, units)
     costs = torch.where(units.is_kv, costs * config.kv_cost_factor, costs)
-    if config.targets != "both":
+    if config.targets != "both" or shape.mixed_attention:
         costs = torch.where(units.is_kv == (config.targets == "kv"), costs, 0.0)
     return exactly_summable(costs)
 

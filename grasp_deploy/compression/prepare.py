@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +31,7 @@ from grasp_deploy.checkpoint.read.source import (
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.export import check_hashes, fitted_beside
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
-from grasp_deploy.compression.budget_options import budget_for, shape_within
+from grasp_deploy.compression.budget_options import KV_STAYS, budget_for, shape_within
 from grasp_deploy.compression.own_function import METHOD_CALL, own_function
 from grasp_deploy.compression.ranks import (
     by_lead,
@@ -53,6 +54,8 @@ from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
+
+logger = logging.getLogger(__name__)  # the command line shows what it says
 
 CONFIG = "config.json"
 PRUNED = "pruned checkpoint"  # that a recovery starts from
@@ -186,6 +189,8 @@ def prepare(
     begun = by_lead(lambda: resumed and Workspace.saved_dtype(resumed, config))
     dtype = begun or by_lead(lambda: wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
+    if base.shape.mixed_attention:
+        logger.warning("note: only FFN channels are pruned, since %s", KV_STAYS)
     if not config.cuts_in_rounds:
         _check_method(config)
     tokenizer = load_tokenizer(source.directory)

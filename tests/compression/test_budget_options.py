@@ -60,10 +60,11 @@ def test_a_deployment_fits_the_memory_that_was_asked_for(
     words = {"concurrency": 8, "context": 4096, "kv_dtype": kv_dtype, "overhead": "1MiB"}
     load = Load(8, 4096, width)
     dense = deployment_memory(shape, load, 2**20)
-    prunable = dense.kv_bytes + sum(
+    only_ffn = shape.mixed_attention  # whose KV groups stay
+    prunable = dense.kv_bytes * (not only_ffn) + sum(
         math.prod(size) * shape.bytes_per_parameter
         for name, size in shape.tensor_shapes().items()
-        if "_proj." in name
+        if ("mlp." if only_ffn else "_proj.") in name
     )
     asked = int((dense.total_bytes - 0.4 * prunable) / 0.9)
     found = budget(shape, gpu_memory=str(asked), **words)
@@ -160,6 +161,19 @@ def test_costs_of_ones_own(costs_module: None) -> None:
     assert costs("by_depth").tolist() == torch.cat([first_layer * d for d in (1, 2, 3)]).tolist()
     assert costs("as_list").tolist() == [1.0] * 294
     assert str(Path.cwd()) not in sys.path
+
+
+def test_only_channels_go_where_only_some_layers_see_a_window() -> None:
+    shape = model_shape(tiny_config(**VARIANTS["gemma3-sliding"]).to_dict())
+    made = budget(shape, keep=0.5)
+    mask = project(torch.rand(made.units.size), made)
+    assert bool(mask[made.units.is_kv].all()) and float(made.cost_of(mask)) <= made.limit
+    assert made.total_cost == 3 * 96 * CHANNEL
+    for options in ({"keep": 0.5, "targets": "kv"}, {"kv_per_token": "512B"}):
+        with pytest.raises(InputError, match="saves no cache here, since only some layers see"):
+            budget(shape, **options)
+    uniform = model_shape(tiny_config(**VARIANTS["gemma3-full"]).to_dict())
+    assert pruned_shape(budget(uniform, kv_per_token="768B"), uniform).kv_bytes_per_token() == 768
 
 
 @pytest.mark.parametrize(

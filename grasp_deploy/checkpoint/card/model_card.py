@@ -26,6 +26,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text, readable_disk_errors, sync, write_files
 from grasp_deploy.files.json_files import as_json, read_json, typed
 from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, locked, manifest_of
+from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.stats.wording import listed, percent, plus_minus
 
 QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
@@ -44,7 +45,7 @@ METHODS = {
     "grasp": "learnt gates on the frozen model, from a cut in rounds",
     "progressive": "a cut in rounds by the optimal brain surgeon's loss",
 }
-UNITS = {"ffn": "FFN channels", "kv": "KV-head groups"}
+UNITS = ("FFN channels", "KV-head groups")
 COMPENSATION = (
     " Compensation: the kept columns of the output layers were solved by least squares for the "
     "dense model's hidden states."
@@ -164,7 +165,8 @@ def how_units_were_chosen(plan: Plan) -> str:
     """The method that chose the units, and whether kept columns were solved."""
     provenance = plan.provenance
     config, healed = provenance["config"], provenance.get("healing")
-    units = UNITS.get(config["targets"], " and ".join(UNITS.values()))
+    shares = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
+    units = " and ".join(n for n, kept in zip(UNITS, shares, strict=True) if kept < 1) or "Units"
     chosen = METHODS.get(config["method"], f"the scores of `{config['method']}`, at once")
     solved = provenance.get("compensation") or (plan.fitted and not healed)
     more = COMPENSATION if solved else ""
