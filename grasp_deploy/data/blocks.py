@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grasp_deploy.data.documents import find_corpus, local_documents, remote_documents
 from grasp_deploy.data.source import TextSource
-from grasp_deploy.data.tokenizing import first_tokens
+from grasp_deploy.data.tokenizing import first_tokens, start_of
 from grasp_deploy.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -130,16 +130,19 @@ def token_blocks(
     """The first `sequences` (None: all) of the joined text, (n, sequence_length) int64.
 
     Documents are joined by a blank line, tokenised without special tokens and cut without
-    overlap; the rest is dropped. Raises InputError, which names the text by `what`, if there are
-    fewer than `sequences`; with `or_fewer` only if there is none.
+    overlap; the rest is dropped. What `start_of` asks for begins each sequence. Raises InputError,
+    which names the text by `what`, if there are fewer than `sequences`; with `or_fewer` only if
+    there is none.
     """
     if sequence_length < 2 or (sequences is not None and sequences < 1):
         raise InputError(
             f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
             "use 1 sequence or more, and --sequence-length of 2 or more"
         )
-    ids = first_tokens(tokenizer, documents, sequences and sequences * sequence_length)
-    available = len(ids) // sequence_length
+    start = torch.tensor(start_of(tokenizer), dtype=torch.int64)
+    width = sequence_length - len(start)
+    ids = first_tokens(tokenizer, documents, sequences and sequences * width)
+    available = len(ids) // width
     needed = 1 if or_fewer else sequences or 1
     if available < needed:
         raise InputError(
@@ -148,4 +151,5 @@ def token_blocks(
             "sequences or a shorter --sequence-length"
         )
     count = min(sequences or available, available)
-    return torch.tensor(ids[: count * sequence_length]).view(count, sequence_length)
+    text = torch.tensor(ids[: count * width]).view(count, width)
+    return torch.cat([start.expand(count, -1), text], dim=1)

