@@ -23,7 +23,7 @@ from grasp_deploy.pruning.layout import output_projections
 def first_layers(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
     """Norms of each unit's output columns; twice as high in the earlier half of the layers."""
     scores = []
-    for segment, linear in enumerate(output_projections(model)):
+    for segment, linear in output_projections(model).items():
         size = budget.units.segment_sizes[segment]
         squares = linear.weight.float().square().sum(0).view(size, -1).mean(1)
         scores.append(squares * (2.0 if segment < budget.units.layers else 1.0))

@@ -6,11 +6,13 @@ size is four heads wide instead of the 64 of the others.
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -44,6 +46,10 @@ GEMMA3 = {
     **{"sliding_window": 8, "query_pre_attn_scalar": 48, "sliding_window_pattern": 2},
     "tie_word_embeddings": False,
 }
+EXPERTS = {
+    "family": "qwen3_moe",
+    **{"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
 # Arguments of `tiny_model` for the equivalence tests.
 RANDOM, MAGNITUDE = (f"benchmarks.baselines.one_shot:{name}" for name in ("random", "magnitude"))
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -67,6 +73,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3": {"family": "qwen3"},
     "qwen3-tied": {"family": "qwen3", "tie_word_embeddings": True},
     "qwen3-biases": {"family": "qwen3", "attention_bias": True},
+    "qwen3-moe": EXPERTS,
+    "qwen3-moe-renormed": {**EXPERTS, "norm_topk_prob": True, "tie_word_embeddings": True},
+    "qwen3-moe-mha": {**EXPERTS, "num_key_value_heads": 4, "num_experts_per_tok": 1},
     "granite": GRANITE,
     "granite-tied": {**GRANITE, "tie_word_embeddings": True},
     "granite-biases": {**GRANITE, "attention_bias": True, "mlp_bias": True},
@@ -76,7 +85,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gemma3-sliding-biases": {**GEMMA3, "attention_bias": True, "num_key_value_heads": 4},
     "gemma3-full": {**GEMMA3, "layer_types": 3 * ["full_attention"]},
 }
-# One layer's kept KV groups and kept FFN channels; every layer is different.
+# One layer's kept KV groups and kept FFN channels, or experts; every layer is different.
 Kept = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
@@ -117,7 +126,7 @@ def tiny_model(
             elif "embed_tokens" in name or "lm_head" in name:
                 weight.copy_(0.5 * noise)
             else:
-                weight.copy_(1.5 * noise / weight.shape[1] ** 0.5)
+                weight.copy_(1.5 * noise / weight.shape[-1] ** 0.5)
     return model.to(dtype).eval()
 
 
@@ -152,18 +161,26 @@ def save_tiny(
 def pruned_config(
     dense: PreTrainedConfig, layers: Sequence[tuple[int, int]]
 ) -> configuration_grasp.LayerSizesMixin:
-    """The config of a pruned model whose layers keep so many (KV heads, FFN channels)."""
+    """The config of a pruned model whose layers keep so many (KV heads, FFN units)."""
+    ffn = "num_experts" if dense.model_type == "qwen3_moe" else "intermediate_size"
     group = dense.num_attention_heads // dense.num_key_value_heads
     config_class = getattr(configuration_grasp, f"Grasp{STEMS[dense.model_type]}Config")
     per_layer = {
         index: {
             "num_attention_heads": kv_heads * group,
             "num_key_value_heads": kv_heads,
-            "intermediate_size": channels,
+            ffn: channels,
         }
         for index, (kv_heads, channels) in enumerate(layers)
     }
-    return config_class(**{**dense.to_dict(), "per_layer_config": per_layer})
+    sizes = {key: value for key, value in stated(dense).items() if key != "model_type"}
+    return config_class(**{**sizes, "per_layer_config": per_layer})
+
+
+def stated(config: PreTrainedConfig) -> dict[str, Any]:
+    """What a config.json of the hub states: transformers saves one key by another name."""
+    keys: dict[str, Any] = config.to_dict()
+    return {"num_experts" if k == "num_local_experts" else k: v for k, v in keys.items()}
 
 
 def random_kept(config: PreTrainedConfig, seed: int = 0) -> Kept:
@@ -171,8 +188,11 @@ def random_kept(config: PreTrainedConfig, seed: int = 0) -> Kept:
     generator = torch.Generator().manual_seed(seed)
     kept = []
     for layer in range(config.num_hidden_layers):
-        kinds = (config.num_key_value_heads, config.intermediate_size)
-        counts = [max(1, kind - layer * (kind // 3 + 1)) for kind in kinds]
+        kinds, least = (config.num_key_value_heads, config.intermediate_size), 1
+        if config.model_type == "qwen3_moe":
+            kinds, least = (kinds[0], config.num_experts), config.num_experts_per_tok
+        counts = [max(1, kinds[0] - layer * (kinds[0] // 3 + 1))]
+        counts.append(max(least, kinds[1] - layer * (kinds[1] // 3 + 1)))
         picks = [
             sorted(torch.randperm(kind, generator=generator)[:count].tolist())
             for kind, count in zip(kinds, counts, strict=True)
@@ -196,6 +216,7 @@ def slice_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
         query, key = rows_of(groups, group_rows), rows_of(groups, head_dim)
         rows: dict[str, Sequence[int]] = {"q_proj": query, "k_proj": key, "v_proj": key}
         rows |= {"gate_proj": channels, "up_proj": channels}
+        rows |= {"gate": channels, "experts": channels}  # router, and tensors of all experts
         columns: dict[str, Sequence[int]] = {"o_proj": query, "down_proj": channels}
         for name in [name for name in state if name.startswith(f"model.layers.{index}.")]:
             module, kind = name.split(".")[-2:]
@@ -209,16 +230,27 @@ def slice_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     return pruned
 
 
+def _choose_among(kept: Tensor, router: Any, _inputs: Any, output: tuple[Tensor, ...]) -> Any:
+    """What a router returns that knows but some experts; a forward hook."""
+    chances = output[0][:, kept].softmax(-1)
+    weights, places = chances.topk(router.top_k)
+    if router.norm_topk_prob:
+        weights = weights / weights.sum(1, keepdim=True)
+    return output[0], weights, kept[places]
+
+
 def mask_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     """A copy of the dense model in which removed units reach no further layer."""
     masked = copy.deepcopy(dense)
     config = dense.config
     for (groups, channels), layer in zip(kept, masked.model.layers, strict=True):
         width = layer.self_attn.head_dim * config.num_attention_heads // config.num_key_value_heads
-        for linear, columns in (
-            (layer.self_attn.o_proj, rows_of(groups, width)),
-            (layer.mlp.down_proj, list(channels)),
-        ):
+        linears = [(layer.self_attn.o_proj, rows_of(groups, width))]
+        if config.model_type == "qwen3_moe":
+            layer.mlp.gate.register_forward_hook(partial(_choose_among, torch.tensor(channels)))
+        else:
+            linears.append((layer.mlp.down_proj, list(channels)))
+        for linear, columns in linears:
             removed = torch.ones(linear.in_features, dtype=torch.bool)
             removed[columns] = False
             linear.weight.data[:, removed] = 0

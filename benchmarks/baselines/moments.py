@@ -72,7 +72,7 @@ def input_moments(
 ) -> list[Moments]:
     """Moments of the inputs of each linear layer over a text; forward passes alone."""
     moments = [Moments(linear.in_features, linear.weight.device) for linear in linears]
-    with on_inputs(linears, lambda index, x: moments[index].add(x)):
+    with on_inputs(dict(enumerate(linears)), lambda index, x: moments[index].add(x)):
         for batch in text.batches(model):
             model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
     return moments
@@ -87,7 +87,7 @@ def flap_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Te
     Their source squares the metric of `o_proj` first; here both kinds are treated alike. Such
     scores have no zero: dividing them by costs means nothing.
     """
-    linears = output_projections(model)
+    linears = list(output_projections(model).values())
     moments = input_moments(model, linears, text)
     scores = []
     for size, linear, moment in zip(units.segment_sizes, linears, moments, strict=True):
@@ -99,7 +99,7 @@ def flap_scores(model: nn.Module, units: UnitTable, text: CalibrationText) -> Te
 @torch.no_grad()
 def add_bias(model: nn.Module, units: UnitTable, mask: Tensor, text: CalibrationText) -> None:
     """Add to each output projection what its columns that a `(N,)` mask removes add on average."""
-    linears = output_projections(model)
+    linears = list(output_projections(model).values())
     moments = input_moments(model, linears, text)
     for linear, moment, kept in zip(linears, moments, mask.split(units.segment_sizes), strict=True):
         mean = moment.mean.float()
@@ -128,7 +128,7 @@ def wanda_structured_scores(model: nn.Module, units: UnitTable, text: Calibratio
     1 is an average unit of its layer and kind everywhere, so a global ranking can use them. With
     equal shares (`shares.layerwise`) the division changes nothing, and the result is Wanda-sp.
     """
-    linears = output_projections(model)
+    linears = list(output_projections(model).values())
     moments = input_moments(model, linears, text)
     scores = []
     for size, linear, moment in zip(units.segment_sizes, linears, moments, strict=True):

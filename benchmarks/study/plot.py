@@ -157,7 +157,7 @@ def _layer_drawings(study: Study, drawn: Sequence[str], best: Sequence[str]) -> 
     dense = [_layer(*pair) for pair in study.dense_layers]
     ranked = f"{len(study.variants)} variants" + " by the mean" * (len(study.budgets) > 1)
     note = f"{study_title(study)}, budget {keep:g}; the best {len(best)} of {ranked}"
-    for name in UNITS:
+    for name in ("ffn", "kv"):
         yield kept_drawing(name, note, dense, pruned)
 
 

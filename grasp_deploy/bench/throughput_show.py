@@ -92,7 +92,8 @@ def prefill_operations(footprint: Footprint, cell: Cell) -> float:
     for layer in footprint.layers:
         query_width = layer.num_attention_heads * head_dim
         kv_width = layer.num_key_value_heads * head_dim
-        weights = d * (2 * query_width + 2 * kv_width + 3 * layer.intermediate_size)
+        channels = layer.intermediate_size * max(1, footprint.experts_per_token)
+        weights = d * (2 * query_width + 2 * kv_width + 3 * channels + (layer.num_experts or 0))
         operations += 2 * tokens * weights + 4 * pairs * query_width
     return cell.batch * operations
 

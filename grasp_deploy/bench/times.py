@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from grasp_deploy.bench.record import check_positions
 from grasp_deploy.bench.throughput import Cell, Engine, ThroughputSettings, bench_throughput
-from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config, refuse_experts
 from grasp_deploy.checkpoint.limits import check_vllm_runs
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.source import resolve_config
@@ -58,6 +58,7 @@ def with_times(
     shape = config_and_shape(stated)[1]
     refuse_quantised(shape)
     refuse_pruned(config, shape)
+    refuse_experts(shape, "a budget in time")
     engine = engine_for(shape)
     path = cache_file(shape, engine, config)
     with suppress(InputError):  # absent, damaged, or without a price

@@ -31,7 +31,7 @@ FLOAT32_BYTES = 4
 KV_BYTES = {"bf16": 2, "fp8": 1}  # of a cached value
 OF_SHAPE = (
     *("pruned", "dtype", "hidden_size", "vocab_size", "tied_embeddings", "head_dim"),
-    *("parameters", "weight_bytes", "quantization"),
+    *("parameters", "weight_bytes", "quantization", "experts_per_token"),
 )
 Total = Annotated[int, Meta(ge=1, le=2**62)]
 
@@ -59,6 +59,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
     distinct_shapes: int
     tensor_parallel_sizes: list[int]
     quantization: str | None = None
+    experts_per_token: int = 0
     memory_bytes: int | None = None
     cached_tokens_that_fit: int | None = None
 
@@ -226,7 +227,7 @@ def activation_bytes(shape: ModelShape, load: Load) -> int:
 
     With `w` bytes a value, alive beside the residual and the normed input `2·d·w` of a token:
 
-    - MLP: gate and up in one tensor, and their product: `3·F·w`;
+    - MLP: gate and up in one tensor, and their product: `3·F·w`, of each expert that is taken;
     - attention: q, k and v in one tensor, and what attention returns: `(2·H + 2·K)·D·w`.
 
     Or the logits of the last token of each sequence, `V·w`, with two float32 copies in the sampler.
@@ -235,5 +236,6 @@ def activation_bytes(shape: ModelShape, load: Load) -> int:
     heads = (2 * (layer.num_attention_heads + layer.num_key_value_heads) for layer in shape.layers)
     attention = max(heads) * shape.head_dim
     mlp = 3 * max(layer.intermediate_size for layer in shape.layers)
+    mlp *= max(1, shape.experts_per_token)
     logits = load.sequences * shape.vocab_size * (width + 2 * FLOAT32_BYTES)
     return max(load.step_tokens * (hidden + max(mlp, attention)) * width, logits)

@@ -134,4 +134,6 @@ def _undivided(shape: ModelShape, size: int) -> dict[str, list[int]]:
             undivided.setdefault("KV groups", []).append(index)
         if layer.intermediate_size % size:
             undivided.setdefault("FFN channels", []).append(index)
+        if layer.num_experts is not None and layer.num_experts < size:  # vLLM wants one for each
+            undivided.setdefault("experts", []).append(index)
     return undivided

@@ -106,7 +106,7 @@ class Provenance(Struct, kw_only=True):
     model: Name
     revision: str | None
     weight_hashes: dict[str, str]  # SHA-256 by file name
-    # FFN channels, KV groups; no model is as deep as the bound
+    # FFN channels or experts, KV groups; no model is as deep as the bound
     dense_layers: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)]
     cost_model: str
     budget: Budget
@@ -120,11 +120,13 @@ class Provenance(Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse fitted tensors that no release fits: `verify` cannot prove those."""
-        names, outputs = set(self.fitted), set()
+        names, outputs = set(self.fitted), [set[str](), set[str]()]
         for layer in range(len(self.dense_layers)):
-            outputs |= {f"model.layers.{layer}.{name}.weight" for name in OUTPUT_PROJECTIONS}
+            for kind, name in zip(outputs, OUTPUT_PROJECTIONS, strict=True):
+                kind.add(f"model.layers.{layer}.{name}.weight")
         learns = all(name.startswith(RECOVERED) for name in names)
-        if not (learns if self.healing else names in (set(), outputs)):
+        fits = (set[str](), outputs[0] | outputs[1], outputs[1])  # of experts none is fitted
+        if not (learns if self.healing else names in fits):
             raise ValueError("fitted names other tensors than those that are fitted or recovered")
 
 
@@ -235,7 +237,7 @@ def _is_whole(plan: Plan) -> bool:
 
 def check_layers(plan: Plan, base: StoredModel) -> None:
     """InputError, before weights are read, for a model of other sizes or names of files."""
-    layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in base.shape.layers]
+    layers = [(layer.ffn_units, layer.num_key_value_heads) for layer in base.shape.layers]
     names = {path.name for path in base.files.values()}
     same_width = plan.norm_scales is None or plan.norm_scales.shape[1] == base.shape.hidden_size
     same_files = names <= plan.provenance["weight_hashes"].keys()
@@ -258,9 +260,8 @@ def with_base_model_id(plan: Plan, name: str) -> Plan:
 
 
 def pruned_layers(shape: ModelShape, kept: list[tuple[int, int]]) -> tuple[LayerShape, ...]:
-    """Layer shapes after keeping `(FFN channels, KV groups)` in each layer."""
-    group = shape.query_heads_per_group
-    return tuple(LayerShape(groups * group, groups, channels) for channels, groups in kept)
+    """Layer shapes after keeping `(FFN channels or experts, KV groups)` in each layer."""
+    return tuple(shape.layer_of(groups, ffn_units) for ffn_units, groups in kept)
 
 
 def pruned_shape(plan: Plan, dense: ModelShape) -> ModelShape:

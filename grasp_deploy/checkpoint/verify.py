@@ -216,7 +216,8 @@ class _Proof:
                 cut = layer_cut(units, layer, plan.mask, plan.scales, group, width)
                 dense = spread_tensor(tail, dense, parameter.data.cpu(), cut)
             parameter.data = dense.to(parameter)
-        return plan.mask.float() if plan.fitted else plan.mask * plan.scales
+        is_fitted = (units.is_kv | (not shape.experts_per_token)) & bool(plan.fitted)  # no expert
+        return plan.mask * torch.where(is_fitted, 1.0, plan.scales)
 
     def reloaded(self) -> str:
         """Compare the folder as transformers loads it with the cut weights, both as stored."""

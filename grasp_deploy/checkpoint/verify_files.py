@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from grasp_deploy.checkpoint.format.shapes import LayerShape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.source import INDEX_FILE, listed
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
@@ -107,10 +106,9 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
 
 def _derived_config(pruned: StoredModel, plan: Plan) -> dict[str, Any]:
     """A checkpoint's own config.json, with all that plan, tensors and family decide of it."""
-    channels, groups = plan.dense_layers[0]
-    heads = groups * pruned.shape.query_heads_per_group
-    dense = LayerShape(heads, groups, channels)
-    return {**pruned_config(pruned.config, pruned.shape), **vars(dense)}
+    ffn_units, groups = plan.dense_layers[0]
+    dense = pruned.shape.layer_of(groups, ffn_units)
+    return {**pruned_config(pruned.config, pruned.shape), **dense.stated}
 
 
 def _unlike(found: Path, expected: Path) -> str | None:

@@ -42,7 +42,8 @@ KV_STAYS = (
 def unit_table(shape: ModelShape) -> UnitTable:
     """Flat axis of a dense model's units."""
     return UnitTable.of_layers(
-        [(layer.intermediate_size, layer.num_key_value_heads) for layer in shape.layers]
+        [(layer.ffn_units, layer.num_key_value_heads) for layer in shape.layers],
+        shape.experts_per_token,
     )
 
 
@@ -57,7 +58,8 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
     units = unit_table(shape)
     costs = unit_costs(config, shape, units)
     limit, as_option = _limit(config, shape, float(costs.sum()))
-    ffn_multiple, kv_multiple = config.multiples(max(units.ffn_channels))
+    widest = 1 if shape.experts_per_token else max(units.ffn_channels)  # of what kernels align
+    ffn_multiple, kv_multiple = config.multiples(widest)
     try:
         return make_budget(
             units,
@@ -184,7 +186,7 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
         head_dim=shape.head_dim,
         query_heads_per_group=shape.query_heads_per_group,
         qkv_bias=shape.qkv_bias,
-        mlp_bias=shape.mlp_bias,
+        ffn_parameters=shape.ffn_parameters,
         bytes_per_parameter=shape.bytes_per_parameter,
         bytes_per_kv_value=KV_BYTES.get(config.kv_dtype, shape.bytes_per_parameter),
     )

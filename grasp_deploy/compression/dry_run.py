@@ -147,7 +147,8 @@ class Way:
         """Inputs of `down_proj` and `o_proj` in the widest layer."""
         layers = self.shape.layers
         heads = max(layer.num_attention_heads for layer in layers)
-        return max(layer.intermediate_size for layer in layers), heads * self.shape.head_dim
+        widest = max(layer.intermediate_size for layer in layers)
+        return widest * max(1, self.shape.experts_per_token), heads * self.shape.head_dim
 
     @property
     def _gathered(self) -> tuple[int, int]:
@@ -177,7 +178,7 @@ class Way:
         if self.config.gradient_checkpointing:
             kept = per_layer + len(layers) * d * width
         logits, (mlp, head) = tokens * shape.vocab_size, self._gathered
-        units = sum(x.intermediate_size + x.num_key_value_heads for x in layers)
+        units = sum(x.ffn_units + x.num_key_value_heads for x in layers)
         return {
             "activations of a step": (kept + 4 * d) * tokens,
             "head, logits and loss": max(2 * head + width * logits, 12 * logits, 2 * mlp),
@@ -278,7 +279,8 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     )
     is_here = one.on_gpu == (device.type == "cuda")
     ways = [one]
-    if config.cuts_in_rounds:  # else a method of the user's, which reads whole weights
+    # A method of the user's reads whole weights, and so do experts.
+    if config.cuts_in_rounds and not shape.experts_per_token:
         may_offload = one.on_gpu and config.recover is None  # weights that learn never wait
         ways += [replace(one, offload=True)] if may_offload else []
         most = min(n.scored, n.fitted)

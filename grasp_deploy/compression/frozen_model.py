@@ -106,7 +106,7 @@ class FrozenModel:
         Those that are `solved` already, by the weight's name, are taken.
         """
         self.outputs.reset()
-        run, names = self.run, self.outputs.linears
+        run, segments = self.run, self.outputs.segments
         return compensate(
             self.model,
             run.budget.units,
@@ -114,7 +114,7 @@ class FrozenModel:
             sequences,
             batch_size=run.config.batch_size,
             ridge=run.config.ridge,
-            solved={place: solved[name] for place, name in enumerate(names) if name in solved},
+            solved={segments[name]: columns for name, columns in solved.items()},
             team=self.team,
         )
 
@@ -178,7 +178,8 @@ def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
 
 def may_offload(run: PreparedRun) -> bool:
     """True if weights are on a GPU, and may wait in the CPU's memory instead."""
-    return run.device.type == "cuda" and run.config.cuts_in_rounds and world() == 1
+    is_possible = run.config.cuts_in_rounds and not run.base.shape.experts_per_token
+    return run.device.type == "cuda" and is_possible and world() == 1
 
 
 @contextmanager

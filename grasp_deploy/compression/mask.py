@@ -94,7 +94,8 @@ def fold_scales(
     outputs, tensors = frozen.outputs, {}
     columns = outputs.columns(mask.cpu())
     of_segment = scales.cpu().split(frozen.run.budget.units.segment_sizes)
-    for (name, kept), of_units in zip(outputs.extract(mask).items(), of_segment, strict=True):
+    for name, kept in outputs.extract(mask).items():
+        of_units = of_segment[outputs.segments[name]]
         width = outputs.linears[name].in_features // len(of_units)  # 1, or G·D
         tensors[name] = kept.float() * of_units.repeat_interleave(width)[columns[name]]
     path = stages.workspace.save("fitted", tensors, {})

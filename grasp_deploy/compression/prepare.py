@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.card.model_card import intact_plan
+from grasp_deploy.checkpoint.format.shapes import refuse_experts
 from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.plan import Plan, check_layers, pruned_shape
 from grasp_deploy.checkpoint.read.loading import (
@@ -228,6 +229,8 @@ def prepare(
             "recovery is judged on held-out text: give more --calibration-sequences, so that one "
             "of the texts has two"
         )
+    if base.shape.experts_per_token:
+        _check_experts(run)
     if start.checkpoint is not None:
         by_lead(run.pruned_before)
     _check_ranks(run)
@@ -236,6 +239,16 @@ def prepare(
 
 def _hash_of(tensor: Tensor) -> str:
     return hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()
+
+
+def _check_experts(run: PreparedRun) -> None:
+    """InputError for what does not know experts; a line for what leaves them as they are."""
+    if run.config.recover is not None:
+        refuse_experts(run.base.shape, "recovery")
+    if is_joined():
+        refuse_experts(run.base.shape, "a run of several processes")
+    if run.config.compensation:
+        logger.warning("experts stay as they are: least squares refits o_proj alone")
 
 
 def _check_method(config: CompressConfig) -> None:

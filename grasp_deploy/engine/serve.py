@@ -109,9 +109,11 @@ def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -
             "--enforce-eager, --enable-lora, -O and -cc out, or share each layer with "
             "--tensor-parallel-size"
         )
-    if flags.enable_expert_parallel:
+    if flags.enable_expert_parallel and (shape.pruned or not shape.experts_per_token):
+        uneven = "layers with different numbers of experts"
+        has = uneven if shape.experts_per_token else "no experts to spread"
         raise InputError(
-            "the model has no experts to spread: leave --enable-expert-parallel out, and serve "
+            f"the model has {has}: leave --enable-expert-parallel out, and serve "
             "copies of it with --data-parallel-size"
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grasp_deploy.checkpoint.footprint import Load, Memory, Room, deployment_memory, kv_bytes
-from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 
 FP8_KV_BYTES = 1
 PACK_BYTES, WEIGHTS_PER_PACK = 4, 8  # of 4-bit weights: eight of them in an int32
@@ -94,10 +94,10 @@ def _pruned(
 ) -> Iterator[Offer]:
     """Yield the offer that fills the room, if the least that layers keep fits it."""
     dense = deployment_memory(shape, load, room.overhead_bytes, weight_bytes(shape))
-    always = weight_bytes(_of_layers(shape, groups=0, channels=0))
+    always = weight_bytes(_of_layers(shape, groups=0, ffn_units=0))
     prunable_bytes = dense.weight_bytes - always + dense.kv_bytes
     left_bytes = room.usable_bytes - (dense.total_bytes - prunable_bytes)
-    least = _of_layers(shape, groups=1, channels=1)
+    least = _of_layers(shape, groups=1, ffn_units=max(1, shape.experts_per_token))
     if left_bytes < weight_bytes(least) - always + kv_bytes(least, load):
         return
     keep = left_bytes / prunable_bytes
@@ -107,10 +107,9 @@ def _pruned(
     yield Offer(f"pruned to {shown:.1f} %", memory, 0, load.sequences, keep=keep)
 
 
-def _of_layers(shape: ModelShape, groups: int, channels: int) -> ModelShape:
-    """The shape with so many KV groups and FFN channels in each layer."""
-    layer = LayerShape(groups * shape.query_heads_per_group, groups, channels)
-    return replace(shape, layers=(layer,) * len(shape.layers))
+def _of_layers(shape: ModelShape, groups: int, ffn_units: int) -> ModelShape:
+    """The shape with so many KV groups, and FFN channels or experts, in each layer."""
+    return replace(shape, layers=(shape.layer_of(groups, ffn_units),) * len(shape.layers))
 
 
 def fp8_weight_bytes(shape: ModelShape) -> int:

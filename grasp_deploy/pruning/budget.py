@@ -49,9 +49,14 @@ class Budget:
 
     @property
     def least_kept(self) -> list[int]:
-        """`(2L,)` units that each segment keeps of any ranking: a chunk, and those of cost 0."""
-        parts = zip(self.costs.cpu().split(self.units.segment_sizes), self.multiples, strict=True)
-        return [max(1, math.ceil(int((part == 0).sum()) / a)) * a for part, a in parts]
+        """`(2L,)` units that each segment keeps of any ranking, in whole chunks.
+
+        One, or the experts that a token takes; and those of cost 0.
+        """
+        free = [int((part == 0).sum()) for part in self.costs.cpu().split(self.units.segment_sizes)]
+        floors = (max(1, self.units.experts_per_token), 1) * self.units.layers
+        least = map(max, free, floors)
+        return [math.ceil(n / a) * a for n, a in zip(least, self.multiples, strict=True)]
 
     @property
     def smallest_limit(self) -> float:
@@ -103,7 +108,7 @@ def make_budget(
     sizes = zip(units.segment_sizes, budget.least_kept, budget.multiples, strict=True)
     for segment, (size, least, multiple) in enumerate(sizes):
         if least > size:
-            kind = ("FFN channels", "KV groups")[segment % 2]
+            kind = units.kinds[segment % 2]
             raise BudgetError(
                 f"layer {segment // 2} has {size} {kind}, but must keep {least}: a multiple of "
                 f"{multiple} with all that cost nothing; choose a multiple that divides {size}"
@@ -112,7 +117,8 @@ def make_budget(
     if limit < floor:
         raise BudgetError(
             f"the budget {limit:,.12g} is under the floor {floor:,.12g}, the cost of the least "
-            f"that every layer keeps ({ffn_multiple} FFN channels, {kv_multiple} KV groups)",
+            f"that every layer keeps ({max(ffn_multiple, units.experts_per_token)} "
+            f"{units.kinds[0]}, {kv_multiple} KV groups)",
             smallest_limit=floor,
         )
     return budget

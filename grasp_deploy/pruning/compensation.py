@@ -81,7 +81,7 @@ def compensate(
     gate_values = mask.to(device).float()
     kept = gate_values.split(units.segment_sizes)
     linears, factor = output_projections(model), residual_multiplier(model)
-    weights = [team.part(linear.weight) for linear in linears]
+    weights = {segment: team.part(linear.weight) for segment, linear in linears.items()}
     batches = list(team.deal(sequences)[0].to(device).split(batch_size))
     with torch.no_grad(), gated(model, units) as gates:
         dense = embedded(model, batches, team)
@@ -91,6 +91,9 @@ def compensate(
             outputs: list[Tensor] = []
             advance(dense, halves, outputs if norms_in(model).behind else None)
             gates.assign(gate_values)
+            if segment not in linears:  # experts stay as they are
+                advance(pruned, halves)
+                continue
             weight, columns = weights[segment], kept_columns(linears[segment], kept[segment])
             if segment in solved:
                 weight[:, columns.to(weight.device)] = solved[segment].to(weight)
@@ -138,7 +141,7 @@ def _refit(
 
 
 class OutputProjections:
-    """The weights of the `(2L,)` output projections by name, whose kept columns come and go.
+    """The weights of the output projections by name, whose kept columns come and go.
 
     Columns here are of the rows that this process holds. With `resettable` the dense weights are
     held on the CPU, so that columns can be solved for more than once.
@@ -148,10 +151,10 @@ class OutputProjections:
         self, model: nn.Module, units: UnitTable, *, resettable: bool = True, team: Team = ALONE
     ) -> None:
         self._units = units
-        self.linears = {
-            f"model.layers.{segment // 2}.{OUTPUT_PROJECTIONS[segment % 2]}.weight": linear
-            for segment, linear in enumerate(output_projections(model))
-        }
+        found = output_projections(model)
+        names = [f"model.layers.{s // 2}.{OUTPUT_PROJECTIONS[s % 2]}.weight" for s in found]
+        self.linears = dict(zip(names, found.values(), strict=True))
+        self.segments = dict(zip(names, found, strict=True))
         self._parts = {name: team.part(linear.weight) for name, linear in self.linears.items()}
         self._dense = {
             name: part.detach().to("cpu", copy=True)
@@ -161,8 +164,8 @@ class OutputProjections:
 
     def columns(self, mask: Tensor) -> dict[str, Tensor]:
         """Indices of the input columns that a `(N,)` mask keeps, by the weight's name."""
-        parts = zip(self.linears.items(), mask.split(self._units.segment_sizes), strict=True)
-        return {name: kept_columns(linear, kept) for (name, linear), kept in parts}
+        kept = mask.split(self._units.segment_sizes)
+        return {n: kept_columns(x, kept[self.segments[n]]) for n, x in self.linears.items()}
 
     def extract(self, mask: Tensor) -> dict[str, Tensor]:
         """Copies of the present kept columns, on the CPU, by the weight's name."""

@@ -18,14 +18,9 @@ class Widths:
     head_dim: int  # D
     query_heads_per_group: int  # G
     qkv_bias: bool
-    mlp_bias: bool
+    ffn_parameters: int  # that go with one FFN channel, or expert
     bytes_per_parameter: int
     bytes_per_kv_value: int
-
-    @property
-    def ffn_parameters(self) -> int:
-        """Parameters that go with one FFN channel: rows of gate and up, a column of down."""
-        return 3 * self.hidden_size + 2 * self.mlp_bias
 
     @property
     def kv_parameters(self) -> int:

@@ -2,18 +2,20 @@
 
 A gate multiplies a unit's output: an FFN channel's activation before `down_proj`, or the attention
 outputs of a KV group's `G` query heads before `o_proj`. It sits in a forward pre-hook of those two
-linear layers, so no attention or MLP forward is rewritten.
+linear layers, so no attention or MLP forward is rewritten. Experts are gated where their router
+chooses among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from grasp_deploy.pruning.experts import routed
 from grasp_deploy.pruning.layout import (
     decoder_layers,
     device_of,
@@ -21,6 +23,7 @@ from grasp_deploy.pruning.layout import (
     on_inputs,
     on_outputs,
     output_projections,
+    routers,
 )
 from grasp_deploy.pruning.units import UnitTable
 
@@ -28,30 +31,38 @@ from grasp_deploy.pruning.units import UnitTable
 class Gates:
     """The gate values that the hooks of one model read; assign new ones before a forward pass."""
 
-    def __init__(self, units: UnitTable, widths: Sequence[int]) -> None:
+    def __init__(self, units: UnitTable, widths: Mapping[int, int]) -> None:
         self._units = units
-        self._widths = widths  # (2L,) features of each segment that share a gate
+        self._widths = widths  # features that share a gate, by segment; of experts none
         self._of_segment: list[Tensor] = []
 
     def assign(self, values: Tensor) -> None:
         """Set `(N,)` gate values; their gradient reaches the tensor given."""
-        parts = zip(values.split(self._units.segment_sizes), self._widths, strict=True)
+        parts = enumerate(values.split(self._units.segment_sizes))
         # (K,) -> (K·G·D,): one value for each input column of o_proj
-        self._of_segment = [part.repeat_interleave(width) for part, width in parts]
+        self._of_segment = [part.repeat_interleave(self._widths.get(s, 1)) for s, part in parts]
 
     def multiply(self, segment: int, x: Tensor) -> Tensor:
         """`(B, T, width)` inputs of a linear layer, gated."""
         return _Multiply.apply(x, self._of_segment[segment])
 
+    def route(self, segment: int, router: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What a router returns for its `(T, E)` logits, gated."""
+        return routed(router, logits, self._of_segment[segment])
+
 
 @contextmanager
 def gated(model: nn.Module, units: UnitTable) -> Iterator[Gates]:
     """Gate the model in the `with` block, open until assigned."""
-    projections = output_projections(model)
-    sizes = zip(projections, units.segment_sizes, strict=True)
-    gates = Gates(units, [linear.in_features // size for linear, size in sizes])
+    projections, choosing = output_projections(model), routers(model)
+    sizes = units.segment_sizes
+    gates = Gates(units, {s: linear.in_features // sizes[s] for s, linear in projections.items()})
     gates.assign(torch.ones(units.size, device=device_of(model)))
-    with on_inputs(projections, gates.multiply):
+
+    def route(segment: int, output: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        return gates.route(segment, choosing[segment], output[0])
+
+    with on_inputs(projections, gates.multiply), on_outputs(choosing, route):
         yield gates
 
 
@@ -80,7 +91,7 @@ def scaled_norms(model: nn.Module) -> Iterator[NormScales]:
     names = norms_in(model).in_order(len(decoder_layers(model)))
     norms = [model.get_submodule(name) for name in names]
     scales = NormScales(len(norms))
-    with on_outputs(norms, scales.multiply):
+    with on_outputs(dict(enumerate(norms)), scales.multiply):
         yield scales
 
 

@@ -55,8 +55,10 @@ def half_layers(
     for index, (layer, call) in enumerate(zip(decoder_layers(model), calls, strict=True)):
         before = [layer.get_submodule(name) for name in norms.before]
         behind = [layer.get_submodule(name) for name in norms.behind] or 2 * [nn.Identity()]
+        ends = dict(layer.mlp.named_children())
+        last = ends.get("down_proj") or ends["experts"]  # whose outputs are fitted to nothing
         for place, (branch, linear, given) in enumerate(
-            ((layer.self_attn, layer.self_attn.o_proj, call), (layer.mlp, layer.mlp.down_proj, {}))
+            ((layer.self_attn, layer.self_attn.o_proj, call), (layer.mlp, last, {}))
         ):
             half = partial(_pass, branch, linear, before[place], behind[place], given, factor)
             with team.gathered(branch):

@@ -3,6 +3,7 @@
 Rows and columns that go when a unit goes:
 
     FFN channel   a row of gate_proj and of up_proj, a column of down_proj
+    expert        its gate_proj, up_proj and down_proj, and a row of the router
     KV group      D rows of k_proj and of v_proj, G·D rows of q_proj, G·D columns of o_proj
 
 LLM-Pruner calls them coupled structures (Ma et al. 2023, section 3.1). A row takes its bias along.
@@ -11,7 +12,7 @@ The biases of down_proj and o_proj and the q/k norms always stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -46,6 +47,7 @@ PRUNABLE_LINEARS = (
 )
 # The output projections, whose inputs the gates multiply, in the order of the segments.
 OUTPUT_PROJECTIONS = tuple(linear.name for linear in PRUNABLE_LINEARS if not linear.by_rows)
+ROUTER = "mlp.gate"  # without a bias, and with a row for each expert
 
 
 def decoder_layers(model: nn.Module) -> Any:
@@ -64,11 +66,27 @@ def device_of(model: nn.Module) -> torch.device:
     return next(p.device for name, p in model.named_parameters() if "input_layernorm" in name)
 
 
-def output_projections(model: nn.Module) -> list[nn.Linear]:
-    """`(2L,)` output projections, one a segment."""
-    return [
-        layer.get_submodule(name) for layer in decoder_layers(model) for name in OUTPUT_PROJECTIONS
-    ]
+def output_projections(model: nn.Module) -> dict[int, nn.Linear]:
+    """The output projection of each segment but those of experts, in order."""
+    found = _in_segments(model, OUTPUT_PROJECTIONS)
+    assert len(found) + len(routers(model)) == 2 * len(decoder_layers(model)), "a segment has none"
+    return found
+
+
+def routers(model: nn.Module) -> dict[int, nn.Module]:
+    """What chooses among experts, in each segment that holds some."""
+    return _in_segments(model, (ROUTER,))
+
+
+def _in_segments(model: nn.Module, names: tuple[str, ...]) -> dict[int, Any]:
+    """The modules of these names, of an MLP and of attention, where a layer has them."""
+    layers = enumerate(dict(layer.named_modules()) for layer in decoder_layers(model))
+    return {
+        2 * index + place: modules[name]
+        for index, modules in layers
+        for place, name in enumerate(names)
+        if name in modules
+    }
 
 
 def half_of(model: nn.Module, segment: int) -> nn.Module:
@@ -96,17 +114,19 @@ def installed(hooks: Iterable[RemovableHandle]) -> Iterator[None]:
         yield
 
 
-def on_inputs(modules: Iterable[nn.Module], action: OnTensor) -> AbstractContextManager[None]:
+def on_inputs(modules: Mapping[int, nn.Module], action: OnTensor) -> AbstractContextManager[None]:
     """Call `action(index, x)` with the first input of modules; a tensor returned replaces it."""
     return installed(
         module.register_forward_pre_hook(lambda _, inputs, i=index: action(i, inputs[0]))
-        for index, module in enumerate(modules)
+        for index, module in modules.items()
     )
 
 
-def on_outputs(modules: Iterable[nn.Module], action: OnTensor) -> AbstractContextManager[None]:
-    """Call `action(index, y)` with the output of modules; a tensor returned replaces it."""
+def on_outputs(
+    modules: Mapping[int, nn.Module], action: Callable[[int, Any], Any]
+) -> AbstractContextManager[None]:
+    """Call `action(index, y)` with the output of modules; what is returned replaces it."""
     return installed(
         module.register_forward_hook(lambda _, _inputs, output, i=index: action(i, output))
-        for index, module in enumerate(modules)
+        for index, module in modules.items()
     )

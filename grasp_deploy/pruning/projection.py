@@ -18,8 +18,8 @@ def project(probabilities: Tensor, budget: Budget) -> Tensor:
     """`(N,)` bool mask of the kept units, ranked by `(N,)` keep probabilities.
 
     Sort descending, keep the prefix that fits, stop at the first chunk that does not (equation 5).
-    All chunks with a unit of cost 0, and the first chunk of every segment, are kept beforehand. The
-    budget holds with them: `budget.cost_of(mask) <= budget.limit` always.
+    All chunks with a unit of cost 0, and the least that every segment keeps, are kept beforehand.
+    The budget holds with them: `budget.cost_of(mask) <= budget.limit` always.
     """
     segment = budget.segment_of_unit
     ranks = rank_in_segment(probabilities, budget)
@@ -40,7 +40,8 @@ def project(probabilities: Tensor, budget: Budget) -> Tensor:
     scores = summed(probabilities) / summed(torch.ones_like(budget.costs))
     order = descending(scores, tie_places.argsort())
     reserved = summed(budget.costs == 0) > 0
-    reserved[first_chunks] = True
+    least = torch.tensor(budget.least_kept, device=ranks.device)
+    reserved[chunk_of_unit[ranks < least[segment]]] = True
     costs = summed(torch.where(is_whole, budget.costs, 0.0))
     left = budget.limit - torch.where(reserved, costs, 0.0).sum()
     payable = torch.where(reserved, 0.0, costs)  # what is reserved is paid for

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from grasp_deploy.pruning.layout import PRUNABLE_LINEARS, Features, features_of
+from grasp_deploy.pruning.layout import (
+    PRUNABLE_LINEARS,
+    ROUTER,
+    Features,
+    PrunableLinear,
+    features_of,
+)
 from grasp_deploy.pruning.units import UnitTable
 
 _ROWS = 64  # so few that they stay in the processor's cache: six times as fast as all at once
@@ -15,14 +22,15 @@ _LINEARS = {
     f"{linear.name}.{parameter}": linear
     for linear in PRUNABLE_LINEARS
     for parameter in (("weight", "bias") if linear.by_rows else ("weight",))
-}
+} | {f"{ROUTER}.weight": PrunableLinear(ROUTER, "channels", True)}
+_EXPERT = re.compile(r"(mlp\.experts\.)(\d+)(\..*)")
 
 
 @dataclass(frozen=True)
 class LayerCut:
     """Indices that one layer keeps of its dense weights, and the scales to fold."""
 
-    kept: dict[Features, Tensor]  # (F',), (K'·G·D,), (K'·D,) int64 rows or columns
+    kept: dict[Features, Tensor]  # (F',), (K'·G·D,), (K'·D,) int64 rows, columns or experts
     scales: dict[Features, Tensor]  # (F',), (K'·G·D,) float32, of channels and queries
 
 
@@ -64,6 +72,21 @@ def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
     for rows, target in zip(tensor.split(_ROWS), columns.split(_ROWS), strict=True):
         target.copy_(rows.float().index_select(1, kept) * scales)
     return columns
+
+
+def cut_expert(name: str, tensor: Tensor, cut: LayerCut) -> tuple[str, Tensor] | None:
+    """A tensor of one expert by its name in the cut layer, its scale in `down_proj`; None if gone.
+
+    Other tensors pass through.
+    """
+    if not (found := _EXPERT.fullmatch(name)):
+        return name, tensor
+    place = (cut.kept["channels"] == int(found[2])).nonzero().flatten()
+    if not len(place):
+        return None
+    if found[3].startswith(".down_proj"):
+        tensor = (tensor.float() * cut.scales["channels"][place]).to(tensor.dtype)
+    return f"{found[1]}{int(place)}{found[3]}", tensor
 
 
 def spread_tensor(name: str, tensor: Tensor, dense: Tensor, cut: LayerCut) -> Tensor:

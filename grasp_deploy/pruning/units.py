@@ -5,7 +5,8 @@
     0 1 2 ... F-1  F ... F+K-1    ...                                N units in all
 
 Scores, costs, masks and scales are `(N,)` tensors on this axis. The units of one kind in one layer
-are a *segment*: segment `2i` holds layer i's FFN channels, segment `2i + 1` its KV groups.
+are a *segment*: segment `2i` holds layer i's FFN channels, segment `2i + 1` its KV groups. Where a
+layer has experts, those stand in the place of its FFN channels.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ class UnitTable:
     """The FFN channels and KV groups of each layer, and their places on the flat axis."""
 
     segment_sizes: tuple[int, ...]  # (2L,) number of units in each segment
+    experts_per_token: int = 0  # so many experts each layer keeps; 0: FFN channels
 
     @classmethod
-    def of_layers(cls, layers: Sequence[tuple[int, int]]) -> UnitTable:
-        """From `(FFN channels, KV groups)` pairs, one a layer."""
-        return cls(tuple(size for pair in layers for size in pair))
+    def of_layers(cls, layers: Sequence[tuple[int, int]], experts_per_token: int = 0) -> UnitTable:
+        """From `(FFN channels or experts, KV groups)` pairs, one a layer."""
+        return cls(tuple(size for pair in layers for size in pair), experts_per_token)
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """The units of a layer's two segments, in words."""
+        return "experts" if self.experts_per_token else "FFN channels", "KV groups"
 
     @property
     def ffn_channels(self) -> tuple[int, ...]:

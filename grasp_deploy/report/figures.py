@@ -28,6 +28,7 @@ from grasp_deploy.report.section import Section
 MARKS = (b'<meta name="generator" content="grasp-deploy', b"tEXtSoftware\0grasp-deploy")
 MARK_BYTES = 4096  # within which a page or a figure carries its mark
 UNITS = {
+    "experts": ("num_experts", "Kept experts"),
     "ffn": ("intermediate_size", "Kept FFN channels"),
     "kv": ("num_key_value_heads", "Kept KV heads"),
 }
@@ -79,7 +80,8 @@ def _kept_drawings(models: Sequence[Mapping[str, Any]]) -> Iterator[Drawing]:
         if len(layers) == len(dense) and layers != dense
     }
     if pruned:
-        for unit in UNITS:
+        has_experts = "num_experts" in dense[0]
+        for unit in ("experts" if has_experts else "ffn", "kv"):
             yield kept_drawing(unit, f"share of what {name} has", dense, pruned)
 
 

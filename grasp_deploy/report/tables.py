@@ -33,11 +33,15 @@ LONGEST_LIST = 8  # items that a cell shows one by one
 
 
 def layer_table(dense: dict[str, Any], pruned: dict[str, Any]) -> Table:
-    """Query heads, KV heads and FFN channels per layer and in all, from two footprint records."""
-    table = figure_table(
-        "What each layer keeps", ("layer", "query heads", "KV heads", "FFN channels")
-    )
-    names = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+    """Query heads, KV heads and FFN channels, or experts, per layer and in all.
+
+    From two footprint records.
+    """
+    has_experts = "num_experts" in dense["layers"][0]
+    ffn = "experts" if has_experts else "FFN channels"
+    table = figure_table("What each layer keeps", ("layer", "query heads", "KV heads", ffn))
+    names = ["num_attention_heads", "num_key_value_heads"]
+    names.append("num_experts" if has_experts else "intermediate_size")
     for index, (before, after) in enumerate(zip(dense["layers"], pruned["layers"], strict=True)):
         table.add_row(str(index), *(f"{after[name]} of {before[name]}" for name in names))
     table.add_section()

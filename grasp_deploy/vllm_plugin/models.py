@@ -5,6 +5,7 @@ vLLM's.
 """
 
 import copy
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedConfig
 from vllm.config import CacheConfig, VllmConfig
 from vllm.model_executor.layers.linear import RowParallelLinear
 from vllm.model_executor.layers.quantization import QuantizationConfig
-from vllm.model_executor.models import gemma3, granite
+from vllm.model_executor.models import gemma3, granite, qwen3_moe
 from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralDecoderLayer, MistralForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3DecoderLayer, Qwen3Model
@@ -129,4 +130,28 @@ class GraspGemma3DecoderLayer(OwnConfigMixin, gemma3.Gemma3DecoderLayer):
 class GraspGemma3ForCausalLM(gemma3.Gemma3ForCausalLM):
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         with patch.object(gemma3, "Gemma3DecoderLayer", GraspGemma3DecoderLayer):
+            super().__init__(vllm_config=vllm_config, prefix=prefix)
+
+
+class GraspQwen3MoeDecoderLayer(qwen3_moe.Qwen3MoeDecoderLayer):
+    """vLLM's layer reads sizes from the config of the whole model, so it gets a copy of that."""
+
+    def __init__(self, vllm_config: VllmConfig, prefix: str = "", **kwargs: Any) -> None:
+        narrow, model_config = copy.copy(vllm_config), copy.copy(vllm_config.model_config)
+        model_config.hf_text_config = layer_config(model_config.hf_text_config, prefix)
+        narrow.model_config = model_config
+        super().__init__(narrow, prefix, **kwargs)
+
+
+class GraspQwen3MoeForCausalLM(qwen3_moe.Qwen3MoeForCausalLM):
+    """A pruned Qwen3 with experts. vLLM's takes no backbone, so its own is named anew."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        if vllm_config.parallel_config.enable_eplb:
+            raise ValueError(
+                "layers with different numbers of experts cannot be balanced: leave --enable-eplb "
+                "out"
+            )
+        narrow = partial(qwen3_moe.Qwen3MoeModel, decoder_layer_type=GraspQwen3MoeDecoderLayer)
+        with patch.object(qwen3_moe, "Qwen3MoeModel", narrow):
             super().__init__(vllm_config=vllm_config, prefix=prefix)

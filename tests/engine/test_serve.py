@@ -23,7 +23,7 @@ from grasp_deploy.engine.serve import (
 from grasp_deploy.errors import ChildError, InputError
 from tests.cli.command import edit_json
 from tests.installed import pretend
-from tests.tiny import random_kept, save_tiny, slice_by_hand
+from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand
 
 GIBIBYTE = 2**30
 VLLM = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve"]
@@ -135,6 +135,11 @@ def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     check_before_serving(tmp_path, with_port("-dp", "2", "--no-enable-expert-parallel"))
     save_tiny("llama", tmp_path, head_dim=16)
     assert "heads are 16 wide" in refusal(tmp_path)
+    dense = save_tiny(directory=tmp_path, **VARIANTS["qwen3-moe"])
+    check_before_serving(tmp_path, with_port("--enable-expert-parallel"))
+    slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
+    assert "different numbers of experts" in refusal(tmp_path, "--enable-expert-parallel")
+    assert "the experts of layers 2" in refusal(tmp_path, "-tp", "4")
 
 
 def test_a_port_in_use_is_refused_with_a_free_one(

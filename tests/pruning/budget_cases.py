@@ -30,10 +30,12 @@ def costs_of(kind: str, units: UnitTable, dice: random.Random) -> Tensor:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn, most_experts: int = 0) -> Case:
     """Shapes from hypothesis, so that failures shrink; the numbers within from its seed."""
     sizes = st.tuples(st.integers(1, 12), st.integers(1, 5))
-    units = UnitTable.of_layers(draw(st.lists(sizes, min_size=1, max_size=4)))
+    layers = draw(st.lists(sizes, min_size=1, max_size=4))
+    most = min(most_experts, *(size for size, _ in layers))
+    units = UnitTable.of_layers(layers, draw(st.integers(0, most)))
     multiples = (
         draw(st.integers(1, min(units.ffn_channels))),
         draw(st.integers(1, min(units.kv_groups))),
@@ -47,7 +49,7 @@ def cases(draw: st.DrawFn) -> Case:
     draws = [(1 + dice.randrange(levels)) / (levels + 1) for _ in range(units.size)]
     try:
         budget = budget_at(units, costs, multiples, draw(st.integers(0, 20)) / 20, dice)
-    except BudgetError:  # units that cost nothing and fill no multiple
+    except BudgetError:  # units that always stay and fill no multiple
         budget = budget_at(units, costs, (1, 1), 0.5, dice)
     return budget, torch.tensor(draws)
 

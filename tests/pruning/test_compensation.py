@@ -45,7 +45,7 @@ def first_hidden_states(model: nn.Module) -> Tensor:
 def first_output(model: Any) -> Tensor:
     """What the first layer's MLP returns, before a norm behind it."""
     outputs: list[Tensor] = []
-    with on_outputs([model.model.layers[0].mlp], lambda _, y: outputs.append(y)):
+    with on_outputs({0: model.model.layers[0].mlp}, lambda _, y: outputs.append(y)):
         model(input_ids=IDS)
     return outputs[0]
 

@@ -8,16 +8,18 @@ import torch
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.compression.budget_options import unit_table
 from grasp_deploy.pruning.costs import Widths
-from grasp_deploy.pruning.slicing import cut_tensor, layer_cut
-from tests.tiny import VARIANTS, tiny_config
+from grasp_deploy.pruning.slicing import cut_expert, cut_tensor, layer_cut
+from tests.tiny import VARIANTS, stated, tiny_config
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-mha", "llama-biases", "qwen2", "qwen3-biases"])
+@pytest.mark.parametrize(
+    "name", ["llama", "llama-mha", "llama-biases", "qwen3-biases", "qwen3-moe"]
+)
 def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
-    shape = model_shape(tiny_config(**VARIANTS[name]).to_dict())
+    shape = model_shape(stated(tiny_config(**VARIANTS[name])))
     units, group, head_dim = unit_table(shape), shape.query_heads_per_group, shape.head_dim
-    biases = shape.qkv_bias, shape.mlp_bias
-    widths = Widths(shape.hidden_size, head_dim, group, *biases, 4, 4)
+    d, ffn_parameters = shape.hidden_size, shape.ffn_parameters
+    widths = Widths(d, head_dim, group, shape.qkv_bias, ffn_parameters, 4, 4)
     of_kinds = {units.ffn(1).start: widths.ffn_parameters, units.kv(1).start: widths.kv_parameters}
     for unit, cost in of_kinds.items():
         kept = torch.ones(units.size, dtype=torch.bool)
@@ -29,12 +31,13 @@ def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
             for key, size in shape.tensor_shapes().items()
             if key.startswith(prefix)
         }
-        removed = sum(t.numel() - cut_tensor(key, t, cut).numel() for key, t in tensors.items())
-        assert removed == cost > 0
+        left = [cut_expert(name, tensor, cut) for name, tensor in tensors.items()]
+        left_numbers = sum(cut_tensor(*kept, cut).numel() for kept in left if kept)
+        assert sum(t.numel() for t in tensors.values()) - left_numbers == cost > 0
 
 
 def test_the_ratio_of_parameters_is_the_papers_alpha() -> None:
     for group, head_dim in ((1, 128), (4, 64)):
-        widths = Widths(4096, head_dim, group, False, False, 2, 2)
+        widths = Widths(4096, head_dim, group, False, 3 * 4096, 2, 2)
         alpha = (2 * group + 2) * head_dim / 3
         assert widths.kv_parameters / widths.ffn_parameters == alpha

@@ -80,7 +80,7 @@ def test_the_gradient_is_that_of_finite_differences(family: str) -> None:
 
 
 def test_half_precision_gradients_are_summed_over_tokens_in_float32() -> None:
-    gates = Gates(UnitTable.of_layers([(1, 1)]), widths=(1, 1))
+    gates = Gates(UnitTable.of_layers([(1, 1)]), widths={0: 1, 1: 1})
     values = torch.ones(2, requires_grad=True)
     gates.assign(values)
     gates.multiply(0, torch.ones(1, 4095, 1, dtype=torch.bfloat16)).float().sum().backward()

@@ -27,6 +27,7 @@ NAMES = [
     *("llama-biases", "mistral-sliding", "qwen2", "qwen2-head-dim", "qwen2-sliding"),
     *("qwen3-biases", "qwen3-tied", "granite-biases", "granite-tied"),
     *("gemma3-sliding-biases", "gemma3-sliding-tied", "gemma3-full"),
+    *("qwen3-moe", "qwen3-moe-renormed"),
 ]
 SERVED: dict[str, dict[str, Any]] = {
     COMPILED: {"family": "llama", "num_hidden_layers": 2},
@@ -149,6 +150,23 @@ def compiled_graphs() -> set[Path]:
     return set(root.glob("torch_compile_cache/torch_aot_compile/*/rank_0_0/model"))
 
 
+BALANCED = """
+from types import SimpleNamespace as Config
+from grasp_deploy.vllm_plugin.models import GraspQwen3MoeForCausalLM
+config = Config(parallel_config=Config(enable_eplb=True))
+try:
+    GraspQwen3MoeForCausalLM(vllm_config=config)
+except ValueError as error:
+    assert "--enable-eplb" in str(error), error
+else:
+    raise AssertionError("layers with different numbers of experts were balanced")
+"""
+
+
+def test_layers_with_different_numbers_of_experts_are_not_balanced() -> None:
+    subprocess.run([sys.executable, "-c", BALANCED], check=True, stdin=subprocess.DEVNULL)
+
+
 @functools.cache  # both routes must give the same
 def reference_tokens(name: str) -> list[list[int]]:
     """Tokens with which transformers continues the prompts."""
@@ -174,9 +192,10 @@ def test_greedy_tokens_are_those_of_transformers(
     name: str, route: str, served: dict[str, dict[str, Any]]
 ) -> None:
     stem = STEMS[SERVED[name]["family"]]
+    experts = "MoE" if "moe" in name else ""
     expected_class = {
         "plugin": f"grasp_deploy.vllm_plugin.models.Grasp{stem}ForCausalLM",
-        "remote code": "vllm.model_executor.models.transformers.TransformersForCausalLM",
+        "remote code": f"vllm.model_executor.models.transformers.Transformers{experts}ForCausalLM",
     }[route]
     assert served[name]["model"] == expected_class
     assert served[name]["tokens"] == reference_tokens(name)

@@ -45,7 +45,6 @@ METHODS = {
     "grasp": "learnt gates on the frozen model, from a cut in rounds",
     "progressive": "a cut in rounds by the optimal brain surgeon's loss",
 }
-UNITS = ("FFN channels", "KV-head groups")
 COMPENSATION = (
     " Compensation: the kept columns of the output layers were solved by least squares for the "
     "dense model's hidden states."
@@ -83,7 +82,7 @@ def model_card(
         base_option=_base_option(provenance),
         release=provenance["versions"]["grasp_deploy"],
         figures=_figures(plan, dense, pruned),
-        chosen=how_units_were_chosen(plan),
+        chosen=how_units_were_chosen(plan, dense),
         learnt_from=what_it_learnt_from(provenance),
         fitted=plan.fitted,
         quantization=quantised_by or pruned.quantization,
@@ -161,12 +160,13 @@ def _is_text(value: Any) -> bool:
     )
 
 
-def how_units_were_chosen(plan: Plan) -> str:
+def how_units_were_chosen(plan: Plan, dense: ModelShape) -> str:
     """The method that chose the units, and whether kept columns were solved."""
     provenance = plan.provenance
     config, healed = provenance["config"], provenance.get("healing")
+    names = ("experts" if dense.experts_per_token else "FFN channels", "KV-head groups")
     shares = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
-    units = " and ".join(n for n, kept in zip(UNITS, shares, strict=True) if kept < 1) or "Units"
+    units = " and ".join(n for n, kept in zip(names, shares, strict=True) if kept < 1) or "Units"
     chosen = METHODS.get(config["method"], f"the scores of `{config['method']}`, at once")
     solved = provenance.get("compensation") or (plan.fitted and not healed)
     more = COMPENSATION if solved else ""

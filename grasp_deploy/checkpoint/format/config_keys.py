@@ -64,7 +64,9 @@ class Rope(RopeOfKind, forbid_unknown_fields=True):
 
 
 # What may differ from layer to layer: other keys would change the model unseen.
-LayerSizes = dict[Literal["num_attention_heads", "num_key_value_heads", "intermediate_size"], Size]
+LayerSizes = dict[
+    Literal["num_attention_heads", "num_key_value_heads", "intermediate_size", "num_experts"], Size
+]
 LayerNumber = Annotated[str, Meta(pattern=r"\A[0-9]{1,5}\Z")]  # "7"; "07" where transformers saved
 
 
@@ -104,6 +106,14 @@ class Sizes(Limits, kw_only=True):
     query_pre_attn_scalar: Positive | None = None
     rope_local_base_freq: Positive | None = None
     sliding_window_pattern: Size | None = None
+    num_experts: Size | None = None
+    num_experts_per_tok: Size | None = None
+    moe_intermediate_size: Size | None = None
+    norm_topk_prob: bool | None = None
+    decoder_sparse_step: Count | None = None
+    mlp_only_layers: list[Count] | None = None
+    router_aux_loss_coef: float | None = None
+    output_router_logits: bool | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     dtype: str | None = None

@@ -16,8 +16,9 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 
-LAYER_SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+LAYER_SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "num_experts")
 
 
 class LayerSizesMixin:
@@ -78,3 +79,10 @@ class GraspGraniteConfig(LayerSizesMixin, GraniteConfig):
 
 class GraspGemma3Config(LayerSizesMixin, Gemma3TextConfig):
     model_type = "grasp_gemma3_text"
+
+
+class GraspQwen3MoeConfig(LayerSizesMixin, Qwen3MoeConfig):
+    model_type = "grasp_qwen3_moe"
+    attribute_map: ClassVar[dict[str, str]] = {}  # layers state num_experts by its own name
+
+    head_dim: int | None = None  # as for Qwen2

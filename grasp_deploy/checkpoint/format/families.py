@@ -35,6 +35,7 @@ class Family:
     own: tuple[str, ...] = ()  # keys that no other family's class declares
     tied: bool = False  # embeddings, where config.json does not say
     rope_by_kind: bool = False  # rope_parameters hold those of each kind of layer
+    has_experts: bool = False
 
     @property
     def architecture(self) -> str:
@@ -79,6 +80,16 @@ FAMILIES = (
         tied=True,
         rope_by_kind=True,
     ),
+    Family(
+        *("qwen3_moe", "Qwen3Moe", False, False, False, True, None, 4),
+        foreign=("attention_bias", "use_sliding_window", "layer_types"),
+        own=(
+            *("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"),
+            *("decoder_sparse_step", "mlp_only_layers"),
+            *("router_aux_loss_coef", "output_router_logits"),
+        ),
+        has_experts=True,
+    ),
 )
 
 
@@ -113,6 +124,15 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
         f"the architecture {name} (model_type {kind.model_type}) is not supported: "
         f"take a model of one of these: {', '.join(family.architecture for family in FAMILIES)}"
     )
+
+
+def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
+    """A config with `num_experts` by this name; transformers 5 saves another."""
+    saved = config.get("num_local_experts")
+    if not saved or config.get("num_experts", saved) != saved:
+        return config
+    others = {key: value for key, value in config.items() if key != "num_local_experts"}
+    return {**others, "num_experts": saved}
 
 
 def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None:

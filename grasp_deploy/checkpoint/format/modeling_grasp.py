@@ -11,6 +11,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.gemma3 import modeling_gemma3 as gemma3
@@ -19,6 +23,7 @@ from transformers.models.llama import modeling_llama as llama
 from transformers.models.mistral import modeling_mistral as mistral
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe as qwen3_moe
 
 from .configuration_grasp import (
     GraspGemma3Config,
@@ -27,6 +32,7 @@ from .configuration_grasp import (
     GraspMistralConfig,
     GraspQwen2Config,
     GraspQwen3Config,
+    GraspQwen3MoeConfig,
 )
 
 
@@ -38,17 +44,21 @@ def build_layer(layer_class: type[nn.Module], config: Any, layer_index: int) -> 
     built = {
         "num_attention_heads": attention.q_proj.out_features / head_dim,
         "num_key_value_heads": attention.k_proj.out_features / head_dim,
-        "intermediate_size": mlp.down_proj.in_features,
     }
+    # The stock layer keeps the config that it was given. Give it the model's own, so that what is
+    # set on that one later (the attention implementation) reaches the layers.
+    if isinstance(layer, qwen3_moe.Qwen3MoeDecoderLayer):
+        built["num_experts"] = len(mlp.experts.down_proj)
+        attention.config = mlp.experts.config = config
+    else:
+        built["intermediate_size"] = mlp.down_proj.in_features
+        attention.config = mlp.config = config
     asked = {name: getattr(sizes, name) for name in built}
     assert built == asked, f"layer {layer_index} was built as {built}, its config says {asked}"
     assert sizes.num_attention_heads % sizes.num_key_value_heads == 0, (
         f"layer {layer_index}: {sizes.num_attention_heads} query heads cannot share "
         f"{sizes.num_key_value_heads} KV heads evenly"
     )
-    # The stock layer keeps the config that it was given. Give it the model's own, so that what is
-    # set on that one later (the attention implementation) reaches the layers.
-    attention.config = mlp.config = config
     return layer
 
 
@@ -200,3 +210,27 @@ class GraspGemma3Model(NarrowLayersMixin, gemma3.Gemma3TextModel):
 class GraspGemma3ForCausalLM(LanguageHeadMixin, gemma3.Gemma3ForCausalLM):
     config_class = GraspGemma3Config
     backbone_class = GraspGemma3Model
+
+
+class GraspQwen3MoeModel(NarrowLayersMixin, qwen3_moe.Qwen3MoeModel):
+    config_class = GraspQwen3MoeConfig
+    layer_class = qwen3_moe.Qwen3MoeDecoderLayer
+    norm_class = qwen3_moe.Qwen3MoeRMSNorm
+    rotary_class = qwen3_moe.Qwen3MoeRotaryEmbedding
+
+
+class GraspQwen3MoeForCausalLM(LanguageHeadMixin, qwen3_moe.Qwen3MoeForCausalLM):
+    config_class = GraspQwen3MoeConfig
+    backbone_class = GraspQwen3MoeModel
+
+    def __init__(self, config: Any) -> None:
+        super(GraspQwen3MoeForCausalLM, self).__init__(config)
+        self.router_aux_loss_coef = config.router_aux_loss_coef
+        self.num_experts = config.num_experts
+        self.num_experts_per_tok = config.num_experts_per_tok
+
+
+# Files hold a tensor for each expert, modules one for all: by the stock family's rules.
+register_checkpoint_conversion_mapping(
+    GraspQwen3MoeConfig.model_type, get_checkpoint_conversion_mapping("qwen3_moe"), overwrite=True
+)

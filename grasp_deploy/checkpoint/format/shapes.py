@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, structs
+
 from grasp_deploy.checkpoint.format.config_keys import (
     BYSTANDERS,
     Limits,
@@ -15,7 +17,13 @@ from grasp_deploy.checkpoint.format.config_keys import (
     Size,
     Sizes,
 )
-from grasp_deploy.checkpoint.format.families import FAMILIES, REMEDY, Family, family_of
+from grasp_deploy.checkpoint.format.families import (
+    FAMILIES,
+    REMEDY,
+    Family,
+    family_of,
+    with_hub_names,
+)
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json, typed
 from grasp_deploy.pruning.norms import norms_of
@@ -24,13 +32,25 @@ APART = ("per_layer_config", "quantization_config")  # what the dense model does
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as safetensors call them
 
 
-@dataclass(frozen=True)
-class LayerShape:
-    """The three sizes that pruning changes in a decoder layer."""
+class LayerShape(Struct, frozen=True, omit_defaults=True):
+    """The sizes that pruning changes in a decoder layer: heads, and FFN channels or experts."""
 
     num_attention_heads: Size
     num_key_value_heads: Size
-    intermediate_size: Size
+    intermediate_size: Size  # of each expert, where there are some
+    num_experts: Size | None = None
+
+    @property
+    def ffn_units(self) -> int:
+        """The experts, or else the FFN channels."""
+        return self.intermediate_size if self.num_experts is None else self.num_experts
+
+    @property
+    def stated(self) -> dict[str, int]:
+        """What `per_layer_config` states of the layer."""
+        sizes: dict[str, int] = structs.asdict(self)
+        del sizes["num_experts" if self.num_experts is None else "intermediate_size"]
+        return sizes
 
 
 @dataclass(frozen=True)
@@ -51,6 +71,7 @@ class ModelShape:
     mixed_attention: bool = False  # some layers see a window, and some see all
     quantization: str | None = None  # the method, where the weights were quantised afterwards
     stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
+    experts_per_token: int = 0  # 0: no layer has experts
 
     @property
     def bytes_per_parameter(self) -> int:
@@ -61,6 +82,20 @@ class ModelShape:
         """`G`: query heads that share one KV head; the same in every layer."""
         first = self.layers[0]
         return first.num_attention_heads // first.num_key_value_heads
+
+    def layer_of(self, kv_groups: int, ffn_units: int) -> LayerShape:
+        """A layer with so many KV groups, and FFN channels or experts."""
+        heads, first = kv_groups * self.query_heads_per_group, self.layers[0]
+        if self.experts_per_token:
+            return LayerShape(heads, kv_groups, first.intermediate_size, ffn_units)
+        return LayerShape(heads, kv_groups, ffn_units)
+
+    @property
+    def ffn_parameters(self) -> int:
+        """Parameters of an FFN channel: rows of gate and up, a column of down; or of an expert."""
+        if self.experts_per_token:  # its three matrices and its row of the router
+            return (3 * self.layers[0].intermediate_size + 1) * self.hidden_size
+        return 3 * self.hidden_size + 2 * self.mlp_bias
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor of the checkpoint, in the order of the layers."""
@@ -83,10 +118,15 @@ class ModelShape:
             "self_attn.k_proj": (kv_rows, d, self.qkv_bias),
             "self_attn.v_proj": (kv_rows, d, self.qkv_bias),
             "self_attn.o_proj": (d, query_rows, self.o_bias),
-            "mlp.gate_proj": (layer.intermediate_size, d, self.mlp_bias),
-            "mlp.up_proj": (layer.intermediate_size, d, self.mlp_bias),
-            "mlp.down_proj": (d, layer.intermediate_size, self.mlp_bias),
         }
+        mlps = ["mlp"]
+        if layer.num_experts is not None:
+            linears["mlp.gate"] = (layer.num_experts, d, False)
+            mlps = [f"mlp.experts.{expert}" for expert in range(layer.num_experts)]
+        for mlp in mlps:
+            linears[f"{mlp}.gate_proj"] = (layer.intermediate_size, d, self.mlp_bias)
+            linears[f"{mlp}.up_proj"] = (layer.intermediate_size, d, self.mlp_bias)
+            linears[f"{mlp}.down_proj"] = (d, layer.intermediate_size, self.mlp_bias)
         shapes: dict[str, tuple[int, ...]] = {}
         for name, (rows, columns, bias) in linears.items():
             shapes[f"{name}.weight"] = (rows, columns)
@@ -119,7 +159,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Parse the config of a model folder or a file; InputError if it is missing or broken."""
     if path.is_dir() and not (path / "config.json").exists():
         raise InputError(f"{path} holds no config.json: name a model's folder or a hub id")
-    return read_json(path / "config.json" if path.is_dir() else path, REMEDY)
+    return with_hub_names(read_json(path / "config.json" if path.is_dir() else path, REMEDY))
 
 
 def limits_of(config: dict[str, Any], source: str | Path = "config.json") -> Limits:
@@ -135,6 +175,7 @@ def rope_of(config: dict[str, Any]) -> RopeOfKind:
 
 def model_shape(config: dict[str, Any]) -> ModelShape:
     """The shape in a parsed config.json; InputError for an unsupported or inconsistent one."""
+    config = with_hub_names(config)
     family, pruned = family_of(config)
     sizes = typed(config, Sizes, "config.json", REMEDY)
     _refuse_foreign_keys(config, family)
@@ -145,6 +186,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
     dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
+    dense_layer = _with_experts(dense_layer, sizes) if family.has_experts else dense_layer
     if sizes.per_layer_config and not pruned:
         raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")
     stated = sizes.per_layer_config or {}
@@ -158,7 +200,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         hidden_size=sizes.hidden_size,
         vocab_size=sizes.vocab_size,
         head_dim=sizes.head_dim or family.default_head_dim or max(1, sizes.hidden_size // heads),
-        layers=tuple(replace(dense_layer, **row) for row in rows),
+        layers=tuple(structs.replace(dense_layer, **row) for row in rows),
         tied_embeddings=_flag(config, "tie_word_embeddings", family.tied),
         qkv_bias=_flag(config, family.qkv_bias),
         o_bias=_flag(config, family.o_bias),
@@ -166,6 +208,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         dtype=_dtype(sizes),
         mixed_attention=_is_mixed(sizes, family),
         quantization=quantization.quant_method if quantization else None,
+        experts_per_token=(sizes.num_experts_per_tok or 0) if family.has_experts else 0,
     )
     _check_heads(shape)
     return shape
@@ -175,6 +218,15 @@ def dense_shape(config: dict[str, Any]) -> ModelShape:
     """The shape of the dense model that a pruned config.json came from (its global sizes)."""
     dense = {key: value for key, value in config.items() if key not in APART}
     return replace(model_shape(dense), pruned=False)
+
+
+def refuse_experts(shape: ModelShape, what: str) -> None:
+    """InputError for a model with experts, where something knows FFN channels alone."""
+    if shape.experts_per_token:
+        raise InputError(
+            f"{what} does not work for a model with experts ({shape.family.stem}) yet: leave it "
+            "out, or take a model without experts"
+        )
 
 
 def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
@@ -189,6 +241,25 @@ def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
                 "read alike, so two programs would see two models: take the key out of config.json "
                 "if the model was trained without it, or take another model"
             )
+
+
+def _with_experts(layer: LayerShape, sizes: Sizes) -> LayerShape:
+    """A layer's shape with its experts; InputError for sizes that are missing or cannot be cut."""
+    experts, each, width = sizes.num_experts, sizes.num_experts_per_tok, sizes.moe_intermediate_size
+    if experts is None or each is None or width is None:
+        raise InputError(
+            f"config.json lacks num_experts, num_experts_per_tok or moe_intermediate_size: {REMEDY}"
+        )
+    if each > experts:
+        raise InputError(
+            f"config.json gives a token {each} of {experts} experts (num_experts_per_tok): {REMEDY}"
+        )
+    if sizes.mlp_only_layers or (sizes.decoder_sparse_step or 1) > 1:
+        raise InputError(
+            "a model with experts in some layers only (mlp_only_layers, decoder_sparse_step) is "
+            "not supported: take one with experts in every layer"
+        )
+    return structs.replace(layer, intermediate_size=width, num_experts=experts)
 
 
 def _is_mixed(sizes: Sizes, family: Family) -> bool:
@@ -216,6 +287,11 @@ def _dtype(sizes: Sizes) -> str:
 
 def _check_heads(shape: ModelShape) -> None:
     for index, layer in enumerate(shape.layers):
+        if layer.ffn_units < shape.experts_per_token:
+            raise InputError(
+                f"layer {index} has {layer.ffn_units} experts, and a token takes "
+                f"{shape.experts_per_token}: its config.json is damaged; {REMEDY}"
+            )
         if layer.num_attention_heads != layer.num_key_value_heads * shape.query_heads_per_group:
             raise InputError(
                 f"layer {index} has {layer.num_attention_heads} query heads for "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -97,8 +98,26 @@ def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
     with building(directory):
         model = model_of(read_config(directory), torch.float32)
         tied = {"lm_head.weight": state["model.embed_tokens.weight"]}  # absent where it is tied
-        model.load_state_dict({**tied, **state})
+        model.load_state_dict({**tied, **_joined_experts(state)})
     return model
+
+
+def _joined_experts(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by the names of modules, which have one for all experts of a layer."""
+    joined, apart = {}, defaultdict[str, list[Tensor]](list)
+    for name, tensor in state.items():
+        if ".mlp.experts." in name:
+            *experts, _number, matrix, _ = name.split(".")
+            apart[".".join([*experts, matrix])].append(tensor)  # in the order of experts
+        else:
+            joined[name] = tensor
+    for name, gates in apart.items():
+        if name.endswith("gate_proj"):
+            both = zip(gates, apart[name.replace("gate_proj", "up_proj")], strict=True)
+            joined[name.replace("gate_proj", "gate_up_proj")] = torch.stack([*map(torch.cat, both)])
+        elif name.endswith("down_proj"):
+            joined[name] = torch.stack(gates)
+    return joined
 
 
 def random_model(

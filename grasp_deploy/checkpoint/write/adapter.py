@@ -19,7 +19,12 @@ from msgspec import Meta, Struct, to_builtins
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.config_keys import Positive, Size
-from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, dense_shape
+from grasp_deploy.checkpoint.format.shapes import (
+    DTYPES,
+    ModelShape,
+    dense_shape,
+    refuse_experts,
+)
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.source import ADAPTER_FILE
 from grasp_deploy.checkpoint.read.validate import read_folder
@@ -110,7 +115,8 @@ def _plan_and_dense(pruned: Path) -> tuple[Plan, ModelShape]:
     check_pruned(pruned)
     plan, stored = load_plan(pruned / PLAN_FILE), read_folder(pruned)
     dense = dense_shape(stored.config)
-    layers = [(layer.intermediate_size, layer.num_key_value_heads) for layer in dense.layers]
+    refuse_experts(dense, "cutting an adapter")
+    layers = [(layer.ffn_units, layer.num_key_value_heads) for layer in dense.layers]
     if layers != plan.dense_layers or pruned_shape(plan, dense).layers != stored.shape.layers:
         raise InputError(
             f"{pruned / PLAN_FILE} is the plan of another model than {pruned} holds: name a folder "

@@ -41,7 +41,7 @@ from grasp_deploy.files.outputs import MANIFEST_FILE, refuse_existing, staged_di
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.norms import Norms, norms_of
-from grasp_deploy.pruning.slicing import LayerCut, cut_tensor, layer_cut
+from grasp_deploy.pruning.slicing import LayerCut, cut_expert, cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable
 
 SHARD_BYTES = 4_000_000_000
@@ -235,7 +235,9 @@ def cut_tensors(
             layer, tail = layer_and_tail(name)
             if cut is None or cut[0] != layer:
                 cut = (layer, layer_cut(units, layer, plan.mask, plan.scales, group, width))
-            tensor = cut_tensor(tail, tensor, cut[1])
+            if (kept := cut_expert(tail, tensor, cut[1])) is None:
+                continue
+            name, tensor = f"model.layers.{layer}.{kept[0]}", cut_tensor(tail, kept[1], cut[1])
         yield name, tensor
 
 

@@ -104,6 +104,8 @@ def _refuse_what_it_cannot_hold(config: PreTrainedConfig, shape: ModelShape) -> 
     window, found = getattr(config, "sliding_window", None), ""
     if window and window < config.max_position_embeddings:
         found = "a sliding window"
+    elif shape.experts_per_token:
+        found = "experts"
     elif shape.family.own:
         found = f"what {shape.family.stem} multiplies by"
     elif shape.family.qk_norm and shape.qkv_bias:

@@ -24,7 +24,7 @@ from grasp_deploy.checkpoint.card.model_card import (
     intact_plan,
     model_card,
 )
-from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
+from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, refuse_experts
 from grasp_deploy.checkpoint.plan import PLAN_FILE
 from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
@@ -86,6 +86,7 @@ def quantize(
     refuse_existing(output, overwrite=overwrite)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
+    refuse_experts(model.shape, "quantize")
     width = model.shape.bytes_per_parameter
     preset = _preset(chosen, model.shape)
     learnt = {}

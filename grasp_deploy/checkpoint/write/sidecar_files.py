@@ -97,5 +97,5 @@ def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
         "head_dim": pruned.head_dim,
         "model_type": family.pruned_model_type,
         "num_key_value_heads": dense_layer.num_key_value_heads,
-        "per_layer_config": {str(i): vars(layer) for i, layer in enumerate(pruned.layers)},
+        "per_layer_config": {str(i): layer.stated for i, layer in enumerate(pruned.layers)},
     }

@@ -18,6 +18,8 @@ unexplained. Removing the unit is a step of block Cholesky with that block as th
 
     S_j = (P_jj)⁻¹,     P ← P - P_:j (P_jj)⁻¹ P_j:
 
+Experts have no columns that others could make up for: `experts.removal_losses` states theirs.
+
 Pivots are gathered in panels, as in LAPACK. Within a panel only the columns and diagonal blocks in
 use are brought up to date, and the rest after it.
 """
@@ -31,12 +33,16 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import CalibrationText
+from grasp_deploy.pruning.experts import removal_losses
 from grasp_deploy.pruning.layerwise import embedded, half_layers
 from grasp_deploy.pruning.layout import (
     device_of,
     features_of,
+    half_of,
+    installed,
     on_inputs,
     output_projections,
+    routers,
 )
 from grasp_deploy.pruning.least_squares import Gram, finite_power
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
@@ -61,12 +67,16 @@ def obs_scores(
     if removable is None:
         removable = torch.ones(units.size, dtype=torch.bool)
     removable_of = removable.split(units.segment_sizes)
-    scored = {segment for segment, part in enumerate(removable_of) if bool(part.any())}
+    linears = output_projections(model)
+    scored = {segment for segment in linears if bool(removable_of[segment].any())}
     total = len(text.sequences) + len(scored)
     counted = replace(text, on_batch=lambda done, _sequences: text.on_batch(done, total))
 
     gradients = _gradient_moments(model, units, counted)
-    scores = [moments.new_zeros(len(moments)) for moments in gradients]
+    scores = [  # those of experts are losses already
+        moments.new_zeros(len(moments)) if segment in linears else moments
+        for segment, moments in enumerate(gradients)
+    ]
     for segment, gram in text.team.take_turns(_grams(model, counted, scored)):
         scores[segment] = losses_one_by_one(gram, gradients[segment], removable_of[segment])
     flat = torch.cat(scores)
@@ -79,14 +89,15 @@ def obs_scores(
 def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText) -> list[Tensor]:
     """`(units, w, w)` mean products over tokens of the gradients at the units' columns, by segment.
 
-    The gradients are those of the summed loss of a token's sequence, in nats.
+    The gradients are those of the summed loss of a token's sequence, in nats. Of experts `(units,)`
+    mean losses.
     """
-    linears = output_projections(model)
+    linears, choosing = output_projections(model), routers(model)
     moments = []
-    for linear, size in zip(linears, units.segment_sizes, strict=True):
-        width = linear.in_features // size
-        shape = (size, width, width)
-        moments.append(torch.zeros(shape, device=linear.weight.device, dtype=torch.float64))
+    for segment, size in enumerate(units.segment_sizes):
+        width = linears[segment].in_features // size if segment in linears else 0
+        shape = (size, width, width) if width else (size,)
+        moments.append(torch.zeros(shape, device=device_of(model), dtype=torch.float64))
 
     def add(segment: int, gradient: Tensor) -> None:
         moments[segment] += _products(gradient, moments[segment].shape[-1])
@@ -96,7 +107,20 @@ def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText)
         x.register_hook(lambda gradient: add(segment, gradient))
         return x
 
-    with on_inputs(linears, track):
+    def await_gradient(segment: int, experts: nn.Module, hidden: Tensor, output: Tensor) -> None:
+        def add_losses(gradient: Tensor) -> None:
+            moments[segment] += removal_losses(choosing[segment], experts, hidden, gradient)
+
+        if output.requires_grad:  # else it is `removal_losses` that calls the experts
+            output.register_hook(add_losses)
+
+    awaited = (
+        half_of(model, s).experts.register_forward_hook(  # type: ignore[union-attr]
+            lambda module, inputs, output, s=s: await_gradient(s, module, inputs[0], output)
+        )
+        for s in choosing
+    )
+    with on_inputs(linears, track), installed(awaited):
         for batch, loss in text.losses(model, "obs"):
             (loss * batch[:, 1:].numel()).backward()
     text.team.add_up(*moments)

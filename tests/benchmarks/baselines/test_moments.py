@@ -55,7 +55,7 @@ def test_a_bias_keeps_the_mean_of_what_a_layer_adds() -> None:
     def mean_added(gate_values: Tensor) -> Tensor:
         with (
             gated(model, units) as gates,
-            on_outputs([projection], lambda _, y: added.__setitem__(0, y)),
+            on_outputs({0: projection}, lambda _, y: added.__setitem__(0, y)),
         ):
             gates.assign(gate_values)
             model(input_ids=ids)

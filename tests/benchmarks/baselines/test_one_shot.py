@@ -34,7 +34,8 @@ READING += [one_shot.flap, one_shot.wanda_structured, one_shot.obs]
 def inputs_by_hand(model: PreTrainedModel, linears: list[nn.Linear]) -> list[Tensor]:
     """`(tokens, width)` inputs of linear layers over all sequences, float64."""
     inputs: dict[int, Tensor] = {}
-    with on_inputs(linears, lambda index, x: inputs.update({index: x.flatten(0, 1).double()})):
+    numbered = dict(enumerate(linears))
+    with on_inputs(numbered, lambda i, x: inputs.update({i: x.flatten(0, 1).double()})):
         model(input_ids=SEQUENCES)
     return [inputs[index] for index in range(len(linears))]
 
@@ -49,7 +50,7 @@ def test_magnitude_is_the_squared_norm_of_all_that_goes_with_a_unit(name: str) -
 
 def test_flap_and_wanda_are_their_papers_formulas() -> None:
     model = frozen()
-    linears = output_projections(model)
+    linears = [*output_projections(model).values()]
     flap, wanda = [], []
     parts = zip(linears, inputs_by_hand(model, linears), UNITS.segment_sizes, strict=True)
     for linear, x, size in parts:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
+from transformers.core_model_loading import revert_weight_conversion
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION, random_model
@@ -16,7 +17,8 @@ def write_config(folder: Path, variant: str, *, pruned: bool = False) -> ModelSh
     """Put a config.json in a folder; returns the shape that it describes."""
     config: Any = tiny_config(**VARIANTS[variant], dtype="bfloat16")
     if pruned:
-        layers = [(1, 96), (config.num_key_value_heads, 40), (1, 1)]
+        ffn = (8, 4, 2) if "moe" in variant else (96, 40, 1)
+        layers = list(zip((1, config.num_key_value_heads, 1), ffn, strict=True))
         config = pruned_config(config, layers)
         config.architectures = [f"Grasp{name}" for name in config.architectures]
     config.save_pretrained(folder)
@@ -30,13 +32,14 @@ def test_every_family_has_the_tensors_of_its_config(
 ) -> None:
     shape = write_config(tmp_path, variant, pruned=pruned)
     model = random_model(tmp_path, "cpu")
-    assert {n: tuple(p.shape) for n, p in model.named_parameters()} == shape.tensor_shapes()
+    in_files = revert_weight_conversion(model, dict(model.named_parameters()))
+    assert {n: tuple(p.shape) for n, p in in_files.items()} == shape.tensor_shapes()
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert not model.training
     with torch.inference_mode():
         logits = model(torch.arange(32).reshape(2, 16)).logits
     assert bool(torch.isfinite(logits).all()) and float(logits.float().std()) > 0
-    weight = model.model.layers[0].mlp.up_proj.weight.detach().float()
+    weight = next(p for n, p in in_files.items() if n.endswith("up_proj.weight")).detach().float()
     assert float(weight.std()) == pytest.approx(STANDARD_DEVIATION, rel=0.05)
 
 

@@ -40,7 +40,7 @@ def adapted(model: nn.Module, folder: Path, **settings: Any) -> Any:
     return made
 
 
-@pytest.mark.parametrize("family", STEMS)
+@pytest.mark.parametrize("family", sorted({*STEMS} - {"qwen3_moe"}))
 @pytest.mark.parametrize(
     "settings",
     [

@@ -1,0 +1,126 @@
+"""Experts under the budget: a whole compression, and what is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from grasp_deploy.bench.times import with_times
+from grasp_deploy.checkpoint.footprint import inspect_model
+from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.read.validate import read_stored_model
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.checkpoint.write.adapter import cut_adapter
+from grasp_deploy.checkpoint.write.gguf_file import write_gguf
+from grasp_deploy.checkpoint.write.quantize import quantize
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.dry_run import dry_run
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
+from tests.conftest import MakeOnce
+from tests.kills import written_by
+from tests.tiny import VARIANTS, save_tiny
+
+
+def config_of(folder: Path, **options: object) -> CompressConfig:
+    text = str(folder / "text.txt")
+    shared = {"calibration": (text, "self=0"), "sequences": 48, "sequence_length": 32}
+    shared |= {"model": str(folder / "model"), "device": "cpu", "keep": 0.6}
+    return CompressConfig(**{**shared, **options})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def world(make_once: MakeOnce) -> Path:
+    """A model in bfloat16 with experts, text of its own, and a compressed copy."""
+
+    def make(folder: Path) -> None:
+        dtype = torch.bfloat16
+        model = save_tiny(directory=folder / "model", dtype=dtype, **VARIANTS["qwen3-moe"])
+        (folder / "text.txt").write_text(written_by(model, sequences=48, length=32))
+        compress(config_of(folder), folder / "pruned")
+
+    return make_once("experts-world", make)
+
+
+def test_the_default_method_cuts_experts_and_groups_to_a_proven_checkpoint(world: Path) -> None:
+    checks = list(verify(world / "pruned", device=torch.device("cpu")))
+    assert [check.outcome for check in checks] == ["proven"] * len(checks)
+    assert len(checks) >= 6
+    shape = read_stored_model(world / "pruned").shape
+    stored = sum(path.stat().st_size for path in (world / "pruned").glob("*.safetensors"))
+    tensors = load(world / "pruned").state_dict()
+    assert shape.weight_bytes == 2 * sum(x.numel() for x in tensors.values()) < stored
+    told = inspect_model(str(world / "pruned"))
+    experts = [layer["num_experts"] for layer in told["layers"]]
+    assert min(experts) >= 2 and sum(experts) < 24 and told["experts_per_token"] == 2
+    assert told["dense"]["layers"][0]["num_experts"] == 8
+
+
+def test_a_pruned_model_generates_whatever_the_budget_leaves_of_its_experts(world: Path) -> None:
+    """At the floor each layer keeps as many as a token takes."""
+    with pytest.raises(InputError, match=r"2 experts, 1 KV groups.*--keep ([0-9.]+)") as refusal:
+        compress(config_of(world, keep=0.01), world / "unmade")
+    least = float(str(refusal.value).rsplit(" ", 1)[1])
+    compress(config_of(world, keep=least, scale_epochs=0), world / "least")
+    layers = read_stored_model(world / "least").shape.layers
+    assert [layer.num_experts for layer in layers] == [2, 2, 2]
+    output = load(world / "least").generate(  # type: ignore[operator]
+        torch.ones(1, 4, dtype=torch.int64), max_new_tokens=4
+    )
+    assert output.shape[1] > 4
+
+
+Refused = Callable[[Path], object]
+REFUSED: dict[str, Refused] = {
+    "recovery": lambda f: compress(config_of(f, recover=64), f / "no"),
+    "a budget in time": lambda f: with_times(config_of(f, cost="latency", batch=1, context=8)),
+    "cutting an adapter": lambda f: cut_adapter(f / "model", f / "pruned", f / "no"),
+    "quantize": lambda f: quantize(f / "pruned", "fp8", f / "no"),
+    "holds experts": lambda f: write_gguf(f / "pruned", f / "no", "f16"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_does_not_know_experts_is_refused(what: str, world: Path) -> None:
+    with pytest.raises(InputError, match=what):
+        REFUSED[what](world)
+    assert not (world / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"num_experts": None, "num_local_experts": None}, "lacks num_experts"),
+        ({"num_experts_per_tok": 9}, "a token 9 of 8 experts"),
+        ({"mlp_only_layers": [1]}, "some layers only"),
+        ({"decoder_sparse_step": 2}, "some layers only"),
+        ({"num_experts": 4}, "num_local_experts"),
+        ({"shared_expert_intermediate_size": 32}, "shared_expert_intermediate_size"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"]}, "Qwen2MoeForCausa"),
+    ],
+)
+def test_other_models_with_experts_are_refused(
+    changes: dict[str, object], told: str, world: Path, tmp_path: Path
+) -> None:
+    stated = json.loads((world / "model" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**stated, **changes}))
+    with pytest.raises(InputError, match=told):
+        inspect_model(str(tmp_path))
+
+
+def test_fewer_experts_than_a_token_takes_are_damage(world: Path, tmp_path: Path) -> None:
+    stated = json.loads((world / "pruned" / "config.json").read_text())
+    stated["per_layer_config"]["1"]["num_experts"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(InputError, match="layer 1 has 1 experts, and a token takes 2"):
+        inspect_model(str(tmp_path))
+
+
+def test_a_dry_run_offers_one_process(world: Path) -> None:
+    assert [way.processes for way in dry_run(config_of(world)).ways] == [1]
