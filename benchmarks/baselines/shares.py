@@ -52,6 +52,7 @@ def owl(method: Method) -> Method:
 magnitude_layerwise, magnitude_owl = layerwise(one_shot.magnitude), owl(one_shot.magnitude)
 taylor_element_layerwise = layerwise(one_shot.taylor_element)
 taylor_element_owl = owl(one_shot.taylor_element)
+obs_layerwise = layerwise(one_shot.obs)
 flap_layerwise, flap_owl = layerwise(one_shot.flap), owl(one_shot.flap)
 wanda_structured_layerwise = layerwise(one_shot.wanda_structured)
 wanda_structured_owl = owl(one_shot.wanda_structured)

@@ -32,6 +32,7 @@ SMOKE = {
         "rows",
         "mask: second, scales: first",
     ),
+    "experts": ("--train TEXT --heldout HELDOUT", "rows dense", "experts by layer"),
     "kv_capacity": ("", "cells", "no vLLM was asked"),
     "llama_cpp": ("", "rows", "new tokens/s"),
     "mask_stability": ("", "rows", "Gumbel-TopK"),
@@ -42,6 +43,7 @@ SMOKE = {
 }
 NO_TEXT = {
     "adapters",
+    "experts",
     "kv_capacity",
     "llama_cpp",
     "pipeline",
