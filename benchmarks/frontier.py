@@ -90,7 +90,8 @@ def draw(points: Sequence[Point], tokens: int, path: Path) -> None:
         panels = figure.subplots(1, 3)
         both = f"weights and {tokens:,} tokens of KV cache, MiB"
         for place, name in enumerate(dict.fromkeys(point.model for point in points)):
-            line = sorted((p for p in points if p.model == name), key=lambda p: p.weights)
+            line = sorted((p for p in points if p.model == name), key=lambda p: -p.loss)
+            line.sort(key=lambda p: round(p.weights))  # of two alike the better one comes second
             scored = [p for p in line if p.accuracy is not None]
             sized = [(p.weights + p.cache, 100 * (p.accuracy or 0)) for p in scored]
             errors = [100 * (p.accuracy_error or 0) for p in scored]
@@ -100,9 +101,10 @@ def draw(points: Sequence[Point], tokens: int, path: Path) -> None:
             panels[1].plot([p.weights + p.cache for p in line], losses, **look)
             if sized:
                 panels[2].errorbar(*zip(*sized, strict=True), yerr=errors, capsize=2, **look)
-            for p in line:
-                where = (p.weights, p.loss)
-                panels[0].annotate(p.scheme, where, (4, 4), textcoords="offset points", fontsize=6)
+            for before, p in zip([None, *line], line, strict=False):
+                beneath = before is not None and round(before.weights) == round(p.weights)
+                where, offset = (p.weights, p.loss), (4, -9 if beneath else 4)
+                panels[0].annotate(p.scheme, where, offset, textcoords="offset points", fontsize=6)
         for panel, across in zip(panels, ("weights, MiB", both, both), strict=True):
             panel.set_xlabel(across)
         for panel in panels[:2]:
