@@ -56,7 +56,7 @@ load = lambda folder: get_tokenizer(str(folder), tokenizer_mode="hf")
 """,
 }
 CLASSES = ("Qwen2Tokenizer", "LlamaTokenizerFast", "GPT2Tokenizer", "PreTrainedTokenizerFast", None)
-SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<unk>"]  # Gemma's class wants the last
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
 
 
