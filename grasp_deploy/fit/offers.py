@@ -92,17 +92,24 @@ def _sequences(memory: Memory, left_bytes: int, load: Load) -> int:
 def _pruned(
     shape: ModelShape, load: Load, room: Room, weight_bytes: Callable[[ModelShape], int]
 ) -> Iterator[Offer]:
-    """Yield the offer that fills the room, if the least that layers keep fits it."""
+    """Yield the offer that fills the room, if the least that layers keep fits it.
+
+    KV groups stay where removing them frees no cache.
+    """
     dense = deployment_memory(shape, load, room.overhead_bytes, weight_bytes(shape))
-    always = weight_bytes(_of_layers(shape, groups=0, ffn_units=0))
-    prunable_bytes = dense.weight_bytes - always + dense.kv_bytes
+    groups = shape.layers[0].num_key_value_heads if shape.mixed_attention else 0
+    always = weight_bytes(_of_layers(shape, groups=groups, ffn_units=0))
+    prunable_cache = 0 if shape.mixed_attention else dense.kv_bytes
+    prunable_bytes = dense.weight_bytes - always + prunable_cache
     left_bytes = room.usable_bytes - (dense.total_bytes - prunable_bytes)
-    least = _of_layers(shape, groups=1, ffn_units=max(1, shape.experts_per_token))
-    if left_bytes < weight_bytes(least) - always + kv_bytes(least, load):
+    least = _of_layers(shape, groups=groups or 1, ffn_units=max(1, shape.experts_per_token))
+    least_cache = kv_bytes(least, load) if prunable_cache else 0
+    if left_bytes < weight_bytes(least) - always + least_cache:
         return
     keep = left_bytes / prunable_bytes
-    cache_bytes = int(keep * dense.kv_bytes)
-    memory = replace(dense, weight_bytes=always + left_bytes - cache_bytes, kv_bytes=cache_bytes)
+    cache = int(keep * prunable_cache)
+    weights, kept_cache = always + left_bytes - cache, dense.kv_bytes - prunable_cache + cache
+    memory = replace(dense, weight_bytes=weights, kv_bytes=kept_cache)
     shown = math.floor(1000 * keep) / 10  # a budget of this share fits
     yield Offer(f"pruned to {shown:.1f} %", memory, 0, load.sequences, keep=keep)
 

@@ -97,3 +97,15 @@ def test_sequences_that_fit_are_whole_blocks_of_what_is_left() -> None:
     for more, expected in ((-1, 3), (0, 4), (2 * block - 1, 4), (2 * block, 5)):
         room = Room(used.total_bytes + more, 1.0, GIB)
         assert offers(shape, load, room)[0].sequences == expected, more
+
+
+def test_where_some_layers_see_a_window_the_cache_stays() -> None:
+    gemma = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+    shape = model_shape(config(gemma, 34, 2560, 10240, 8, 4, 262208, dtype="bfloat16"))
+    rows = {o.name: o for o in offers(shape, Load(8, 4096), Room(10 * GIB, 0.9, GIB))}
+    dense = rows["as it is"]
+    (pruned,) = [o for name, o in rows.items() if name.startswith("pruned") and "," not in name]
+    assert pruned.memory.kv_bytes == dense.memory.kv_bytes
+    lost = dense.memory.weight_bytes - pruned.memory.weight_bytes
+    channels = 34 * 3 * 2560 * 10240 * 2
+    assert pruned.keep == pytest.approx(1 - lost / channels)
