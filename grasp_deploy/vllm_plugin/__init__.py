@@ -11,6 +11,7 @@ def register() -> None:
     """
     import torch
     from vllm import ModelRegistry
+    from vllm.config import model as model_config
 
     from grasp_deploy.checkpoint.format.families import register_configs
 
@@ -18,8 +19,11 @@ def register() -> None:
     # oneDNN does not where all weights are small: the worker would die of an illegal instruction.
     torch.cpu._init_amx()
     register_configs()  # vLLM reads config.json with transformers' AutoConfig
+    unstable = getattr(model_config, "_FLOAT16_NOT_SUPPORTED_MODELS", {})
     known = ModelRegistry.get_supported_archs()
     for family in FAMILIES:
+        if family.model_type in unstable:
+            unstable[family.pruned_model_type] = unstable[family.model_type]
         name = family.pruned_architecture
         if name not in known:
             ModelRegistry.register_model(name, f"grasp_deploy.vllm_plugin.models:{name}")

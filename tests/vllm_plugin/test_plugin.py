@@ -45,6 +45,8 @@ from grasp_deploy.vllm_plugin import register
 assert "vllm" not in sys.modules
 register(), register()
 from vllm import ModelRegistry
+from vllm.config.model import _is_valid_dtype
+assert not _is_valid_dtype("grasp_gemma3_text", __import__("torch").float16)
 expected = {f"Grasp{stem}ForCausalLM" for stem in ("Llama", "Mistral", "Qwen2", "Qwen3")}
 assert expected <= set(ModelRegistry.get_supported_archs())
 assert "grasp_deploy.vllm_plugin.models" not in sys.modules
