@@ -190,8 +190,6 @@ def prepare(
     begun = by_lead(lambda: resumed and Workspace.saved_dtype(resumed, config))
     dtype = begun or by_lead(lambda: wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
-    if base.shape.mixed_attention:
-        logger.warning("note: only FFN channels are pruned, since %s", KV_STAYS)
     if not config.cuts_in_rounds:
         _check_method(config)
     tokenizer = load_tokenizer(source.directory)
@@ -234,6 +232,8 @@ def prepare(
     if start.checkpoint is not None:
         by_lead(run.pruned_before)
     _check_ranks(run)
+    if base.shape.mixed_attention and start.checkpoint is None:
+        logger.warning("note: only FFN channels are pruned, since %s", KV_STAYS)
     return run
 
 

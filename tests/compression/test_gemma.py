@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from grasp_deploy.checkpoint.read.loading import load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.run_options import RunOptions
@@ -37,5 +38,6 @@ def test_channels_go_and_norms_carry_their_scales(
         name = f"model.{norm}.weight"
         assert torch.equal(cut[name], (dense[name] + 1) * plan.norm_scales[row] - 1)
         assert not torch.equal(cut[name], dense[name])
+    assert load_tokenizer(output).needs_first_token
     behind = "model.layers.0.post_feedforward_layernorm.weight"
     assert torch.equal(cut[behind], dense[behind])

@@ -5,6 +5,7 @@ import torch
 
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.data.blocks import token_blocks
+from grasp_deploy.data.tokenizing import tokens
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_tokenizer
 
@@ -21,10 +22,11 @@ def test_sequences_of_the_joined_text() -> None:
 
 
 def test_gemmas_sequences_begin_with_its_first_token() -> None:
-    tokenizer, plain = tiny_tokenizer(), tiny_tokenizer()
-    gemma = type("GemmaTokenizer", (type(tokenizer),), {})(
-        tokenizer_object=tokenizer.backend_tokenizer, bos_token="!"
-    )
+    gemma, plain = tiny_tokenizer(), tiny_tokenizer()
+    gemma.bos_token, gemma.needs_first_token = "!", True
+    assert tokens(gemma, "a", add_special_tokens=True) == [ord("!"), ord("a")]
+    assert tokens(gemma, "!a", add_special_tokens=True) == [ord("!"), ord("a")]
+    assert tokens(gemma, "a") == [ord("a")]
     blocks = token_blocks(gemma, TEXTS, 8, 6, "x")
     assert blocks.shape == (6, 8) and set(blocks[:, 0].tolist()) == {ord("!")}
     assert torch.equal(blocks[:, 1:].flatten(), token_blocks(plain, TEXTS, 7, 6, "x").flatten())

@@ -35,6 +35,7 @@ class Family:
     own: tuple[str, ...] = ()  # keys that no other family's class declares
     tied: bool = False  # embeddings, where config.json does not say
     rope_by_kind: bool = False  # rope_parameters hold those of each kind of layer
+    needs_first_token: bool = False  # follows no text that does not begin with it
     has_experts: bool = False
 
     @property
@@ -79,6 +80,7 @@ FAMILIES = (
         ),
         tied=True,
         rope_by_kind=True,
+        needs_first_token=True,
     ),
     Family(
         *("qwen3_moe", "Qwen3Moe", False, False, False, True, None, 4),
@@ -101,6 +103,8 @@ class Kind(Struct):
     hidden_act: str = "silu"
     hidden_activation: str = "gelu_pytorch_tanh"  # of Gemma 3
     layer_types: list[str] | None = None
+    sliding_window: int | None = 4096  # as the classes have it
+    use_sliding_window: bool | None = False
 
 
 def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
@@ -137,12 +141,21 @@ def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None:
     """Refuse, before the work, what cannot be cut, or what transformers loads and vLLM does not."""
-    for key, served in (("hidden_act", "silu"), ("hidden_activation", "gelu_pytorch_tanh")):
-        if (found := getattr(kind, key)) != served:
-            raise InputError(
-                f"the activation {found} ({key}) is not supported, since vLLM serves these models "
-                f"with {served} alone: take a model with {served}"
-            )
+    is_gemma = "hidden_activation" in family.own
+    key, served = ("hidden_activation", "gelu_pytorch_tanh") if is_gemma else ("hidden_act", "silu")
+    if (found := getattr(kind, key)) != served:
+        raise InputError(
+            f"the activation {found} ({key}) is not supported, since vLLM serves these models "
+            f"with {served} alone: take a model with {served}"
+        )
+    uses_window = kind.use_sliding_window or family.model_type not in ("qwen2", "qwen3")
+    if "sliding_attention" in (kind.layer_types or []) and not (
+        kind.sliding_window and uses_window
+    ):
+        raise InputError(
+            "layer_types in config.json names layers with a window, but no window is used: state "
+            "sliding_window, or take sliding_attention out"
+        )
     is_llama, is_mistral = (family.model_type == name for name in ("llama", "mistral"))
     slides = is_llama and "sliding_attention" in (kind.layer_types or [])
     if slides or (is_mistral and not pruned and kind.layer_types):  # Ministral is another model

@@ -206,7 +206,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         o_bias=_flag(config, family.o_bias),
         mlp_bias=_flag(config, family.mlp_bias),
         dtype=_dtype(sizes),
-        mixed_attention=_is_mixed(sizes, family),
+        mixed_attention=_is_mixed(sizes, family, config.get("sliding_window", True) is not None),
         quantization=quantization.quant_method if quantization else None,
         experts_per_token=(sizes.num_experts_per_tok or 0) if family.has_experts else 0,
     )
@@ -262,13 +262,13 @@ def _with_experts(layer: LayerShape, sizes: Sizes) -> LayerShape:
     return structs.replace(layer, intermediate_size=width, num_experts=experts)
 
 
-def _is_mixed(sizes: Sizes, family: Family) -> bool:
+def _is_mixed(sizes: Sizes, family: Family, has_window: bool) -> bool:
     if sizes.layer_types is not None:
         return len(set(sizes.layer_types)) > 1
     if family.rope_by_kind:  # every so many layers one sees all
         return 1 < (sizes.sliding_window_pattern or 6) <= sizes.num_hidden_layers
-    first = sizes.max_window_layers or 0  # the first layer with a window
-    return bool(sizes.use_sliding_window) and 0 < first < sizes.num_hidden_layers
+    first = 28 if sizes.max_window_layers is None else sizes.max_window_layers  # with a window
+    return has_window and bool(sizes.use_sliding_window) and 0 < first < sizes.num_hidden_layers
 
 
 def _flag(config: dict[str, Any], rule: bool | str, default: bool = False) -> bool:

@@ -203,8 +203,10 @@ def is_bfloat16_fast() -> bool:
 
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a folder once `read_folder` has passed it; InputError if none works."""
-    read_folder(directory)  # transformers reads config.json for a tokenizer as well
-    return tried_tokenizer(directory)[0]
+    family = read_folder(directory).shape.family  # transformers reads config.json here as well
+    tokenizer: Any = tried_tokenizer(directory)[0]
+    tokenizer.needs_first_token = family.needs_first_token
+    return tokenizer
 
 
 def tried_tokenizer(directory: Path) -> tuple[Tokenizer, dict[str, Any]]:

@@ -143,6 +143,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(hidden_act="gelu"), "gelu"),
     ("dense", config(**GEMMA, hidden_activation="silu"), "with gelu_pytorch_tanh alone"),
     ("dense", config(**GEMMA, rope_parameters=ROPE), "those of each kind of layer"),
+    ("dense", config(**GEMMA, **SLIDING, sliding_window=None), "no window is used"),
     ("dense", config(**GEMMA, final_logit_softcapping=30.0), "final_logit_softcapping"),
     ("dense", config(**GEMMA, use_bidirectional_attention=True), "use_bidirectional_attention"),
     ("dense", config(**VISION, text_config={}), "examples/text_model.py"),
