@@ -25,4 +25,6 @@ def main(model: str, output: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("give a model and the folder to write: text_model.py MODEL OUTPUT")
     main(*sys.argv[1:])
