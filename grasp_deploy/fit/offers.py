@@ -79,6 +79,8 @@ def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
                 replace(o, name=o.name + ending, bits=bits, has_fp8_cache=cache == narrow)
                 for o in pruned
             ]
+    if shape.experts_per_token:  # which `quantize` does not take
+        return [row for row in rows if row.bits is None]
     return rows
 
 

@@ -109,3 +109,13 @@ def test_where_some_layers_see_a_window_the_cache_stays() -> None:
     lost = dense.memory.weight_bytes - pruned.memory.weight_bytes
     channels = 34 * 3 * 2560 * 10240 * 2
     assert pruned.keep == pytest.approx(1 - lost / channels)
+
+
+def test_experts_are_not_offered_in_bits_that_quantize_refuses() -> None:
+    moe = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 128}
+    experts = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+    stated = config(moe, 48, 2048, 6144, 32, 4, 151936, dtype="bfloat16", **experts)
+    rows = offers(model_shape(stated), Load(8, 4096), Room(48 * GIB, 0.9, GIB))
+    assert [row.name.partition(" to ")[0] for row in rows] == [
+        *("as it is", "FP8 KV cache alone", "pruned")
+    ]
