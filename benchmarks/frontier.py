@@ -74,7 +74,8 @@ def table_of(points: Sequence[Point], tokens: int) -> Table:
         if accuracy and point.accuracy_error is not None:
             accuracy += f" ± {100 * point.accuracy_error:.1f}"
         sizes = (f"{point.weights:,.0f}", f"{point.weights + point.cache:,.0f}")
-        table.add_row(point.model, point.scheme, *sizes, f"{point.loss:+.3f}", accuracy)
+        loss = f"{point.loss:+.3f}" + (f" ± {point.loss_error:.3f}" if point.loss_error else "")
+        table.add_row(point.model, point.scheme, *sizes, loss, accuracy)
     return table
 
 
@@ -101,7 +102,7 @@ def draw(points: Sequence[Point], tokens: int, path: Path) -> None:
             panels[1].plot([p.weights + p.cache for p in line], losses, **look)
             if sized:
                 panels[2].errorbar(*zip(*sized, strict=True), yerr=errors, capsize=2, **look)
-            for before, p in zip([None, *line], line, strict=False):
+            for before, p in zip([None, *line[:-1]], line, strict=True):
                 beneath = before is not None and round(before.weights) == round(p.weights)
                 where, offset = (p.weights, p.loss), (4, -9 if beneath else 4)
                 panels[0].annotate(p.scheme, where, offset, textcoords="offset points", fontsize=6)
@@ -124,9 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_positive(options, "tokens")
     record = read_record(options.compared, REMEDY)
+    if record["benchmark"] != "compare":
+        raise InputError(f"{options.compared} is no record of `evaluate compare`: {REMEDY}")
     compared = typed(record, CompareRecord, options.compared, REMEDY)
-    if len(compared.models) == 1:
-        raise InputError(f"{options.compared} holds one model: compare several")
     points = points_of(compared, options.tasks, options.tokens)
     Console().print(table_of(points, options.tokens))
     if options.png is not None:

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 
 from grasp_deploy.bench.record import check_positions
 from grasp_deploy.bench.throughput import Cell, Engine, ThroughputSettings, bench_throughput
-from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config, refuse_experts
-from grasp_deploy.checkpoint.limits import check_vllm_runs
+from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
+from grasp_deploy.checkpoint.limits import check_vllm_runs, refuse_experts
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised

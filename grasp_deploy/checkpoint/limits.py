@@ -48,6 +48,15 @@ def check_positions(
         )
 
 
+def refuse_experts(shape: ModelShape, what: str) -> None:
+    """InputError for a model with experts, where something knows FFN channels alone."""
+    if shape.experts_per_token:
+        raise InputError(
+            f"{what} does not work for a model with experts ({shape.family.stem}) yet: leave it "
+            "out, or take a model without experts"
+        )
+
+
 def tensor_parallel_sizes(shape: ModelShape) -> list[int]:
     """The tensor-parallel sizes, up to 64, by which workers can share every layer evenly."""
     sizes = range(1, LARGEST_TENSOR_PARALLEL_SIZE + 1)

@@ -206,9 +206,8 @@ class _Proof:
 
     def _spread_fitted(self, model: nn.Module, units: UnitTable) -> Tensor:
         """Put fitted tensors into the dense model; the `(N,)` gates that then stand before them."""
-        plan, shape = self.plan, self.base.shape
+        plan, shape, parameters = self.plan, self.base.shape, dict(model.named_parameters())
         group, width = shape.query_heads_per_group, shape.head_dim
-        parameters = dict(model.named_parameters())
         for name, path in self.fitted.items():
             parameter, dense = parameters[name], read_tensor(path, name)
             if dense.shape != parameter.shape:

@@ -15,6 +15,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.stats.wording import listed
 
 FEW_TOKENS = 4096  # of which a loss is hardly known to a tenth of a nat
+MORE_RECOVERY = " More tokens of recovery may win back more."
 
 
 def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
@@ -79,8 +80,10 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
         print_line(_bound_sentence(record["bound"]))
     output = record["output"]
     lost = 0.0 if loss is None else loss - record["heldout_loss_dense"]
-    may_recover = None if "experts_per_token" in record["dense"] else config.recover is None
-    _print_ending(output, lost, serve_command(Path(output), config), may_recover)
+    advice = MORE_RECOVERY if config.recover is not None else _recovery_advice(output)
+    if "experts_per_token" in record["dense"]:  # which cannot recover
+        advice = ""
+    _print_ending(output, lost, serve_command(Path(output), config), advice)
 
 
 def print_recovered(record: dict[str, Any]) -> None:
@@ -94,31 +97,28 @@ def print_recovered(record: dict[str, Any]) -> None:
         "compare"
     )
     lost = won["loss_after"] - won["loss_dense"]
-    _print_ending(output, lost, shlex.join(["grasp-deploy", "serve", output]))
+    _print_ending(output, lost, shlex.join(["grasp-deploy", "serve", output]), MORE_RECOVERY)
 
 
-def _print_ending(output: str, lost: float, command: str, may_recover: bool | None = False) -> None:
-    """Print where a model lies, what it lost by the card's thresholds, and how to serve it.
-
-    `may_recover` is False if it has recovered, and None if it cannot.
-    """
-    wins_back = (
-        "Recovery wins some of it back, a quarter in a million tokens where that was measured: "
+def _recovery_advice(output: str) -> str:
+    return (
+        " Recovery wins some of it back, a quarter in a million tokens where that was measured: "
         f"grasp-deploy heal {output} --output {output}-healed."
-        if may_recover
-        else "More tokens of recovery may win back more."
     )
-    wins_back = "" if may_recover is None else f" {wins_back}"
+
+
+def _print_ending(output: str, lost: float, command: str, advice: str) -> None:
+    """Print where a model lies, what it lost by the card's thresholds, and how to serve it."""
     if lost >= BROKEN_NATS:
         print_line(
             f"wrote {output}; it lost {lost:.2f} nats even on the kind of text that it learnt "
-            f"from. Keep more.{wins_back} Measure it before you serve it (grasp-deploy evaluate "
+            f"from. Keep more.{advice} Measure it before you serve it (grasp-deploy evaluate "
             f"compare): {command}"
         )
     elif lost >= DROP_IN_NATS:
         print_line(
             f"wrote {output}; it lost {lost:.2f} nats on the kind of text that it learnt from, and "
-            f"is no drop-in.{wins_back} Serve it by {command}"
+            f"is no drop-in.{advice} Serve it by {command}"
         )
     else:
         print_line(f"wrote {output}; serve it: {command}")

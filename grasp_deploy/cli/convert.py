@@ -88,21 +88,15 @@ def quantize_command(
     from grasp_deploy.checkpoint.write.quantize import quantize
     from grasp_deploy.report.progress import stage_bars
 
-    if calibration_sequences and not calibration:
-        raise InputError(
-            "--calibration-sequences has no effect without --calibration: name a text as well, or "
-            "leave it out"
-        )
-    directory, token_ids, count = resolve_model(model).directory, None, calibration_sequences or 128
-    if calibration:
-        token_ids = _rounding_text(directory, scheme, calibration, count)
+    directory, texts = resolve_model(model).directory, calibration or []
+    token_ids, text = _rounding_text(directory, scheme, texts, calibration_sequences)
     with stage_bars(stderr) as show:
         shape = quantize(
             directory,
             scheme,
             output,
             token_ids=token_ids,
-            text=f"{count} sequences of {' and '.join(calibration or [])}",
+            text=text,
             overwrite=overwrite,
             shard_bytes=parse_bytes(shard_size, "--shard-size"),
             on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
@@ -119,19 +113,30 @@ def quantize_command(
             print_line("rounded to the nearest; with --calibration TEXT four bits lose less")
 
 
-def _rounding_text(directory: Path, scheme: str, texts: list[str], count: int) -> Tensor:
+def _rounding_text(
+    directory: Path, scheme: str, texts: list[str], given: int | None
+) -> tuple[Tensor | None, str]:
+    """Tokens that teach a rounding and what they are, if texts are named; InputError for others."""
     from grasp_deploy.checkpoint.format.shapes import read_config
     from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
     from grasp_deploy.data import calibration_sources, read_calibration
 
+    if not texts and given:
+        raise InputError(
+            "--calibration-sequences has no effect without --calibration: name a text as well, or "
+            "leave it out"
+        )
+    if not texts:
+        return None, ""
     if scheme != "w4a16":
         raise InputError(f"--calibration has no effect on --scheme {scheme}: leave it out")
     sources = calibration_sources(texts)
     if any(source.is_own for source in sources):
         raise InputError("quantize cannot let the model write text: leave self out")
+    count = given or 128
     text = read_calibration(load_tokenizer(directory), sources, ROUNDING_TOKENS, count)
     check_tokens(text.token_ids, read_config(directory))
-    return text.token_ids
+    return text.token_ids, f"{count} sequences of {' and '.join(texts)}"
 
 
 def adapter_command(

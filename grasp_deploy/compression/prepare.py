@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.card.model_card import intact_plan
-from grasp_deploy.checkpoint.format.shapes import refuse_experts
-from grasp_deploy.checkpoint.limits import check_positions
+from grasp_deploy.checkpoint.limits import check_positions, refuse_experts
 from grasp_deploy.checkpoint.plan import Plan, check_layers, pruned_shape
 from grasp_deploy.checkpoint.read.loading import (
     check_tokens,
@@ -217,28 +216,33 @@ def prepare(
         tokenizer.eos_token_id,
         start if start.mask is None else replace(start, mask=start.mask.to(device)),
     )
-    if config.is_bound and int(run.split.judges.sum()) < 2:
-        raise InputError(
-            "a bound on the loss is measured on two held-out sequences at least, of given text "
-            "where there is some: give more text, more --calibration-sequences, or --keep"
-        )
-    if config.recover is not None and not len(run.blocks.heldout):
-        raise InputError(
-            "recovery is judged on held-out text: give more --calibration-sequences, so that one "
-            "of the texts has two"
-        )
+    _check_heldout(run)
     if base.shape.experts_per_token:
         _check_experts(run)
     if start.checkpoint is not None:
         by_lead(run.pruned_before)
-    _check_ranks(run)
-    if base.shape.mixed_attention and start.checkpoint is None:
+    elif base.shape.mixed_attention:
         logger.warning("note: only FFN channels are pruned, since %s", KV_STAYS)
+    _check_ranks(run)
     return run
 
 
 def _hash_of(tensor: Tensor) -> str:
     return hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()
+
+
+def _check_heldout(run: PreparedRun) -> None:
+    """InputError where too little text is held out to judge what was asked for."""
+    if run.config.is_bound and int(run.split.judges.sum()) < 2:
+        raise InputError(
+            "a bound on the loss is measured on two held-out sequences at least, of given text "
+            "where there is some: give more text, more --calibration-sequences, or --keep"
+        )
+    if run.config.recover is not None and not len(run.blocks.heldout):
+        raise InputError(
+            "recovery is judged on held-out text: give more --calibration-sequences, so that one "
+            "of the texts has two"
+        )
 
 
 def _check_experts(run: PreparedRun) -> None:

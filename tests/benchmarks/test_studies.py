@@ -106,9 +106,12 @@ def test_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frontier.main([str(record), "--tokens", "1024", "--png", str(picture)])
     rows = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in rows][-1] == [
-        *("s0.8", "w4a16", "97", "119", "+0.740", "")
+        *("s0.8", "w4a16", "97", "119", "+0.740 ± 0.018", "")
     ]
     assert picture.read_bytes().startswith(b"\x89PNG")
+    other = RESULTS / "frontier-tasks-smollm2-135m-cpu.json"
+    with pytest.raises(InputError, match="is no record of `evaluate compare`"):
+        frontier.main([str(other)])
 
 
 def test_python_docs(tmp_path: Path) -> None:

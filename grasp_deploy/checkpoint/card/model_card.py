@@ -169,8 +169,7 @@ def how_units_were_chosen(plan: Plan, dense: ModelShape) -> str:
     units = " and ".join(n for n, kept in zip(names, shares, strict=True) if kept < 1) or "Units"
     chosen = METHODS.get(config["method"], f"the scores of `{config['method']}`, at once")
     solved = provenance.get("compensation") or (plan.fitted and not healed)
-    more = COMPENSATION if solved else ""
-    return f"{units} were chosen by {chosen}, under one global budget.{more}"
+    return f"{units} were chosen by {chosen}, under one global budget.{COMPENSATION * bool(solved)}"
 
 
 def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:

@@ -220,15 +220,6 @@ def dense_shape(config: dict[str, Any]) -> ModelShape:
     return replace(model_shape(dense), pruned=False)
 
 
-def refuse_experts(shape: ModelShape, what: str) -> None:
-    """InputError for a model with experts, where something knows FFN channels alone."""
-    if shape.experts_per_token:
-        raise InputError(
-            f"{what} does not work for a model with experts ({shape.family.stem}) yet: leave it "
-            "out, or take a model without experts"
-        )
-
-
 def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
     """InputError for a key that the family's class does not declare and that says something."""
     others = {key for other in FAMILIES if other != family for key in other.own}

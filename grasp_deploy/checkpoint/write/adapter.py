@@ -23,8 +23,8 @@ from grasp_deploy.checkpoint.format.shapes import (
     DTYPES,
     ModelShape,
     dense_shape,
-    refuse_experts,
 )
+from grasp_deploy.checkpoint.limits import refuse_experts
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.source import ADAPTER_FILE
 from grasp_deploy.checkpoint.read.validate import read_folder

@@ -24,7 +24,8 @@ from grasp_deploy.checkpoint.card.model_card import (
     intact_plan,
     model_card,
 )
-from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, refuse_experts
+from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
+from grasp_deploy.checkpoint.limits import refuse_experts
 from grasp_deploy.checkpoint.plan import PLAN_FILE
 from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
