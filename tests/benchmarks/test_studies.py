@@ -7,12 +7,15 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import frontier, prefill_memory, python_docs
+from benchmarks import frontier, prefill_memory, python_docs, recovery_curve
 from benchmarks.common.output import FOLDER
 from grasp_deploy.bench.memory import Sizes
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
@@ -21,7 +24,10 @@ from tests.cli.command import needs_vllm
 pytestmark = pytest.mark.slow  # each runs a study
 
 RESULTS = FOLDER / "results"
-NO_STUDIES = {"__init__", "frontier", "python_docs", "real_models", "report", "train_demo_model"}
+NO_STUDIES = {
+    *("__init__", "frontier", "python_docs", "real_models", "recovery_curve", "report"),
+    "train_demo_model",
+}
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 # What a study is given beside --smoke, the names of what its record then holds, and what it prints.
 SMOKE = {
@@ -112,6 +118,30 @@ def test_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = RESULTS / "frontier-tasks-smollm2-135m-cpu.json"
     with pytest.raises(InputError, match="is no record of `evaluate compare`"):
         frontier.main([str(other)])
+
+
+def test_recovery_curve(
+    tiny: Path, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs of two lengths read the same own text; a record goes on where it ended."""
+    record, own, made = (tmp_path / name for name in ("record.json", "own", "smaller"))
+    given: dict[str, Any] = {"sequences": 8, "sequence_length": 32, "scale_epochs": 0}
+    compress(CompressConfig(str(tiny), keep=0.5, calibration=(str(texts[0]),), **given), made)
+    words = ["run", str(made), "--model", str(tiny), "--evaluate", f"held-out={texts[1]}"]
+    words += ["--smoke", "--output", str(record), "--own-text", str(own), "--tokens-a-step", "64"]
+    recovery_curve.main([*words, "--tokens", "0,512"])
+    written = own.read_bytes()
+    recovery_curve.main([*words, "--tokens", "0,512,256"])
+    rows = json.loads(record.read_text())["rows"]
+    assert [row["tokens"] for row in rows] == [512, 0, 256]
+    assert own.read_bytes() == written
+    assert "held-out" in capsys.readouterr().out
+    picture = tmp_path / "curve.png"
+    recovery_curve.main(["draw", str(record), "--png", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    other = RESULTS / "frontier-tasks-smollm2-135m-cpu.json"
+    with pytest.raises(InputError, match="is no record of a recovery curve"):
+        recovery_curve.main(["draw", str(other)])
 
 
 def test_python_docs(tmp_path: Path) -> None:

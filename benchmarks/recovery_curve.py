@@ -1,0 +1,246 @@
+"""What recovery wins back of pruned checkpoints, by tokens, tokens a step and learning rate.
+
+Each number of tokens is a run of its own, whose learning rate falls to 0 at its end. Kinds of text
+and tasks are those of `benchmarks.quality`. The record is written after each run, and a record of
+the same settings is continued. Runs of one process share what the dense model writes.
+
+    python -m benchmarks.recovery_curve run smaller-0.8 smaller-0.6 --tokens 0,250000,1000000 \
+        --model build/models/smollm2-135m --evaluate wikitext2=wiki.test.raw --output curve.json
+    python -m benchmarks.recovery_curve draw curve.json --png curve.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from msgspec import to_builtins
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file, save_file
+
+from benchmarks.common.output import (
+    add_output_options,
+    check_place,
+    command_of,
+    new_parser,
+    run_command,
+    working_folder,
+    write,
+)
+from benchmarks.study.bench import Bench, loaded
+from benchmarks.study.options import corpora_of
+from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
+from grasp_deploy.checkpoint.card.model_card import intact_plan
+from grasp_deploy.cli.heal import FROM_PLAN
+from grasp_deploy.compression import recovery, recovery_text
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.own_text import with_own_text
+from grasp_deploy.compression.run_options import RunOptions, Start
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import number_list
+from grasp_deploy.data import own_places
+from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.json_files import read_json
+from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.record import new_record, read_record
+from grasp_deploy.report.tables import figure_table
+
+REMEDY = "name a record that `benchmarks.recovery_curve run` wrote"
+OWN_ROWS = "token_ids"
+NOTHING_WON = "recovery won nothing"
+
+
+def shared_own_text(path: Path, *given: Any, **named: Any) -> Any:
+    """As `with_own_text`, of the rows in a file, which the first and largest run writes."""
+    if path.exists():
+        named["known"] = load_file(path)[OWN_ROWS]
+    run = with_own_text(*given, **named)
+    rows = run.text.token_ids[own_places(run.text.parts)]
+    if len(rows) and not path.exists():
+        save_file({OWN_ROWS: rows.contiguous()}, path)
+    return run
+
+
+def recovered(
+    options: argparse.Namespace, folder: Path, tokens: int, made: Path, on_progress: OnProgress
+) -> tuple[Path, dict[str, Any]]:
+    """The folder to measure, and of a recovery into `made` its divergences, steps and seconds.
+
+    The folder is the checkpoint itself if nothing was won.
+    """
+    plan = intact_plan(folder)
+    told = plan.provenance["config"]
+    stored = {name: told[name] for name in FROM_PLAN if name in told}
+    given: dict[str, Any] = {"model": str(options.model), "keep": 1.0, "recover": tokens}
+    config = CompressConfig.from_dict({**stored, **given}, "the plan")
+    divergences: list[float] = []
+
+    def follow(row: dict[str, Any]) -> None:
+        if "heldout_divergence" in row:
+            divergences.append(row["heldout_divergence"])
+        on_progress(row)
+
+    out = RunOptions(made, overwrite=True, on_progress=follow)
+    pace = {"TOKENS_A_STEP": options.tokens_a_step, "RATE": options.rate}
+    share = partial(shared_own_text, options.own_text)
+    with (
+        patch.multiple(recovery, **pace),
+        patch.object(recovery_text, "with_own_text", share),
+        patch(f"{compress.__module__}.with_own_text", share),
+    ):
+        try:
+            healed = compress(config, out, Start(checkpoint=folder)).plan
+        except InputError as error:
+            if NOTHING_WON not in str(error):
+                raise
+            return folder, {"divergences": divergences}
+    won = healed.provenance["healing"][-1]
+    divergences.insert(0, won["divergence_before"])
+    figures = {name: won[name] for name in ("steps", "best_step", "seconds")}
+    return made, {"read": won["tokens"], **figures, "divergences": divergences}
+
+
+def identity(options: argparse.Namespace, folder: Path, tokens: int) -> dict[str, Any]:
+    """What tells a row from others."""
+    recipe = {"tokens_a_step": options.tokens_a_step, "rate": options.rate} if tokens else {}
+    return {"checkpoint": folder.name, "tokens": tokens, **recipe}
+
+
+def row_of(
+    bench: Bench, options: argparse.Namespace, folder: Path, tokens: int, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Losses in nats per token above dense, by kind of text, and accuracies where tasks are run."""
+    row = identity(options, folder, tokens)
+    with tempfile.TemporaryDirectory(prefix="recovered-") as work:
+        if tokens:
+            made = Path(work) / "made"
+            folder, figures = recovered(options, folder, tokens, made, on_progress)
+            row |= figures
+        losses = bench.perplexities(loaded(folder))
+        row["excess_nats"] = {name: math.log(p / bench.dense[name]) for name, p in losses.items()}
+        if options.task_settings:
+            found = accuracies(folder, options.task_settings, on_progress)
+            row["tasks"], row["task_average"] = to_builtins(found)
+    return row
+
+
+def measure(options: argparse.Namespace, command: list[str]) -> dict[str, Any]:
+    """The record of all runs, written after each of them."""
+    check_place(options.output, "recovery-curve")
+    options.task_settings = task_settings_of(options)
+    settings = {
+        name: str(getattr(options, name))
+        for name in ("model", "evaluation_blocks", "sequence_length")
+    } | recorded(options.task_settings)
+    tokens = sorted(number_list(options.tokens, "--tokens", int), reverse=True)
+    with working_folder("recovery-curve") as (work, on_progress):
+        options.own_text = options.own_text or work / "own-text.safetensors"
+        bench = Bench(options, corpora_of(options, work))
+        record = new_record(
+            "recovery-curve", command, settings, dense_perplexity=bench.dense, rows=[]
+        )
+        if options.output is not None and options.output.exists():
+            record["rows"] = rows_of(options.output, settings)
+        for folder, count in itertools.product(options.checkpoints, tokens):
+            now = identity(options, folder, count)
+            if not any(now.items() <= row.items() for row in record["rows"]):
+                record["rows"].append(row_of(bench, options, folder, count, on_progress))
+                write(options.output, record)
+    return record
+
+
+def rows_of(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of an earlier run; InputError if it had other settings."""
+    earlier = read_json(path, REMEDY)
+    if earlier["settings"] != settings:
+        raise InputError(f"{path} was measured with other settings: name another file as --output")
+    rows: list[dict[str, Any]] = earlier["rows"]
+    return rows
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> Table:
+    kinds = list(rows[0]["excess_nats"])
+    figures = ("tokens", "a step", "rate", *kinds, "mean", "accuracy, %", "tokens/s")
+    table = figure_table("Nats per token above dense", ("checkpoint", *figures))
+    for row in sorted(rows, key=lambda row: (row["checkpoint"], row["tokens"])):
+        recipe = (f"{row['tokens_a_step']:,}", f"{row['rate']:g}") if row["tokens"] else ("", "")
+        losses = list(row["excess_nats"].values())
+        nats = [f"{loss:+.3f}" for loss in [*losses, sum(losses) / len(losses)]]
+        speed = f"{row['read'] / row['seconds']:,.0f}" if "read" in row else ""
+        accuracy = ""
+        if average := row.get("task_average"):
+            of_all = f"{average['accuracy']:.1%}".rstrip("%")
+            accuracy = f"{of_all} ± {100 * average['standard_error']:.1f}"
+        table.add_row(row["checkpoint"], f"{row['tokens']:,}", *recipe, *nats, accuracy, speed)
+    return table
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """The divergence on held-out text at the checks of each run, by the tokens that it had read."""
+    from matplotlib.figure import Figure
+
+    from grasp_deploy.report.figure_style import look_of, our_style
+
+    with our_style():
+        figure = Figure(figsize=(6, 3.6))
+        panel = figure.subplots()
+        runs = [row for row in rows if "read" in row]
+        for place, row in enumerate(sorted(runs, key=lambda r: -r["divergences"][0])):
+            checks = len(row["divergences"]) - 1
+            across = [row["read"] / 1e6 * check / checks for check in range(checks + 1)]
+            label = f"{row['checkpoint']}, steps of {row['tokens_a_step']:,} at {row['rate']:g}"
+            panel.plot(across, row["divergences"], **look_of(place), label=label)
+        panel.set_xlabel("tokens of recovery, millions")
+        panel.set_ylabel("divergence from dense, nats per token")
+        panel.set_ylim(bottom=0)
+        panel.legend()
+        with readable_disk_errors(path):
+            figure.savefig(path, dpi=200)
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = new_parser(__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="recover and measure")
+    run.add_argument("checkpoints", type=Path, nargs="+", help="folders of pruned checkpoints")
+    run.add_argument("--model", type=Path, required=True, help="folder of the dense model")
+    run.add_argument("--tokens", default="0,65536,262144,1000000", help="0: as pruned")
+    run.add_argument("--rate", type=float, default=recovery.RATE, help="the highest one")
+    run.add_argument("--tokens-a-step", type=int, default=recovery.TOKENS_A_STEP)
+    run.add_argument("--own-text", type=Path, help="file to share what the dense model wrote")
+    run.add_argument("--evaluate", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="repeat")
+    run.add_argument("--evaluation-blocks", type=int, default=80)
+    run.add_argument("--sequence-length", type=int, default=512, help="of the evaluation")
+    add_task_options(run)
+    add_output_options(run, "two blocks of text of each kind")
+    drawn = commands.add_parser("draw", help="draw records")
+    drawn.add_argument("records", type=Path, nargs="+")
+    drawn.add_argument("--png", type=Path, help="where to write the figure")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
+    if options.command == "run":
+        rows = measure(options, command_of("recovery_curve", arguments))["rows"]
+    else:
+        records = [read_record(path, REMEDY) for path in options.records]
+        if any(record["benchmark"] != "recovery-curve" for record in records):
+            raise InputError(f"one of these is no record of a recovery curve: {REMEDY}")
+        rows = [row for record in records for row in record["rows"]]
+    Console().print(table_of(rows))
+    if options.command == "draw" and options.png is not None:
+        draw(rows, options.png)
+
+
+if __name__ == "__main__":
+    run_command(main)
