@@ -121,6 +121,15 @@ STUDIES: dict[str, list[Variant]] = {
         Variant("rounds alone, recovered", {"method": "progressive", **RECOVERED}),
         TAYLOR_RECOVERED,
     ],
+    "experts": [  # of a model that has them; nothing is refitted or scaled
+        Variant(name, {"method": method, "targets": "ffn", **MASK_ALONE})
+        for name, method in (
+            ("uniform, REAP's score", f"{BASELINES}.reap:reap_uniform"),
+            ("one ranking, REAP's score", f"{BASELINES}.reap:reap"),
+            ("one ranking, in rounds", "progressive"),
+            ("one ranking, learnt gates", "grasp"),
+        )
+    ],
     "allocation": [
         Variant(f"{method}, {allocation}", baseline(module, f"{method}{ending}", **MASK_ALONE))
         for method in ("taylor-element", "wanda-structured", "flap", "magnitude")

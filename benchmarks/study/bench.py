@@ -96,7 +96,7 @@ class Bench:
         self.dense = self.perplexities(loaded(self.directory))
         self.shape = model_shape(read_config(options.model / "config.json"))
         self.dense_layers: list[Layer] = [
-            (layer.intermediate_size, layer.num_key_value_heads) for layer in self.shape.layers
+            (layer.ffn_units, layer.num_key_value_heads) for layer in self.shape.layers
         ]
         self.tasks = tasks
         self.dense_accuracies = accuracies(options.model, tasks, on_progress) if tasks else None

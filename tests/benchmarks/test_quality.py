@@ -15,6 +15,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import write_record
 from tests.benchmarks.commands import refused
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
+from tests.tiny import VARIANTS, save_tiny
 
 
 def run(title: str, path: Path, inputs: list[str], *arguments: str) -> Study:
@@ -49,6 +50,18 @@ def test_a_study_is_continued_where_its_record_ends(
         assert kept / dense == pytest.approx(row.kept_ffn_share)
         ratio = row.perplexity["held-out"] / study.dense_perplexity["held-out"]
         assert row.excess_nats["held-out"] == pytest.approx(math.log(ratio))
+
+
+def test_one_ranking_of_experts_differs_from_equal_numbers(
+    inputs: list[str], tmp_path: Path
+) -> None:
+    save_tiny(**VARIANTS["qwen3-moe"], directory=tmp_path / "tiny")
+    given = [*inputs, "--model", str(tmp_path / "tiny")]
+    study = run("experts", tmp_path / "record.json", given)
+    assert study.dense_layers == [(8, 2)] * 3, "experts, not channels"
+    equal, ranked, _ = ([experts for experts, _ in row.kept_per_layer] for row in study.rows)
+    assert sum(equal) == sum(ranked) == 14 and max(equal) - min(equal) == 1
+    assert max(ranked) - min(ranked) > 1
 
 
 def test_rows_measured_otherwise_are_not_continued(
