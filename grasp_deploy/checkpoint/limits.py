@@ -52,8 +52,8 @@ def refuse_experts(shape: ModelShape, what: str) -> None:
     """InputError for a model with experts, where something knows FFN channels alone."""
     if shape.experts_per_token:
         raise InputError(
-            f"{what} does not work for a model with experts ({shape.family.stem}) yet: leave it "
-            "out, or take a model without experts"
+            f"{what} does not work for a model with experts ({shape.family.stem}) yet: do "
+            "without it, or take a model without experts"
         )
 
 

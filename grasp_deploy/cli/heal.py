@@ -75,6 +75,8 @@ def heal_command(
     nothing is.
     """
     from grasp_deploy.checkpoint.card.model_card import intact_plan
+    from grasp_deploy.checkpoint.limits import refuse_experts
+    from grasp_deploy.checkpoint.read.validate import read_stored_model
     from grasp_deploy.checkpoint.write.export import reach_base
     from grasp_deploy.compression.run_options import Start
 
@@ -83,6 +85,7 @@ def heal_command(
     if output.resolve() == directory.resolve():
         raise InputError(f"{output} is what is recovered: name another folder to write")
     plan = intact_plan(directory)
+    refuse_experts(read_stored_model(directory).shape, "heal")
     made = plan.provenance["config"]
     base = reach_base(plan, model, "there is nothing to learn from")
     stored = {name: made[name] for name in FROM_PLAN if name in made}
