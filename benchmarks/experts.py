@@ -44,6 +44,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import write_files
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.report.tables import figure_table
@@ -97,6 +98,21 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """The share of its experts that each layer keeps, a line for each way, of seed 0."""
+    from grasp_deploy.report.figure_style import our_style, png
+    from grasp_deploy.report.figures import kept_drawing
+
+    def layers(counts: Sequence[int]) -> list[dict[str, float]]:
+        return [{"num_experts": count} for count in counts]
+
+    dense = layers([SIZES["num_experts"]] * SIZES["num_hidden_layers"])
+    kept = {place: (row["way"], layers(row["experts"][0])) for place, row in enumerate(rows)}
+    with our_style():
+        note = f"each layer has {SIZES['num_experts']}"
+        write_files({path: png(kept_drawing("experts", note, dense, kept))})
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--train", type=Path, help="text; default: that of Python, for both")
@@ -104,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=400, help="of training, 2,048 tokens each")
     parser.add_argument("--keep", type=float, default=0.5)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--png", type=Path, help="where to draw the experts of layers, of seed 0")
     add_output_options(parser, "two steps, one seed")
     options = parser.parse_args(arguments)
     check_positive(options, "steps", "seeds")
@@ -140,6 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             record = new_record("experts", command_of("experts", arguments), settings)
             write(options.output, {**record, "dense": dense, "rows": rows})
             Console().print(f"dense loss {dense[-1]:.3f}", table_of(rows))
+    if options.png:
+        draw(rows, options.png)
 
 
 if __name__ == "__main__":

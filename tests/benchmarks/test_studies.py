@@ -38,7 +38,11 @@ SMOKE = {
         "rows",
         "mask: second, scales: first",
     ),
-    "experts": ("--train TEXT --heldout HELDOUT", "rows dense", "experts by layer"),
+    "experts": (
+        "--train TEXT --heldout HELDOUT --png PNG",
+        "rows dense",
+        "experts by layer",
+    ),
     "kv_capacity": ("", "cells", "no vLLM was asked"),
     "llama_cpp": ("", "rows", "new tokens/s"),
     "mask_stability": ("", "rows", "Gumbel-TopK"),
@@ -76,7 +80,8 @@ def test_smoke(
         words += ["--model", "MODEL"]
         words += [] if name == "calibration" else ["--calibration", "TEXT"]
         words += [] if name == "throughput" else ["--evaluate", "held-out=HELDOUT"]
-    for place, path in zip(("MODEL", "TEXT", "HELDOUT"), (tiny, *texts), strict=True):
+    paths = (tiny, *texts, tmp_path / "figure.png")
+    for place, path in zip(("MODEL", "TEXT", "HELDOUT", "PNG"), paths, strict=True):
         words = [word.replace(place, str(path)) for word in words]
     for _ in range(3):  # noise on a tiny model may leave a time budget no price
         with suppress(InputError):
