@@ -89,7 +89,8 @@ class Way:
         """What takes how much of a process's device at the peak of each stage."""
         config, n, width = self.config, sequences_of(self.config), self.dtype.itemsize
         length = config.sequence_length
-        rows = self._each(min(max(n.own, n.more_own), rows_at_once(self.shape, length)))
+        own, at_once = max(n.own, n.more_own), rows_at_once(self.shape, length, on_gpu=self.on_gpu)
+        rows = self._each(min(own, at_once))
         writing = {
             "gathered weights": 2 * max(self._gathered),  # also as they arrive
             "KV cache of own text": rows * length * self.shape.kv_bytes_per_token(width),

@@ -22,7 +22,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import end_tokens
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import team
-from grasp_deploy.compression.stages import MOST_ROWS, OWN_TEXT, Stages
+from grasp_deploy.compression.stages import MOST_ROWS, MOST_ROWS_ON_GPU, OWN_TEXT, Stages
 from grasp_deploy.data import own_places
 from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
@@ -56,7 +56,7 @@ def with_own_text(
     if workspace.has(stage):
         tensors, record = workspace.load(stage)
         rows, seconds = tensors["token_ids"], record["seconds"]
-    at_once = rows_at_once(run.base.shape, length)
+    at_once = rows_at_once(run.base.shape, length, on_gpu=run.device.type == "cuda")
     model = load() if len(rows) < len(places) else None
     while model is not None and len(rows) < len(places):
         began = time.perf_counter()
@@ -86,9 +86,10 @@ def with_own_text(
     return replace(run, text=replace(run.text, token_ids=token_ids))
 
 
-def rows_at_once(shape: ModelShape, length: int) -> int:
+def rows_at_once(shape: ModelShape, length: int, *, on_gpu: bool) -> int:
     """Rows of so many tokens that are written together, by all ranks."""
-    return max(1, min(MOST_ROWS, CACHE_BYTES // (shape.kv_bytes_per_token() * length)))
+    most = MOST_ROWS_ON_GPU if on_gpu else MOST_ROWS
+    return max(1, min(most, CACHE_BYTES // (shape.kv_bytes_per_token() * length)))
 
 
 @torch.no_grad()

@@ -25,6 +25,7 @@ from grasp_deploy.pruning.units import UnitTable
 SAVE_EVERY_SECONDS = 5.0
 OWN_TEXT, RECOVERY = "own-text", "recovery"
 MOST_ROWS = 128  # of own text that are written at once: a step reads the weights once for all
+MOST_ROWS_ON_GPU = 512  # which computes a step of a small model no sooner for fewer
 ALONE_PASSES = 50  # that the reading of weights costs for a batch of such rows, token by token
 MORE_TEXT = "recovery-text"  # what the model writes to recover on
 TOLD = ("stage", "step", "steps", "loss", "heldout_loss")  # of each step of learning
