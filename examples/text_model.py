@@ -1,4 +1,4 @@
-"""Save the language model of a Gemma 3 that also sees, which is what `compress` takes.
+"""Save the language model of a Gemma 3 or Ministral 3 that also sees, which `compress` takes.
 
     python examples/text_model.py google/gemma-3-4b-it gemma-3-4b-text
 
@@ -11,13 +11,16 @@ import sys
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, Gemma3ForCausalLM, Gemma3ForConditionalGeneration
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 
 def main(model: str, output: str) -> None:
-    whole: Any = Gemma3ForConditionalGeneration.from_pretrained(model)
+    whole: Any = AutoModelForImageTextToText.from_pretrained(model)
+    config, words = whole.config.text_config, whole.model.language_model.embed_tokens
+    # The model that sees is what decides, and its own config may say otherwise than this one.
+    config.tie_word_embeddings = whole.lm_head.weight is words.weight
     with torch.device("meta"):  # whose weights are replaced
-        text = Gemma3ForCausalLM(whole.config.text_config)
+        text = AutoModelForCausalLM.from_config(config)
     text.model, text.lm_head = whole.model.language_model, whole.lm_head
     text.generation_config = whole.generation_config
     text.save_pretrained(output)

@@ -41,6 +41,15 @@ GRANITE = {
     **{"embedding_multiplier": 2.0, "attention_multiplier": 0.25},
     **{"residual_multiplier": 0.5, "logits_scaling": 1.5},
 }
+MINISTRAL3_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 32.0,
+    "original_max_position_embeddings": 16,  # so that most positions of a test lie beyond
+    "llama_4_scaling_beta": 0.5,
+    **{"mscale": 1.0, "mscale_all_dim": 1.0},
+}
+MINISTRAL3 = {"family": "ministral3", "rope_parameters": MINISTRAL3_ROPE}
 GEMMA3 = {
     "family": "gemma3_text",
     **{"sliding_window": 8, "query_pre_attn_scalar": 48, "sliding_window_pattern": 2},
@@ -60,6 +69,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama-3-rope": {"family": "llama", "rope_parameters": LLAMA3_ROPE},
     "mistral": {"family": "mistral", "sliding_window": None},
     "mistral-sliding": {"family": "mistral", "sliding_window": 8},
+    "ministral3": MINISTRAL3,
+    "ministral3-tied": {**MINISTRAL3, "tie_word_embeddings": True},
+    "ministral3-mha": {**MINISTRAL3, "num_key_value_heads": 4},
+    "ministral3-sliding": {**MINISTRAL3, "sliding_window": 8},
     "qwen2": {"family": "qwen2"},
     "qwen2-tied": {"family": "qwen2", "tie_word_embeddings": True},
     "qwen2-mha": {"family": "qwen2", "num_key_value_heads": 4},

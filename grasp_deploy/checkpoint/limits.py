@@ -113,6 +113,7 @@ def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
     width = shape.hidden_size // shape.layers[0].num_attention_heads
     dropped = {
         "windows in some layers only": shape.mixed_attention and shape.family.stem != "Gemma3",
+        "queries scaled by position": shape.scales_queries,
         "a bias in o_proj": shape.o_bias and shape.family.stem == "Qwen3",
         "a head_dim of its own": shape.family.stem == "Qwen2" and shape.head_dim != width,
     }

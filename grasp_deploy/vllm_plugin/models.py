@@ -51,6 +51,20 @@ class GraspMistralForCausalLM(GraspLlamaForCausalLM, MistralForCausalLM):
     decoder_layer = GraspMistralDecoderLayer
 
 
+class GraspMinistral3DecoderLayer(MistralDecoderLayer):
+    """A layer that scales queries by position: vLLM's looks elsewhere than config.json says how."""
+
+    def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
+        config = copy.copy(layer_config(vllm_config.model_config.hf_config, prefix))
+        rope, limit = config.rope_parameters, "original_max_position_embeddings"
+        config.llama_4_scaling = {"beta": rope["llama_4_scaling_beta"], limit: rope[limit]}
+        super().__init__(vllm_config, prefix, config=config)
+
+
+class GraspMinistral3ForCausalLM(GraspMistralForCausalLM):
+    decoder_layer = GraspMinistral3DecoderLayer
+
+
 class GraspQwen2DecoderLayer(LlamaDecoderLayer):
     """A Qwen2 layer of its own width: a Llama layer with biases on q, k and v.
 

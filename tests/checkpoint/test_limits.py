@@ -100,6 +100,7 @@ def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:
         ("qwen2-sliding", "windows in some layers"),
         ("qwen3-biases", "a bias in"),
         ("qwen2-head-dim", "a head_dim of its own"),
+        ("ministral3", "queries scaled by position"),
     ],
 )
 def test_dense_models_that_vllm_would_change_are_refused(name: str, words: str) -> None:
@@ -107,6 +108,11 @@ def test_dense_models_that_vllm_would_change_are_refused(name: str, words: str) 
     with pytest.raises(InputError, match=words):
         check_vllm_runs(shape, "cpu")
     check_vllm_runs(replace(shape, pruned=True), "cpu")
+
+
+def test_a_dense_model_that_scales_no_query_is_served() -> None:
+    config = tiny_config(**VARIANTS["ministral3"], max_position_embeddings=16).to_dict()
+    check_vllm_runs(model_shape(config), "cpu")
 
 
 @pytest.mark.vllm

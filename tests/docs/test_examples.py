@@ -6,10 +6,11 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+from transformers import AutoModelForImageTextToText, Gemma3Config, Mistral3Config
 
 from grasp_deploy.checkpoint.read.loading import load
 from tests.tiny import VARIANTS, tiny_config, tiny_tokenizer
@@ -74,11 +75,18 @@ def test_export_again_gives_the_same_bytes(run: Run, demo_checkpoint: Path, tmp_
     assert 1 < dense < pruned
 
 
-def test_the_language_model_of_one_that_sees_is_taken_as_it_is(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "config_class"),
+    [("gemma3-sliding-tied", Gemma3Config), ("ministral3", Mistral3Config)],
+)
+def test_the_language_model_of_one_that_sees_is_taken_as_it_is(
+    name: str, config_class: Any, run: Run, tmp_path: Path
+) -> None:
     sees = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     vision = {**sees, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
-    words = tiny_config(**VARIANTS["gemma3-sliding-tied"]).to_dict()
-    whole = Gemma3ForConditionalGeneration(Gemma3Config(text_config=words, vision_config=vision))
+    words = tiny_config(**VARIANTS[name]).to_dict()
+    both = config_class(text_config=words, vision_config=vision)
+    whole: Any = AutoModelForImageTextToText.from_config(both)
     whole.save_pretrained(tmp_path / "whole")
     tiny_tokenizer().save_pretrained(tmp_path / "whole")
     run("text_model.py", tmp_path / "whole", tmp_path / "text")

@@ -53,7 +53,7 @@ def first_output(model: Any) -> Tensor:
 @pytest.mark.parametrize(
     "name",
     [
-        *("llama-mha", "llama-biases", "qwen2-sliding", "qwen3", "granite-biases"),
+        *("llama-mha", "llama-biases", "qwen2-sliding", "qwen3", "granite-biases", "ministral3"),
         *("gemma3-sliding", "gemma3-sliding-biases"),
     ],
 )

@@ -56,11 +56,18 @@ class Rope(RopeOfKind, forbid_unknown_fields=True):
 
     full_attention: RopeOfKind | None = None
     sliding_attention: RopeOfKind | None = None
+    llama_4_scaling_beta: Positive | None = None  # of Ministral 3
+    max_position_embeddings: Size | None = None  # which no reader looks for here
 
     @property
     def by_kind(self) -> Rope:
         """What is told of kinds of layers, alone."""
         return Rope(full_attention=self.full_attention, sliding_attention=self.sliding_attention)
+
+    @property
+    def scales_from(self) -> int | None:
+        """The position from which queries are scaled."""
+        return self.original_max_position_embeddings if self.llama_4_scaling_beta else None
 
 
 # What may differ from layer to layer: other keys would change the model unseen.

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
 from transformers.models.granite.configuration_granite import GraniteConfig
 from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.ministral3.configuration_ministral3 import Ministral3Config
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
@@ -59,6 +60,10 @@ class GraspLlamaConfig(LayerSizesMixin, LlamaConfig):
 
 class GraspMistralConfig(LayerSizesMixin, MistralConfig):
     model_type = "grasp_mistral"
+
+
+class GraspMinistral3Config(LayerSizesMixin, Ministral3Config):
+    model_type = "grasp_ministral3"
 
 
 class GraspQwen2Config(LayerSizesMixin, Qwen2Config):

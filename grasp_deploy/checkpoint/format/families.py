@@ -37,6 +37,7 @@ class Family:
     rope_by_kind: bool = False  # rope_parameters hold those of each kind of layer
     needs_first_token: bool = False  # follows no text that does not begin with it
     has_experts: bool = False
+    scales_queries: bool = False  # by position, as rope_parameters say
 
     @property
     def architecture(self) -> str:
@@ -60,6 +61,11 @@ FAMILIES = (
     Family(
         *("mistral", "Mistral", False, False, False, False, None, 8),
         foreign=("attention_bias", "mlp_bias"),
+    ),
+    Family(
+        *("ministral3", "Ministral3", False, False, False, False, 128, 8),
+        foreign=("attention_bias", "mlp_bias", "layer_types", "rope_scaling"),
+        scales_queries=True,
     ),
     Family("qwen2", "Qwen2", True, False, False, False, None, 32),
     Family("qwen3", "Qwen3", "attention_bias", "attention_bias", False, True, 128, 32),

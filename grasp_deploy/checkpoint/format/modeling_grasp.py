@@ -20,6 +20,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.models.gemma3 import modeling_gemma3 as gemma3
 from transformers.models.granite import modeling_granite as granite
 from transformers.models.llama import modeling_llama as llama
+from transformers.models.ministral3 import modeling_ministral3 as ministral3
 from transformers.models.mistral import modeling_mistral as mistral
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
@@ -29,6 +30,7 @@ from .configuration_grasp import (
     GraspGemma3Config,
     GraspGraniteConfig,
     GraspLlamaConfig,
+    GraspMinistral3Config,
     GraspMistralConfig,
     GraspQwen2Config,
     GraspQwen3Config,
@@ -151,6 +153,18 @@ class GraspMistralModel(NarrowLayersMixin, mistral.MistralModel):
 class GraspMistralForCausalLM(LanguageHeadMixin, mistral.MistralForCausalLM):
     config_class = GraspMistralConfig
     backbone_class = GraspMistralModel
+
+
+class GraspMinistral3Model(NarrowLayersMixin, ministral3.Ministral3Model):
+    config_class = GraspMinistral3Config
+    layer_class = ministral3.Ministral3DecoderLayer
+    norm_class = ministral3.Ministral3RMSNorm
+    rotary_class = ministral3.Ministral3RotaryEmbedding
+
+
+class GraspMinistral3ForCausalLM(LanguageHeadMixin, ministral3.Ministral3ForCausalLM):
+    config_class = GraspMinistral3Config
+    backbone_class = GraspMinistral3Model
 
 
 class GraspQwen2Model(NarrowLayersMixin, qwen2.Qwen2Model):

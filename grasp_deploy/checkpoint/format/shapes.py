@@ -72,6 +72,7 @@ class ModelShape:
     quantization: str | None = None  # the method, where the weights were quantised afterwards
     stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
     experts_per_token: int = 0  # 0: no layer has experts
+    scales_queries: bool = False  # at some of its positions
 
     @property
     def bytes_per_parameter(self) -> int:
@@ -183,6 +184,11 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     if rope.by_kind != (rope if family.rope_by_kind else Rope()):
         kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
         raise InputError(f"rope_parameters of a {family.stem} must be {kinds}: {REMEDY}")
+    if bool(rope.scales_from) != family.scales_queries:
+        raise InputError(
+            f"rope_parameters of a {family.stem} {'must' if family.scales_queries else 'cannot'} "
+            f"state llama_4_scaling_beta and original_max_position_embeddings: {REMEDY}"
+        )
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
     dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
@@ -209,6 +215,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         mixed_attention=_is_mixed(sizes, family, config.get("sliding_window", True) is not None),
         quantization=quantization.quant_method if quantization else None,
         experts_per_token=(sizes.num_experts_per_tok or 0) if family.has_experts else 0,
+        scales_queries=(rope.scales_from or math.inf) < (sizes.max_position_embeddings or math.inf),
     )
     _check_heads(shape)
     return shape

@@ -106,6 +106,8 @@ def own_head(folder: Path, difference: float = 1.0) -> None:
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 GEMMA = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+MINISTRAL = {"model_type": "ministral3", "architectures": ["Ministral3ForCausalLM"]}
+SCALED = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16}
 VISION = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SLIDING = {"layer_types": ["sliding_attention"] * 3}
@@ -149,6 +151,10 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(**VISION, text_config={}), "examples/text_model.py"),
     ("dense", config(rope_parameters={"full_attention": ROPE}), "those of all layers"),
     ("dense", config(query_pre_attn_scalar=48), "query_pre_attn_scalar"),
+    ("dense", config(**MINISTRAL), "must state llama_4_scaling_beta"),
+    ("dense", config(**MINISTRAL, rope_parameters=None), "must state llama_4_scaling_beta"),
+    ("dense", config(**MINISTRAL, rope_parameters={**ROPE, **SCALED}, **SLIDING), "layer_types"),
+    ("dense", rope(**SCALED), "cannot state llama_4_scaling_beta"),
     ("dense", config(num_key_value_heads=3), "4 query heads for 3 KV heads"),
     ("dense", config(hidden_size=None), "hidden_size"),
     ("dense", config(intermediate_size=95), "(95, 64)"),
