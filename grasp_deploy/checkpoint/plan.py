@@ -231,8 +231,8 @@ def _is_whole(plan: Plan) -> bool:
         0 < ids.numel() <= WITNESS_TOKENS and int(ids.min()) >= 0
     ):
         return False
-    kept = units.kept_per_layer(plan.mask)
-    return all(channels > 0 and groups > 0 for channels, groups in kept)
+    kept = [number for pair in units.kept_per_layer(plan.mask) for number in pair]
+    return all(n > 0 or not dense for n, dense in zip(kept, units.segment_sizes, strict=True))
 
 
 def check_layers(plan: Plan, base: StoredModel) -> None:

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e15)]
 # Keys that decide nothing, or what Family and Kind hold. Any other key that Sizes lacks may be a
 # part of the model to one reader alone: vLLM takes many from config.json for other architectures.
@@ -39,7 +40,9 @@ class RopeOfKind(Struct, forbid_unknown_fields=True):
     original_max_position_embeddings: Size | None = None
     rope_type: RopeType | None = None
     type: RopeType | None = None
-    partial_rotary_factor: Annotated[float, Meta(ge=1, le=1)] | None = None
+    partial_rotary_factor: Share | None = None
+    mrope_section: list[Count] | None = None  # of pictures; text has one position on all axes
+    mrope_interleaved: bool | None = None
     low_freq_factor: float | None = None
     high_freq_factor: float | None = None
     beta_fast: float | None = None
@@ -114,6 +117,15 @@ class Sizes(Limits, kw_only=True):
     mlp_only_layers: list[Count] | None = None
     router_aux_loss_coef: float | None = None
     output_router_logits: bool | None = None
+    linear_conv_kernel_dim: Size | None = None
+    linear_key_head_dim: Size | None = None
+    linear_value_head_dim: Size | None = None
+    linear_num_key_heads: Size | None = None
+    linear_num_value_heads: Size | None = None
+    attn_output_gate: bool | None = None
+    full_attention_interval: Size | None = None
+    partial_rotary_factor: Share | None = None
+    mamba_ssm_dtype: Literal["float32", "bfloat16"] | None = None  # of vLLM's states
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     dtype: str | None = None

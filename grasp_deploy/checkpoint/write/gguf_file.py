@@ -106,6 +106,8 @@ def _refuse_what_it_cannot_hold(config: PreTrainedConfig, shape: ModelShape) -> 
         found = "a sliding window"
     elif shape.experts_per_token:
         found = "experts"
+    elif shape.family.is_hybrid:
+        found = "linear attention"
     elif shape.family.own:
         found = f"what {shape.family.stem} multiplies by"
     elif shape.family.qk_norm and shape.qkv_bias:
