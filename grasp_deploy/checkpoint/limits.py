@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of
@@ -48,12 +49,16 @@ def check_positions(
         )
 
 
-def refuse_experts(shape: ModelShape, what: str) -> None:
-    """InputError for a model with experts, where something knows FFN channels alone."""
-    if shape.experts_per_token:
+def refuse_experts(shape: ModelShape, what: str, *, hybrid: bool = False) -> None:
+    """InputError for a model with experts, where something knows FFN channels alone.
+
+    With `hybrid` for one with linear attention too, where something knows plain attention alone.
+    """
+    if shape.experts_per_token or (hybrid and shape.linear):
+        has = "experts" if shape.experts_per_token else "linear attention"
         raise InputError(
-            f"{what} does not work for a model with experts ({shape.family.stem}) yet: leave it "
-            "out, or take a model without experts"
+            f"{what} does not work for a model with {has} ({shape.family.stem}) yet: leave it "
+            f"out, or take a model without {has}"
         )
 
 
@@ -110,7 +115,7 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
 
 def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
     """InputError if vLLM has no kernel for such heads, or makes another model of a dense one."""
-    width = shape.hidden_size // shape.layers[0].num_attention_heads
+    width = shape.hidden_size // max(layer.num_attention_heads for layer in shape.layers)
     dropped = {
         "windows in some layers only": shape.mixed_attention and shape.family.stem != "Gemma3",
         "a bias in o_proj": shape.o_bias and shape.family.stem == "Qwen3",
@@ -120,6 +125,17 @@ def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
         raise InputError(
             f"the model has {what}, which vLLM drops for a dense {shape.family.stem}: run it "
             "with transformers, or serve a pruned copy"
+        )
+    if shape.linear and find_spec("torchvision") is None:
+        raise InputError(
+            "vLLM's Qwen3.5 imports torchvision, which is not installed: install the build of it "
+            "that fits torch (pip install torchvision, for CPUs from PyTorch's own index)"
+        )
+    widths = {128, shape.linear.key_width, shape.linear.value_width} if shape.linear else set()
+    if platform == "cpu" and (len(widths) > 1 or (widths and shape.dtype != "bfloat16")):
+        raise InputError(
+            "vLLM's CPU build takes linear attention in bfloat16 with heads 128 wide alone: save "
+            "the model in bfloat16, serve it on a GPU, or run it with transformers"
         )
     if platform == "cpu" and shape.head_dim not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))
@@ -145,4 +161,7 @@ def _undivided(shape: ModelShape, size: int) -> dict[str, list[int]]:
             undivided.setdefault("FFN channels", []).append(index)
         if layer.num_experts is not None and layer.num_experts < size:  # vLLM wants one for each
             undivided.setdefault("experts", []).append(index)
+        heads = shape.linear and (shape.linear.key_heads % size or shape.linear.value_heads % size)
+        if not groups and heads:
+            undivided.setdefault("heads of linear attention", []).append(index)
     return undivided

@@ -162,6 +162,14 @@ def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
             )
         config = {**text, **outer, "architectures": ["Qwen3_5ForCausalLM"]}
     left_out = {key for key in config if key.startswith("mtp_")}
+    if config.get("model_type") == "qwen3_5_text" and isinstance(
+        config.get("rope_parameters"), dict
+    ):
+        rope = config["rope_parameters"].items()  # of text all axes of a position are the same
+        config = {
+            **config,
+            "rope_parameters": {k: v for k, v in rope if not k.startswith("mrope_")},
+        }
     saved = config.get("num_local_experts")
     if saved and config.get("num_experts", saved) == saved:
         config = {**config, "num_experts": saved}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grasp_deploy.checkpoint.format.config_keys import Rope, Sizes
+from grasp_deploy.checkpoint.format.config_keys import Sizes
 from grasp_deploy.checkpoint.format.families import REMEDY, Family
 from grasp_deploy.errors import InputError
 
@@ -65,13 +65,7 @@ def linear_attention(sizes: Sizes) -> LinearAttention:
             "config.json says attn_output_gate = false, which vLLM reads and transformers does "
             "not: take a model with gates"
         )
-    turned = (sizes.rope_parameters or sizes.rope_scaling or Rope()).partial_rotary_factor
-    if None not in (turned, sizes.partial_rotary_factor) and turned != sizes.partial_rotary_factor:
-        raise InputError(
-            f"config.json has partial_rotary_factor {sizes.partial_rotary_factor}, and {turned} in "
-            f"rope_parameters: {REMEDY}"
-        )
-    found = LinearAttention(
+    return LinearAttention(
         layers=tuple(index for index, kind in enumerate(kinds) if kind == KINDS[0]),
         key_heads=sizes.linear_num_key_heads or 16,  # as the class has them
         value_heads=sizes.linear_num_value_heads or 32,
@@ -80,12 +74,6 @@ def linear_attention(sizes: Sizes) -> LinearAttention:
         kernel=sizes.linear_conv_kernel_dim or 4,
         float32_states=sizes.mamba_ssm_dtype == "float32",
     )
-    if found.value_heads % found.key_heads:
-        raise InputError(
-            f"{found.value_heads} value heads of linear attention cannot share {found.key_heads} "
-            f"key heads evenly: its config.json is damaged; {REMEDY}"
-        )
-    return found
 
 
 def experts_in(sizes: Sizes) -> tuple[int, int]:

@@ -210,10 +210,10 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     if rope.by_kind != (rope if family.rope_by_kind else Rope()):
         kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
         raise InputError(f"rope_parameters of a {family.stem} must be {kinds}: {REMEDY}")
-    if not family.is_hybrid and any((rope.mrope_section, (rope.partial_rotary_factor or 1) < 1)):
+    if not family.is_hybrid and (rope.partial_rotary_factor or 1) < 1:
         raise InputError(
-            f"rope_parameters turn a part of each head (partial_rotary_factor or mrope_section), "
-            f"which is not supported for a {family.stem}: take another model"
+            f"rope_parameters turn a part of each head (partial_rotary_factor), which is not "
+            f"supported for a {family.stem}: take another model"
         )
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
