@@ -50,10 +50,7 @@ def check_positions(
 
 
 def refuse_experts(shape: ModelShape, what: str, *, hybrid: bool = False) -> None:
-    """InputError for a model with experts, where something knows FFN channels alone.
-
-    With `hybrid` for one with linear attention too, where something knows plain attention alone.
-    """
+    """InputError for a model with experts, or, if `hybrid`, with linear attention."""
     if shape.experts_per_token or (hybrid and shape.linear):
         has = "experts" if shape.experts_per_token else "linear attention"
         raise InputError(
@@ -126,17 +123,13 @@ def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
             f"the model has {what}, which vLLM drops for a dense {shape.family.stem}: run it "
             "with transformers, or serve a pruned copy"
         )
-    if shape.linear and find_spec("torchvision") is None:
-        raise InputError(
-            "vLLM's Qwen3.5 imports torchvision, which is not installed: install the build of it "
-            "that fits torch (pip install torchvision, for CPUs from PyTorch's own index)"
-        )
-    widths = {128, shape.linear.key_width, shape.linear.value_width} if shape.linear else set()
-    if platform == "cpu" and (len(widths) > 1 or (widths and shape.dtype != "bfloat16")):
-        raise InputError(
-            "vLLM's CPU build takes linear attention in bfloat16 with heads 128 wide alone: save "
-            "the model in bfloat16, serve it on a GPU, or run it with transformers"
-        )
+    if (linear := shape.linear) is not None:
+        on_cpu = shape.dtype == "bfloat16" and linear.key_width == linear.value_width == 128
+        if find_spec("torchvision") is None or (platform == "cpu" and not on_cpu):
+            raise InputError(
+                "vLLM's Qwen3.5 wants torchvision, of a build that fits torch, and on CPUs a model "
+                "in bfloat16 whose linear heads are 128 wide: see to that, or use transformers"
+            )
     if platform == "cpu" and shape.head_dim not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))
         raise InputError(

@@ -6,9 +6,7 @@ Rows and columns that go when a unit goes:
     expert        its gate_proj, up_proj and down_proj, and a row of the router
     KV group      D rows of k_proj and of v_proj, G·D rows of q_proj, G·D columns of o_proj
 
-With an output gate q_proj has 2·G·D rows to a group: D queries and D gates of each head. Where
-attention is linear a layer has no KV groups.
-
+With an output gate q_proj has 2·G·D rows to a group. Linear attention has no KV groups.
 LLM-Pruner calls them coupled structures (Ma et al. 2023, section 3.1). A row takes its bias along.
 The biases of down_proj and o_proj and the q/k norms always stay.
 """
@@ -102,8 +100,7 @@ def half_of(model: nn.Module, segment: int) -> nn.Module:
 
 def attention_of(layer: nn.Module) -> Any:
     """The attention of a decoder layer, linear or not."""
-    parts = dict(layer.named_children())
-    return parts.get(LINEAR_ATTENTION) or parts["self_attn"]
+    return getattr(layer, LINEAR_ATTENTION, None) or layer.self_attn
 
 
 def features_of(units: Tensor, width: int) -> Tensor:

@@ -1,6 +1,5 @@
 """vLLM's Qwen3.5, of a file of its own since vLLM's imports torchvision: others do without."""
 
-import copy
 from unittest.mock import patch
 
 from vllm.config import VllmConfig
@@ -11,11 +10,7 @@ from grasp_deploy.vllm_plugin.models import narrowed
 
 class GraspQwen3_5DecoderLayer(qwen3_5.Qwen3_5DecoderLayer):
     def __init__(self, vllm_config: VllmConfig, layer_type: str, prefix: str = "") -> None:
-        narrow = narrowed(vllm_config, prefix)
-        config = copy.copy(narrow.model_config.hf_text_config)
-        config.model_type = "qwen3_5_text"  # by which vLLM's layer takes a plain MLP
-        narrow.model_config.hf_text_config = config
-        super().__init__(narrow, layer_type, prefix)
+        super().__init__(narrowed(vllm_config, prefix), layer_type, prefix)
 
 
 class GraspQwen3_5ForCausalLM(qwen3_5.Qwen3_5ForCausalLM):

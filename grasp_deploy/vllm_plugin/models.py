@@ -136,8 +136,9 @@ class GraspGemma3ForCausalLM(gemma3.Gemma3ForCausalLM):
 def narrowed(vllm_config: VllmConfig, prefix: str) -> VllmConfig:
     """A copy with the config of one layer, for layers that read sizes from the whole model's."""
     narrow, model_config = copy.copy(vllm_config), copy.copy(vllm_config.model_config)
-    model_config.hf_text_config = layer_config(model_config.hf_text_config, prefix)
-    narrow.model_config = model_config
+    config: Any = copy.copy(layer_config(model_config.hf_text_config, prefix))
+    config.model_type = config.model_type.removeprefix("grasp_")  # some layers look at it
+    model_config.hf_text_config, narrow.model_config = config, model_config
     return narrow
 
 

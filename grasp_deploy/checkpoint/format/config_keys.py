@@ -18,7 +18,7 @@ BYSTANDERS = {
     *("attn_implementation", "is_llama_config", "transformers.js_config", "max_sequence_length"),
     *("unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "task_specific_params"),
     *("do_sample", "temperature", "top_k", "top_p", "max_length", "chunk_size_feed_forward"),
-    *("cache_implementation", "unk_token_id"),
+    *("cache_implementation", "unk_token_id", "full_attention_interval"),
 }
 
 
@@ -121,7 +121,6 @@ class Sizes(Limits, kw_only=True):
     linear_num_key_heads: Size | None = None
     linear_num_value_heads: Size | None = None
     attn_output_gate: bool | None = None
-    full_attention_interval: Size | None = None
     partial_rotary_factor: Share | None = None
     mamba_ssm_dtype: Literal["float32", "bfloat16"] | None = None  # of vLLM's states
     attention_bias: bool | None = None

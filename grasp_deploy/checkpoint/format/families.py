@@ -103,7 +103,7 @@ FAMILIES = (
         own=(
             *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
             *("linear_num_key_heads", "linear_num_value_heads", "attn_output_gate"),
-            *("full_attention_interval", "mamba_ssm_dtype", "partial_rotary_factor"),
+            *("mamba_ssm_dtype", "partial_rotary_factor"),
         ),
         is_hybrid=True,
     ),
@@ -152,24 +152,15 @@ def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
     model's keys in a part, and may have a head that drafts tokens (MTP), which is left out.
     """
     text = config.get("text_config")
-    if config.get("model_type") == "qwen3_5" and isinstance(text, dict):
-        if config.get("architectures", WHOLE) != WHOLE:
-            return config
+    is_whole = config.get("model_type") == "qwen3_5" and config.get("architectures", WHOLE) == WHOLE
+    if is_whole and isinstance(text, dict):
         outer = {key: config[key] for key in OF_BOTH if key in config}
-        if any(text.get(key, value) != value for key, value in outer.items()):
-            raise InputError(
-                f"config.json and its text_config differ in one of {', '.join(OF_BOTH)}: {REMEDY}"
-            )
         config = {**text, **outer, "architectures": ["Qwen3_5ForCausalLM"]}
     left_out = {key for key in config if key.startswith("mtp_")}
-    if config.get("model_type") == "qwen3_5_text" and isinstance(
-        config.get("rope_parameters"), dict
-    ):
-        rope = config["rope_parameters"].items()  # of text all axes of a position are the same
-        config = {
-            **config,
-            "rope_parameters": {k: v for k, v in rope if not k.startswith("mrope_")},
-        }
+    rope = config.get("rope_parameters")
+    if config.get("model_type") == "qwen3_5_text" and isinstance(rope, dict):
+        of_text = {k: v for k, v in rope.items() if not k.startswith("mrope_")}  # no pictures' axes
+        config = {**config, "rope_parameters": of_text}
     saved = config.get("num_local_experts")
     if saved and config.get("num_experts", saved) == saved:
         config = {**config, "num_experts": saved}

@@ -55,15 +55,11 @@ class LinearAttention:
 def linear_attention(sizes: Sizes) -> LinearAttention:
     """The linear attention of a parsed config.json; InputError for what cannot be cut or served."""
     kinds, depth = sizes.layer_types or [], sizes.num_hidden_layers
-    if len(kinds) != depth or not set(kinds) <= set(KINDS) or "full_attention" not in kinds:
+    is_known = len(kinds) == depth and set(kinds) <= set(KINDS) and KINDS[1] in kinds
+    if not is_known or sizes.attn_output_gate is False:  # which vLLM alone would read
         raise InputError(
             f"layer_types in config.json must name each of {depth} layers {' or '.join(KINDS)}, "
-            f"and one at least the latter: {REMEDY}"
-        )
-    if sizes.attn_output_gate is False:
-        raise InputError(
-            "config.json says attn_output_gate = false, which vLLM reads and transformers does "
-            "not: take a model with gates"
+            f"one at least the latter, with attn_output_gate: {REMEDY}, or take another model"
         )
     return LinearAttention(
         layers=tuple(index for index, kind in enumerate(kinds) if kind == KINDS[0]),
@@ -97,10 +93,8 @@ def experts_in(sizes: Sizes) -> tuple[int, int]:
 
 def is_mixed(sizes: Sizes, family: Family, has_window: bool) -> bool:
     """True if some layers see a window, and some see all."""
-    if family.is_hybrid:
-        return False
     if sizes.layer_types is not None:
-        return len(set(sizes.layer_types)) > 1
+        return len({*sizes.layer_types} - {KINDS[0]}) > 1
     if family.rope_by_kind:  # every so many layers one sees all
         return 1 < (sizes.sliding_window_pattern or 6) <= sizes.num_hidden_layers
     first = 28 if sizes.max_window_layers is None else sizes.max_window_layers  # with a window

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from grasp_deploy.checkpoint.format import layer_kinds
 from grasp_deploy.checkpoint.format.config_keys import (
     BYSTANDERS,
     Count,
@@ -24,13 +25,6 @@ from grasp_deploy.checkpoint.format.families import (
     Family,
     family_of,
     with_hub_names,
-)
-from grasp_deploy.checkpoint.format.layer_kinds import (
-    FLOAT32_BYTES,
-    LinearAttention,
-    experts_in,
-    is_mixed,
-    linear_attention,
 )
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json, typed
@@ -80,7 +74,7 @@ class ModelShape:
     quantization: str | None = None  # the method, where the weights were quantised afterwards
     stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
     experts_per_token: int = 0  # 0: no layer has experts
-    linear: LinearAttention | None = None
+    linear: layer_kinds.LinearAttention | None = None
     in_float32: frozenset[str] = frozenset()  # names of tensors that are not in the dtype
 
     @property
@@ -162,7 +156,7 @@ class ModelShape:
     @property
     def weight_bytes(self) -> int:
         wider = (math.prod(self.tensor_shapes()[name]) for name in self.in_float32)
-        more = sum(wider) * (FLOAT32_BYTES - self.bytes_per_parameter)
+        more = sum(wider) * (layer_kinds.FLOAT32_BYTES - self.bytes_per_parameter)
         return self.stored_bytes or self.parameters * self.bytes_per_parameter + more
 
     def dtype_of(self, name: str) -> str:
@@ -207,17 +201,14 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     sizes = typed(config, Sizes, "config.json", REMEDY)
     _refuse_foreign_keys(config, family)
     rope = sizes.rope_parameters or Rope()
-    if rope.by_kind != (rope if family.rope_by_kind else Rope()):
+    is_part = not family.is_hybrid and (rope.partial_rotary_factor or 1) < 1
+    if is_part or rope.by_kind != (rope if family.rope_by_kind else Rope()):
         kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
+        kinds = "those of whole heads (partial_rotary_factor 1)" if is_part else kinds
         raise InputError(f"rope_parameters of a {family.stem} must be {kinds}: {REMEDY}")
-    if not family.is_hybrid and (rope.partial_rotary_factor or 1) < 1:
-        raise InputError(
-            f"rope_parameters turn a part of each head (partial_rotary_factor), which is not "
-            f"supported for a {family.stem}: take another model"
-        )
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
-    ffn = experts_in(sizes) if family.has_experts else (sizes.intermediate_size,)
+    ffn = layer_kinds.experts_in(sizes) if family.has_experts else (sizes.intermediate_size,)
     dense_layer = LayerShape(heads, kv_heads, *ffn)
     if sizes.per_layer_config and not pruned:
         raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")
@@ -226,9 +217,10 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     if len(per_layer) < len(stated):
         raise InputError(f"config.json has a layer twice in per_layer_config: {REMEDY}")
     rows = [per_layer.get(layer, {}) for layer in range(sizes.num_hidden_layers)]
-    linear = linear_attention(sizes) if family.is_hybrid else None
+    linear = layer_kinds.linear_attention(sizes) if family.is_hybrid else None
     for layer in linear.layers if linear else ():
         rows[layer] = {**rows[layer], "num_attention_heads": 0, "num_key_value_heads": 0}
+    has_window = config.get("sliding_window", True) is not None
     shape = ModelShape(
         family=family,
         pruned=pruned,
@@ -241,7 +233,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         o_bias=_flag(config, family.o_bias),
         mlp_bias=_flag(config, family.mlp_bias),
         dtype=_dtype(sizes),
-        mixed_attention=is_mixed(sizes, family, config.get("sliding_window", True) is not None),
+        mixed_attention=layer_kinds.is_mixed(sizes, family, has_window),
         quantization=quantization.quant_method if quantization else None,
         experts_per_token=(sizes.num_experts_per_tok or 0) if family.has_experts else 0,
         linear=linear,

@@ -26,6 +26,7 @@ DTYPE_OF_CODE = {code: dtype for dtype, code in DTYPES.items()}
 EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 APART = "the two do not belong together; fetch the model again"
 logger = logging.getLogger(__name__)
+note_once = cache(logger.warning)
 
 
 @dataclass(frozen=True)
@@ -127,17 +128,12 @@ def _of_language_model(
         return tensors
     kept = {n: t for n, t in tensors.items() if not n.startswith(("model.visual.", "mtp."))}
     if len(kept) < len(tensors):
-        _note_parts(directory)
+        note_once(
+            "note: %s also holds a vision tower or a head that drafts tokens (MTP): both are left "
+            "out, and the language model alone is read",
+            directory,
+        )
     return {name.replace(IN_WHOLE, "model.", 1): tensor for name, tensor in kept.items()}
-
-
-@cache
-def _note_parts(directory: Path) -> None:
-    logger.warning(
-        "note: %s also holds a vision tower or a head that drafts tokens (MTP): both are left out, "
-        "and the language model alone is read",
-        directory,
-    )
 
 
 def _compare_names(directory: Path, missing: list[str], surplus: list[str]) -> None:

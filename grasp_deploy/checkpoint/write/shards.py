@@ -59,8 +59,7 @@ def write_shards(
     with ThreadPoolExecutor(1) as thread:
         for file_name, names in shards.items():
             with (directory / file_name).open("wb") as file:
-                dtypes = {name: getattr(torch, shape.dtype_of(name)) for name in names}
-                layout = {name: (dtypes[name], sizes[name]) for name in names}
+                layout = {n: (getattr(torch, shape.dtype_of(n)), sizes[n]) for n in names}
                 header = header_of(layout, {"format": "pt"})
                 digest = hashlib.sha256()
                 file.write(header)
