@@ -79,7 +79,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3-moe-mha": {**EXPERTS, "num_key_value_heads": 4, "num_experts_per_tok": 1},
     "qwen3-5": QWEN3_5,
     "qwen3-5-tied": {**QWEN3_5, "tie_word_embeddings": True},
-    "qwen3-5-biases": {**QWEN3_5, "attention_bias": True, "num_key_value_heads": 4},
+    "qwen3-5-mha": {**QWEN3_5, "num_key_value_heads": 4},
+    "qwen3-5-one-group": {**QWEN3_5, "num_key_value_heads": 1},
     "qwen3-5-linear-last": {
         **QWEN3_5,
         "layer_types": ["full_attention", "full_attention", "linear_attention"],

@@ -16,7 +16,7 @@ from tests.tiny import VARIANTS, stated, tiny_config
 
 @pytest.mark.parametrize(
     "name",
-    ["llama", "llama-mha", "llama-biases", "qwen2", "qwen3-biases", "qwen3-moe", "qwen3-5-biases"],
+    ["llama", "llama-mha", "llama-biases", "qwen2", "qwen3-biases", "qwen3-moe", "qwen3-5"],
 )
 def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
     shape = model_shape(stated(tiny_config(**VARIANTS[name])))

@@ -98,8 +98,8 @@ FAMILIES = (
         has_experts=True,
     ),
     Family(
-        *("qwen3_5_text", "Qwen3_5", "attention_bias", "attention_bias", False, True, 256, 4),
-        foreign=("mlp_bias", "sliding_window", "use_sliding_window", "max_window_layers"),
+        *("qwen3_5_text", "Qwen3_5", False, False, False, True, 256, 4),
+        foreign=("attention_bias", "mlp_bias", "sliding_window"),  # vLLM drops biases
         own=(
             *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
             *("linear_num_key_heads", "linear_num_value_heads", "attn_output_gate"),

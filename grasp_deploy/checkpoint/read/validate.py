@@ -128,11 +128,7 @@ def _of_language_model(
         return tensors
     kept = {n: t for n, t in tensors.items() if not n.startswith(("model.visual.", "mtp."))}
     if len(kept) < len(tensors):
-        note_once(
-            "note: %s also holds a vision tower or a head that drafts tokens (MTP): both are left "
-            "out, and the language model alone is read",
-            directory,
-        )
+        note_once("note: of %s vision tower and MTP head are left out, if it has them", directory)
     return {name.replace(IN_WHOLE, "model.", 1): tensor for name, tensor in kept.items()}
 
 
