@@ -59,6 +59,7 @@ EXPERTS = {
     "family": "qwen3_moe",
     **{"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
 }
+QWEN3_5 = {"family": "qwen3_5_text"}
 # Arguments of `tiny_model` for the equivalence tests.
 RANDOM, MAGNITUDE = (f"benchmarks.baselines.one_shot:{name}" for name in ("random", "magnitude"))
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -89,6 +90,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3-moe": EXPERTS,
     "qwen3-moe-renormed": {**EXPERTS, "norm_topk_prob": True, "tie_word_embeddings": True},
     "qwen3-moe-mha": {**EXPERTS, "num_key_value_heads": 4, "num_experts_per_tok": 1},
+    "qwen3-5": QWEN3_5,
+    "qwen3-5-tied": {**QWEN3_5, "tie_word_embeddings": True},
+    "qwen3-5-mha": {**QWEN3_5, "num_key_value_heads": 4},
+    "qwen3-5-one-group": {**QWEN3_5, "num_key_value_heads": 1},
+    "qwen3-5-linear-last": {
+        **QWEN3_5,
+        "layer_types": ["full_attention", "full_attention", "linear_attention"],
+    },
     "granite": GRANITE,
     "granite-tied": {**GRANITE, "tie_word_embeddings": True},
     "granite-biases": {**GRANITE, "attention_bias": True, "mlp_bias": True},
@@ -118,6 +127,11 @@ def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
     }
     if family not in NO_HEAD_DIM:
         sizes["head_dim"] = 32
+    if family == "qwen3_5_text":  # its linear heads are 128 wide, as vLLM's CPU kernel wants them
+        sizes |= {"linear_num_key_heads": 1, "linear_num_value_heads": 2}
+        layers = overrides.get("num_hidden_layers", 3)
+        first = min(1, layers - 1) * ["linear_attention"]
+        sizes["layer_types"] = [*first, *(layers - len(first)) * ["full_attention"]]
     return AutoConfig.for_model(family, **{**sizes, **overrides})
 
 
@@ -127,11 +141,12 @@ def tiny_model(
     """A dense model in eval mode whose layers matter and whose logits are well spread."""
     model = AutoModelForCausalLM.from_config(tiny_config(family, **overrides))
     generator, is_gemma = torch.Generator().manual_seed(seed), family == "gemma3_text"
+    adds_one = is_gemma or family == "qwen3_5_text"
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            if name.endswith("norm.weight"):  # Gemma's norms add the 1 themselves
-                weight.copy_((not is_gemma) + 0.2 * noise)
+            if name.endswith("norm.weight"):  # most add the 1 themselves in these families
+                weight.copy_((not adds_one or "linear_attn" in name) + 0.2 * noise)
             elif is_gemma and "embed_tokens" in name:  # and its model scales them up
                 weight.copy_(0.1 * noise)
             elif name.endswith(".bias"):
@@ -178,14 +193,11 @@ def pruned_config(
     ffn = "num_experts" if dense.model_type == "qwen3_moe" else "intermediate_size"
     group = dense.num_attention_heads // dense.num_key_value_heads
     config_class = getattr(configuration_grasp, f"Grasp{STEMS[dense.model_type]}Config")
-    per_layer = {
-        index: {
-            "num_attention_heads": kv_heads * group,
-            "num_key_value_heads": kv_heads,
-            ffn: channels,
-        }
-        for index, (kv_heads, channels) in enumerate(layers)
-    }
+    per_layer = {index: {ffn: channels} for index, (_, channels) in enumerate(layers)}
+    for index, (kv_heads, _) in enumerate(layers):
+        if kv_heads:  # none where attention is linear
+            per_layer[index]["num_attention_heads"] = kv_heads * group
+            per_layer[index]["num_key_value_heads"] = kv_heads
     sizes = {key: value for key, value in stated(dense).items() if key != "model_type"}
     return config_class(**{**sizes, "per_layer_config": per_layer})
 
@@ -204,7 +216,7 @@ def random_kept(config: PreTrainedConfig, seed: int = 0) -> Kept:
         kinds, least = (config.num_key_value_heads, config.intermediate_size), 1
         if config.model_type == "qwen3_moe":
             kinds, least = (kinds[0], config.num_experts), config.num_experts_per_tok
-        counts = [max(1, kinds[0] - layer * (kinds[0] // 3 + 1))]
+        counts = [max(1, kinds[0] - layer * (kinds[0] // 3 + 1)) * has_groups(config, layer)]
         counts.append(max(least, kinds[1] - layer * (kinds[1] // 3 + 1)))
         picks = [
             sorted(torch.randperm(kind, generator=generator)[:count].tolist())
@@ -214,20 +226,34 @@ def random_kept(config: PreTrainedConfig, seed: int = 0) -> Kept:
     return kept
 
 
+def has_groups(config: PreTrainedConfig, layer: int) -> bool:
+    """False where attention is linear."""
+    kinds = getattr(config, "layer_types", None)
+    return not kinds or kinds[layer] != "linear_attention"
+
+
 def rows_of(heads: Sequence[int], width: int) -> list[int]:
     """The rows (or columns) that heads, each `width` wide, take up in a projection."""
     return [head * width + offset for head in heads for offset in range(width)]
 
 
+def head_dim_of(dense: PreTrainedModel) -> int:
+    config = dense.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(width)
+
+
 def slice_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     """The pruned model that keeps these units; an independent reference for the product's."""
-    config, head_dim = dense.config, dense.model.layers[0].self_attn.head_dim
+    config, head_dim = dense.config, head_dim_of(dense)
     group_rows = head_dim * config.num_attention_heads // config.num_key_value_heads
     counts = [(len(groups), len(channels)) for groups, channels in kept]
     state = dense.state_dict()
     for index, (groups, channels) in enumerate(kept):
         query, key = rows_of(groups, group_rows), rows_of(groups, head_dim)
         rows: dict[str, Sequence[int]] = {"q_proj": query, "k_proj": key, "v_proj": key}
+        if config.model_type == "qwen3_5_text":  # queries and gates of each head
+            rows["q_proj"] = rows_of(groups, 2 * group_rows)
         rows |= {"gate_proj": channels, "up_proj": channels}
         rows |= {"gate": channels, "experts": channels}  # router, and tensors of all experts
         columns: dict[str, Sequence[int]] = {"o_proj": query, "down_proj": channels}
@@ -257,8 +283,8 @@ def mask_by_hand(dense: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     masked = copy.deepcopy(dense)
     config = dense.config
     for (groups, channels), layer in zip(kept, masked.model.layers, strict=True):
-        width = layer.self_attn.head_dim * config.num_attention_heads // config.num_key_value_heads
-        linears = [(layer.self_attn.o_proj, rows_of(groups, width))]
+        width = head_dim_of(dense) * config.num_attention_heads // config.num_key_value_heads
+        linears = [(layer.self_attn.o_proj, rows_of(groups, width))] if groups else []
         if config.model_type == "qwen3_moe":
             layer.mlp.gate.register_forward_hook(partial(_choose_among, torch.tensor(channels)))
         else:

@@ -36,9 +36,11 @@ class Coupled:
 def coupled_linears(model: nn.Module) -> Iterator[Coupled]:
     """All prunable linear layers of a causal language model, layer by layer."""
     for index, layer in enumerate(decoder_layers(model)):
+        modules = dict(layer.named_modules())
         for prunable in PRUNABLE_LINEARS:
-            segment = 2 * index + (prunable.features != "channels")
-            yield Coupled(segment, layer.get_submodule(prunable.name), prunable.by_rows)
+            if linear := modules.get(prunable.name):
+                segment = 2 * index + (prunable.units != "channels")
+                yield Coupled(segment, linear, prunable.by_rows)
 
 
 def unit_sums(

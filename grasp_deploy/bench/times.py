@@ -58,7 +58,7 @@ def with_times(
     shape = config_and_shape(stated)[1]
     refuse_quantised(shape)
     refuse_pruned(config, shape)
-    refuse_experts(shape, "a budget in time")
+    refuse_experts(shape, "a budget in time", hybrid=True)
     engine = engine_for(shape)
     path = cache_file(shape, engine, config)
     with suppress(InputError):  # absent, damaged, or without a price

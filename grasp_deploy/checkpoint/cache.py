@@ -55,8 +55,12 @@ def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
     if any(dynamic.is_sliding):
         return dynamic
     decoder: Any = model.model
-    device, attentions = device_of(model), [layer.self_attn for layer in decoder.layers]
-    return Cache([PreallocatedLayer(each, batch, tokens, device) for each in attentions])
+    device = device_of(model)
+    layers = list(dynamic.layers)
+    for index, layer in enumerate(decoder.layers):
+        if hasattr(layer, "self_attn"):  # linear attention has a state instead
+            layers[index] = PreallocatedLayer(layer.self_attn, batch, tokens, device)
+    return Cache(layers)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ KV_BYTES = {"bf16": 2, "fp8": 1}  # of a cached value
 OF_SHAPE = (
     *("pruned", "dtype", "hidden_size", "vocab_size", "tied_embeddings", "head_dim"),
     *("parameters", "weight_bytes", "quantization", "experts_per_token"),
+    "state_bytes_per_sequence",
 )
 Total = Annotated[int, Meta(ge=1, le=2**62)]
 
@@ -60,6 +61,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
     tensor_parallel_sizes: list[int]
     quantization: str | None = None
     experts_per_token: int = 0
+    state_bytes_per_sequence: int = 0
     memory_bytes: int | None = None
     cached_tokens_that_fit: int | None = None
 
@@ -218,8 +220,9 @@ def deployment_memory(
 
 
 def kv_bytes(shape: ModelShape, load: Load) -> int:
-    """Bytes of the KV cache that holds the whole load."""
-    return load.cached_tokens * shape.kv_bytes_per_token(load.kv_bytes_per_value)
+    """Bytes of the KV cache that holds the whole load, with the states of linear attention."""
+    states = load.sequences * shape.state_bytes_per_sequence
+    return states + load.cached_tokens * shape.kv_bytes_per_token(load.kv_bytes_per_value)
 
 
 def activation_bytes(shape: ModelShape, load: Load) -> int:

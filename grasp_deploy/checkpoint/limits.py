@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of
@@ -48,12 +49,13 @@ def check_positions(
         )
 
 
-def refuse_experts(shape: ModelShape, what: str) -> None:
-    """InputError for a model with experts, where something knows FFN channels alone."""
-    if shape.experts_per_token:
+def refuse_experts(shape: ModelShape, what: str, *, hybrid: bool = False) -> None:
+    """InputError for a model with experts, or, if `hybrid`, with linear attention."""
+    if shape.experts_per_token or (hybrid and shape.linear):
+        has = "experts" if shape.experts_per_token else "linear attention"
         raise InputError(
-            f"{what} does not work for a model with experts ({shape.family.stem}) yet: do "
-            "without it, or take a model without experts"
+            f"{what} does not work for a model with {has} ({shape.family.stem}) yet: do without "
+            f"it, or take a model without {has}"
         )
 
 
@@ -110,7 +112,7 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
 
 def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
     """InputError if vLLM has no kernel for such heads, or makes another model of a dense one."""
-    width = shape.hidden_size // shape.layers[0].num_attention_heads
+    width = shape.hidden_size // max(layer.num_attention_heads for layer in shape.layers)
     dropped = {
         "windows in some layers only": shape.mixed_attention and shape.family.stem != "Gemma3",
         "queries scaled by position": shape.scales_queries,
@@ -122,6 +124,13 @@ def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
             f"the model has {what}, which vLLM drops for a dense {shape.family.stem}: run it "
             "with transformers, or serve a pruned copy"
         )
+    if (linear := shape.linear) is not None:
+        on_cpu = shape.dtype == "bfloat16" and linear.key_width == linear.value_width == 128
+        if find_spec("torchvision") is None or (platform == "cpu" and not on_cpu):
+            raise InputError(
+                "vLLM's Qwen3.5 wants torchvision, of a build that fits torch, and on CPUs a model "
+                "in bfloat16 whose linear heads are 128 wide: see to that, or use transformers"
+            )
     if platform == "cpu" and shape.head_dim not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))
         raise InputError(
@@ -146,4 +155,7 @@ def _undivided(shape: ModelShape, size: int) -> dict[str, list[int]]:
             undivided.setdefault("FFN channels", []).append(index)
         if layer.num_experts is not None and layer.num_experts < size:  # vLLM wants one for each
             undivided.setdefault("experts", []).append(index)
+        heads = shape.linear and (shape.linear.key_heads % size or shape.linear.value_heads % size)
+        if not groups and heads:
+            undivided.setdefault("heads of linear attention", []).append(index)
     return undivided

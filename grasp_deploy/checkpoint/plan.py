@@ -121,9 +121,9 @@ class Provenance(Struct, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse fitted tensors that no release fits: `verify` cannot prove those."""
         names, outputs = set(self.fitted), [set[str](), set[str]()]
-        for layer in range(len(self.dense_layers)):
-            for kind, name in zip(outputs, OUTPUT_PROJECTIONS, strict=True):
-                kind.add(f"model.layers.{layer}.{name}.weight")
+        for layer, sizes in enumerate(self.dense_layers):
+            for kind, name, size in zip(outputs, OUTPUT_PROJECTIONS, sizes, strict=True):
+                kind.update([f"model.layers.{layer}.{name}.weight"] if size else [])
         learns = all(name.startswith(RECOVERED) for name in names)
         fits = (set[str](), outputs[0] | outputs[1], outputs[1])  # of experts none is fitted
         if not (learns if self.healing else names in fits):
@@ -231,8 +231,8 @@ def _is_whole(plan: Plan) -> bool:
         0 < ids.numel() <= WITNESS_TOKENS and int(ids.min()) >= 0
     ):
         return False
-    kept = units.kept_per_layer(plan.mask)
-    return all(channels > 0 and groups > 0 for channels, groups in kept)
+    kept = [number for pair in units.kept_per_layer(plan.mask) for number in pair]
+    return all(n > 0 or not dense for n, dense in zip(kept, units.segment_sizes, strict=True))
 
 
 def check_layers(plan: Plan, base: StoredModel) -> None:

@@ -206,16 +206,16 @@ class _Proof:
 
     def _spread_fitted(self, model: nn.Module, units: UnitTable) -> Tensor:
         """Put fitted tensors into the dense model; the `(N,)` gates that then stand before them."""
-        plan, shape, parameters = self.plan, self.base.shape, dict(model.named_parameters())
-        group, width = shape.query_heads_per_group, shape.head_dim
+        plan, parameters = self.plan, dict(model.named_parameters())
         for name, path in self.fitted.items():
             parameter, dense = parameters[name], read_tensor(path, name)
             if dense.shape != parameter.shape:
                 layer, tail = layer_and_tail(name)
-                cut = layer_cut(units, layer, plan.mask, plan.scales, group, width)
+                cut = layer_cut(units, layer, plan.mask, plan.scales)
                 dense = spread_tensor(tail, dense, parameter.data.cpu(), cut)
             parameter.data = dense.to(parameter)
-        is_fitted = (units.is_kv | (not shape.experts_per_token)) & bool(plan.fitted)  # no expert
+        has_experts = bool(self.base.shape.experts_per_token)  # none of which is fitted
+        is_fitted = (units.is_kv | (not has_experts)) & bool(plan.fitted)
         return plan.mask * torch.where(is_fitted, 1.0, plan.scales)
 
     def reloaded(self) -> str:

@@ -189,6 +189,7 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
         ffn_parameters=shape.ffn_parameters,
         bytes_per_parameter=shape.bytes_per_parameter,
         bytes_per_kv_value=KV_BYTES.get(config.kv_dtype, shape.bytes_per_parameter),
+        output_gate=shape.family.is_hybrid,
     )
     ffn, kv = float(widths.ffn_parameters), float(widths.kv_parameters)
     match config.cost_model:

@@ -30,7 +30,11 @@ def seconds_of(
     Of a large model some layers are measured, and the others go by their weights.
     """
     layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * dtype.itemsize))
-    part = {**stated, "num_hidden_layers": min(layers, len(shape.layers)), "layer_types": None}
+    kinds = stated.get("layer_types") or []
+    if shape.family.is_hybrid:  # up to the first layer with plain attention at least
+        layers = max(layers, 1 + kinds.index("full_attention"))
+    layers = min(layers, len(shape.layers))
+    part = {**stated, "num_hidden_layers": layers, "layer_types": kinds[:layers] or None}
     with device:
         model = AutoModelForCausalLM.from_config(
             class_config(part), dtype=dtype, attn_implementation=config.attention

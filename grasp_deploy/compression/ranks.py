@@ -27,10 +27,11 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from grasp_deploy.checkpoint.format.families import stored_name
 from grasp_deploy.checkpoint.read.loading import building, model_of, wanted_dtype
 from grasp_deploy.checkpoint.read.validate import EMBEDDINGS, HEAD, StoredModel, read_folder
 from grasp_deploy.errors import InputError
-from grasp_deploy.pruning.layout import decoder_layers
+from grasp_deploy.pruning.layout import attention_of, decoder_layers
 from grasp_deploy.pruning.team import ALONE, Team
 
 T = TypeVar("T")
@@ -244,7 +245,7 @@ def divided(
     layers, ends = decoder_layers(model), [model.model.embed_tokens, model.lm_head]
     if learns_in is not None:
         model.model.embed_tokens, model.lm_head, ends = nn.Identity(), nn.Identity(), []
-    halves = [half for layer in layers for half in (layer.self_attn, layer.mlp)]
+    halves = [half for layer in layers for half in (attention_of(layer), layer.mlp)]
     of_layers = (part for layer in layers for part in layer.children() if part not in halves)
     norms = [*of_layers, model.model.norm]
     for module in (*halves, *ends):
@@ -278,4 +279,4 @@ def _read_rows(model: nn.Module, stored: StoredModel) -> None:
         part: Tensor = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         rows = slice(None) if part is parameter else rows_of(parameter.shape[0])
         with safe_open(stored.files[in_file], "pt") as file:
-            part.copy_(file.get_slice(in_file)[rows])
+            part.copy_(file.get_slice(stored_name(in_file, file.keys()))[rows])

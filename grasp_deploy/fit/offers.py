@@ -79,7 +79,7 @@ def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
                 replace(o, name=o.name + ending, bits=bits, has_fp8_cache=cache == narrow)
                 for o in pruned
             ]
-    if shape.experts_per_token:  # which `quantize` does not take
+    if shape.experts_per_token or shape.linear:  # which `quantize` does not take
         return [row for row in rows if row.bits is None]
     return rows
 
@@ -100,12 +100,13 @@ def _pruned(
     """
     dense = deployment_memory(shape, load, room.overhead_bytes, weight_bytes(shape))
     groups = shape.layers[0].num_key_value_heads if shape.mixed_attention else 0
+    states = load.sequences * shape.state_bytes_per_sequence
     always = weight_bytes(_of_layers(shape, groups=groups, ffn_units=0))
-    prunable_cache = 0 if shape.mixed_attention else dense.kv_bytes
+    prunable_cache = 0 if shape.mixed_attention else dense.kv_bytes - states
     prunable_bytes = dense.weight_bytes - always + prunable_cache
     left_bytes = room.usable_bytes - (dense.total_bytes - prunable_bytes)
     least = _of_layers(shape, groups=groups or 1, ffn_units=max(1, shape.experts_per_token))
-    least_cache = kv_bytes(least, load) if prunable_cache else 0
+    least_cache = kv_bytes(least, load) - states if prunable_cache else 0
     if left_bytes < weight_bytes(least) - always + least_cache:
         return
     keep = left_bytes / prunable_bytes
@@ -118,7 +119,8 @@ def _pruned(
 
 def _of_layers(shape: ModelShape, groups: int, ffn_units: int) -> ModelShape:
     """The shape with so many KV groups, and FFN channels or experts, in each layer."""
-    return replace(shape, layers=(shape.layer_of(groups, ffn_units),) * len(shape.layers))
+    kept = (min(groups, layer.num_key_value_heads) for layer in shape.layers)
+    return replace(shape, layers=tuple(shape.layer_of(n, ffn_units) for n in kept))
 
 
 def fp8_weight_bytes(shape: ModelShape) -> int:

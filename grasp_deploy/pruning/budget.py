@@ -51,11 +51,12 @@ class Budget:
     def least_kept(self) -> list[int]:
         """`(2L,)` units that each segment keeps of any ranking, in whole chunks.
 
-        One, or the experts that a token takes; and those of cost 0.
+        One, or the experts that a token takes; and those of cost 0. Of an empty segment none.
         """
         free = [int((part == 0).sum()) for part in self.costs.cpu().split(self.units.segment_sizes)]
         floors = (max(1, self.units.experts_per_token), 1) * self.units.layers
-        least = map(max, free, floors)
+        sizes = self.units.segment_sizes
+        least = [max(n, f * (size > 0)) for n, f, size in zip(free, floors, sizes, strict=True)]
         return [math.ceil(n / a) * a for n, a in zip(least, self.multiples, strict=True)]
 
     @property

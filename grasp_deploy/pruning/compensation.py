@@ -91,7 +91,7 @@ def compensate(
             outputs: list[Tensor] = []
             advance(dense, halves, outputs if norms_in(model).behind else None)
             gates.assign(gate_values)
-            if segment not in linears:  # experts stay as they are
+            if segment not in linears:  # experts and linear attention stay as they are
                 advance(pruned, halves)
                 continue
             weight, columns = weights[segment], kept_columns(linears[segment], kept[segment])

@@ -21,12 +21,13 @@ class Widths:
     ffn_parameters: int  # that go with one FFN channel, or expert
     bytes_per_parameter: int
     bytes_per_kv_value: int
+    output_gate: bool = False  # of each query head, in rows of q_proj
 
     @property
     def kv_parameters(self) -> int:
         """Parameters that go with one KV group: rows of q, k and v, columns of o."""
-        heads = 2 * self.query_heads_per_group + 2
-        biased_heads = self.query_heads_per_group + 2
+        biased_heads = (1 + self.output_gate) * self.query_heads_per_group + 2
+        heads = self.query_heads_per_group + biased_heads
         return self.head_dim * (heads * self.hidden_size + biased_heads * self.qkv_bias)
 
     @property

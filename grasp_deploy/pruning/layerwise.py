@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from grasp_deploy.pruning.layout import decoder_layers, installed, norms_in
+from grasp_deploy.pruning.layout import attention_of, decoder_layers, installed, norms_in
 from grasp_deploy.pruning.team import Team
 
 Call = dict[str, Any]  # keyword arguments of a decoder layer, such as rotary embeddings and masks
@@ -57,8 +57,10 @@ def half_layers(
         behind = [layer.get_submodule(name) for name in norms.behind] or 2 * [nn.Identity()]
         ends = dict(layer.mlp.named_children())
         last = ends.get("down_proj") or ends["experts"]  # whose outputs are fitted to nothing
+        attention = attention_of(layer)
+        projection = getattr(attention, "o_proj", None) or attention.out_proj
         for place, (branch, linear, given) in enumerate(
-            ((layer.self_attn, layer.self_attn.o_proj, call), (layer.mlp, last, {}))
+            ((attention, projection, call), (layer.mlp, last, {}))
         ):
             half = partial(_pass, branch, linear, before[place], behind[place], given, factor)
             with team.gathered(branch):

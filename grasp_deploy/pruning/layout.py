@@ -6,6 +6,7 @@ Rows and columns that go when a unit goes:
     expert        its gate_proj, up_proj and down_proj, and a row of the router
     KV group      D rows of k_proj and of v_proj, G·D rows of q_proj, G·D columns of o_proj
 
+With an output gate q_proj has 2·G·D rows to a group. Linear attention has no KV groups.
 LLM-Pruner calls them coupled structures (Ma et al. 2023, section 3.1). A row takes its bias along.
 The biases of down_proj and o_proj and the q/k norms always stay.
 """
@@ -24,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from grasp_deploy.pruning.norms import Norms, norms_of
 
 OnTensor = Callable[[int, Tensor], Tensor | None]
-Features = Literal["channels", "queries", "keys-values"]  # 1, G·D and D of them to a unit
+Units = Literal["channels", "groups"]  # FFN channels or experts, and KV groups
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class PrunableLinear:
     """A linear layer that each decoder layer has, and the rows or columns that it can lose."""
 
     name: str  # within the decoder layer
-    features: Features
+    units: Units
     by_rows: bool
 
 
@@ -40,14 +41,15 @@ PRUNABLE_LINEARS = (
     PrunableLinear("mlp.gate_proj", "channels", True),
     PrunableLinear("mlp.up_proj", "channels", True),
     PrunableLinear("mlp.down_proj", "channels", False),
-    PrunableLinear("self_attn.q_proj", "queries", True),
-    PrunableLinear("self_attn.k_proj", "keys-values", True),
-    PrunableLinear("self_attn.v_proj", "keys-values", True),
-    PrunableLinear("self_attn.o_proj", "queries", False),
+    PrunableLinear("self_attn.q_proj", "groups", True),
+    PrunableLinear("self_attn.k_proj", "groups", True),
+    PrunableLinear("self_attn.v_proj", "groups", True),
+    PrunableLinear("self_attn.o_proj", "groups", False),
 )
 # The output projections, whose inputs the gates multiply, in the order of the segments.
 OUTPUT_PROJECTIONS = tuple(linear.name for linear in PRUNABLE_LINEARS if not linear.by_rows)
 ROUTER = "mlp.gate"  # without a bias, and with a row for each expert
+LINEAR_ATTENTION = "linear_attn"  # in the place of self_attn, whole
 
 
 def decoder_layers(model: nn.Module) -> Any:
@@ -67,9 +69,10 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def output_projections(model: nn.Module) -> dict[int, nn.Linear]:
-    """The output projection of each segment but those of experts, in order."""
+    """The output projection of each segment but those of experts and empty ones, in order."""
     found = _in_segments(model, OUTPUT_PROJECTIONS)
-    assert len(found) + len(routers(model)) == 2 * len(decoder_layers(model)), "a segment has none"
+    others = len(routers(model)) + len(_in_segments(model, (LINEAR_ATTENTION,)))
+    assert len(found) + others == 2 * len(decoder_layers(model)), "a segment has none"
     return found
 
 
@@ -92,7 +95,12 @@ def _in_segments(model: nn.Module, names: tuple[str, ...]) -> dict[int, Any]:
 def half_of(model: nn.Module, segment: int) -> nn.Module:
     """The attention or the MLP that the units of a segment belong to."""
     layer = decoder_layers(model)[segment // 2]
-    return layer.self_attn if segment % 2 else layer.mlp
+    return attention_of(layer) if segment % 2 else layer.mlp
+
+
+def attention_of(layer: nn.Module) -> Any:
+    """The attention of a decoder layer, linear or not."""
+    return getattr(layer, LINEAR_ATTENTION, None) or layer.self_attn
 
 
 def features_of(units: Tensor, width: int) -> Tensor:

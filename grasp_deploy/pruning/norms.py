@@ -38,4 +38,5 @@ SANDWICH = Norms(
 
 def norms_of(model_type: str) -> Norms:
     """The norms of a family, dense or pruned, by the `model_type` of config.json."""
-    return {"gemma3_text": SANDWICH}.get(model_type.removeprefix("grasp_"), Norms())
+    known = {"gemma3_text": SANDWICH, "qwen3_5_text": Norms(offset=1.0)}
+    return known.get(model_type.removeprefix("grasp_"), Norms())

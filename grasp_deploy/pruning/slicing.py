@@ -10,8 +10,8 @@ from torch import Tensor
 from grasp_deploy.pruning.layout import (
     PRUNABLE_LINEARS,
     ROUTER,
-    Features,
     PrunableLinear,
+    Units,
     features_of,
 )
 from grasp_deploy.pruning.units import UnitTable
@@ -28,29 +28,25 @@ _EXPERT = re.compile(r"(mlp\.experts\.)(\d+)(\..*)")
 
 @dataclass(frozen=True)
 class LayerCut:
-    """Indices that one layer keeps of its dense weights, and the scales to fold."""
+    """The units that one layer keeps of its dense ones, and the scales to fold."""
 
-    kept: dict[Features, Tensor]  # (F',), (K'·G·D,), (K'·D,) int64 rows, columns or experts
-    scales: dict[Features, Tensor]  # (F',), (K'·G·D,) float32, of channels and queries
+    kept: dict[Units, Tensor]  # (F',), (K',) int64
+    scales: dict[Units, Tensor]  # (F',), (K',) float32
+    dense: dict[Units, int]  # F, K
+
+    def features(self, units: Units, rows: int) -> Tensor:
+        """Indices of the kept ones among so many rows or columns, as many to each unit."""
+        return features_of(self.kept[units], rows // self.dense[units])
 
 
-def layer_cut(
-    units: UnitTable, layer: int, mask: Tensor, scales: Tensor, group_size: int, head_dim: int
-) -> LayerCut:
-    """The cut of one layer under `(N,)` mask and scales; `G` query heads of `D` to a KV group."""
-    channels = mask[units.ffn(layer)].nonzero().flatten()
-    groups = mask[units.kv(layer)].nonzero().flatten()
-    width = group_size * head_dim
+def layer_cut(units: UnitTable, layer: int, mask: Tensor, scales: Tensor) -> LayerCut:
+    """The cut of one layer under `(N,)` mask and scales."""
+    places: dict[Units, slice] = {"channels": units.ffn(layer), "groups": units.kv(layer)}
+    kept: dict[Units, Tensor] = {of: mask[at].nonzero().flatten() for of, at in places.items()}
     return LayerCut(
-        kept={
-            "channels": channels,
-            "queries": features_of(groups, width),
-            "keys-values": features_of(groups, head_dim),
-        },
-        scales={
-            "channels": scales[units.ffn(layer)][channels],
-            "queries": scales[units.kv(layer)][groups].repeat_interleave(width),
-        },
+        kept=kept,
+        scales={of: scales[at][kept[of]] for of, at in places.items()},
+        dense={of: at.stop - at.start for of, at in places.items()},
     )
 
 
@@ -64,10 +60,11 @@ def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
     linear = _LINEARS.get(name)
     if linear is None:
         return tensor
-    kept = cut.kept[linear.features]
+    kept = cut.features(linear.units, tensor.shape[not linear.by_rows])
     if linear.by_rows:
         return tensor.index_select(0, kept)
-    scales = cut.scales[linear.features]
+    scales = cut.scales[linear.units]
+    scales = scales.repeat_interleave(len(kept) // len(scales))
     columns = tensor.new_empty(len(tensor), len(kept))
     for rows, target in zip(tensor.split(_ROWS), columns.split(_ROWS), strict=True):
         target.copy_(rows.float().index_select(1, kept) * scales)
@@ -94,6 +91,6 @@ def spread_tensor(name: str, tensor: Tensor, dense: Tensor, cut: LayerCut) -> Te
     linear, spread = _LINEARS.get(name), dense.clone()
     if linear is None:
         return spread.copy_(tensor)
-    kept = cut.kept[linear.features]
+    kept = cut.features(linear.units, dense.shape[not linear.by_rows])
     spread[kept if linear.by_rows else (slice(None), kept)] = tensor.to(dense)
     return spread

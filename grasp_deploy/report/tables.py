@@ -23,6 +23,7 @@ SIZES = (
     ("parameters", "parameters", 1, ",.0f"),
     ("weights, MiB", "weight_bytes", 2**20, ",.2f"),
     ("KV cache, bytes per token", "kv_bytes_per_token", 1, ",.0f"),
+    ("states, bytes per sequence", "state_bytes_per_sequence", 1, ",.0f"),
     ("tokens that fit beside the weights", "cached_tokens_that_fit", 1, ",.0f"),
 )
 # Of a card's Markdown the two wide columns in few words, so that a row fits 80 columns.

@@ -12,6 +12,7 @@ def register() -> None:
     import torch
     from vllm import ModelRegistry
     from vllm.config import model as model_config
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
     from grasp_deploy.checkpoint.format.families import register_configs
 
@@ -25,5 +26,8 @@ def register() -> None:
         if family.model_type in unstable:
             unstable[family.pruned_model_type] = unstable[family.model_type]
         name = family.pruned_architecture
+        if family.architecture in MODELS_CONFIG_MAP:
+            MODELS_CONFIG_MAP[name] = MODELS_CONFIG_MAP[family.architecture]
         if name not in known:
-            ModelRegistry.register_model(name, f"grasp_deploy.vllm_plugin.models:{name}")
+            module = "hybrid" if family.is_hybrid else "models"
+            ModelRegistry.register_model(name, f"grasp_deploy.vllm_plugin.{module}:{name}")

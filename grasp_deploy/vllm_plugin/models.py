@@ -147,14 +147,18 @@ class GraspGemma3ForCausalLM(gemma3.Gemma3ForCausalLM):
             super().__init__(vllm_config=vllm_config, prefix=prefix)
 
 
-class GraspQwen3MoeDecoderLayer(qwen3_moe.Qwen3MoeDecoderLayer):
-    """vLLM's layer reads sizes from the config of the whole model, so it gets a copy of that."""
+def narrowed(vllm_config: VllmConfig, prefix: str) -> VllmConfig:
+    """A copy with the config of one layer, for layers that read sizes from the whole model's."""
+    narrow, model_config = copy.copy(vllm_config), copy.copy(vllm_config.model_config)
+    config: Any = copy.copy(layer_config(model_config.hf_text_config, prefix))
+    config.model_type = config.model_type.removeprefix("grasp_")  # some layers look at it
+    model_config.hf_text_config, narrow.model_config = config, model_config
+    return narrow
 
+
+class GraspQwen3MoeDecoderLayer(qwen3_moe.Qwen3MoeDecoderLayer):
     def __init__(self, vllm_config: VllmConfig, prefix: str = "", **kwargs: Any) -> None:
-        narrow, model_config = copy.copy(vllm_config), copy.copy(vllm_config.model_config)
-        model_config.hf_text_config = layer_config(model_config.hf_text_config, prefix)
-        narrow.model_config = model_config
-        super().__init__(narrow, prefix, **kwargs)
+        super().__init__(narrowed(vllm_config, prefix), prefix, **kwargs)
 
 
 class GraspQwen3MoeForCausalLM(qwen3_moe.Qwen3MoeForCausalLM):

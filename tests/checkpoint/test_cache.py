@@ -11,7 +11,9 @@ from grasp_deploy.checkpoint.cache import CACHE, empty_cache, one_token_steps
 from tests.tiny import VARIANTS, tiny_model
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen3", "qwen2-sliding", "mistral-sliding"])
+@pytest.mark.parametrize(
+    "variant", ["llama", "qwen3", "qwen3-5", "qwen2-sliding", "mistral-sliding"]
+)
 def test_steps_of_one_token_give_the_logits_of_the_whole_text(variant: str) -> None:
     model = tiny_model(**VARIANTS[variant])
     ids = torch.randint(256, (3, 24), generator=torch.Generator().manual_seed(0))

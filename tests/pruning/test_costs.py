@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,18 +15,20 @@ from tests.tiny import VARIANTS, stated, tiny_config
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "llama-mha", "llama-biases", "qwen2", "qwen3-biases", "qwen3-moe"]
+    "name",
+    ["llama", "llama-mha", "llama-biases", "qwen2", "qwen3-biases", "qwen3-moe", "qwen3-5"],
 )
 def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
     shape = model_shape(stated(tiny_config(**VARIANTS[name])))
     units, group, head_dim = unit_table(shape), shape.query_heads_per_group, shape.head_dim
     d, ffn_parameters = shape.hidden_size, shape.ffn_parameters
     widths = Widths(d, head_dim, group, shape.qkv_bias, ffn_parameters, 4, 4)
+    widths = replace(widths, output_gate=shape.family.is_hybrid)
     of_kinds = {units.ffn(1).start: widths.ffn_parameters, units.kv(1).start: widths.kv_parameters}
     for unit, cost in of_kinds.items():
         kept = torch.ones(units.size, dtype=torch.bool)
         kept[unit] = False
-        cut = layer_cut(units, 1, kept, torch.ones(units.size), group, head_dim)
+        cut = layer_cut(units, 1, kept, torch.ones(units.size))
         prefix = "model.layers.1."
         tensors = {
             key.removeprefix(prefix): torch.empty(size)

@@ -22,6 +22,7 @@ from tests.tiny import STEMS, VARIANTS, random_kept, slice_by_hand, tiny_model, 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+HYBRID = VARIANTS["qwen3-5-mha"]
 COMPILED = "compiled"  # of two layers: each is a graph of its own to compile
 NAMES = [
     *("llama-biases", "mistral-sliding", "qwen2", "qwen2-head-dim", "qwen2-sliding"),
@@ -213,3 +214,64 @@ def test_kv_cache_holds_as_many_tokens_as_the_layers_allow(
     block_tokens = served[name]["block_tokens"]
     blocks = KV_CACHE_BYTES // (block_tokens * bytes_per_token)
     assert served[name]["kv_cache_tokens"] == blocks * block_tokens
+
+
+# vLLM's Qwen3.5 imports torchvision for pictures: where that is missing, an empty one stands in.
+NO_PICTURES = """
+import sys
+from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
+class Pictures:
+    def find_spec(self, name, path=None, target=None):
+        is_asked = "vllm.model_executor.models.qwen3_5" in sys.modules
+        if is_asked and name.split(".")[0] == "torchvision":
+            return ModuleSpec(name, self, is_package=True)
+    def create_module(self, spec):
+        return MagicMock(__path__=[], __spec__=spec)
+    def exec_module(self, module):
+        pass
+sys.meta_path.append(Pictures())
+"""
+
+
+def test_linear_attention_is_served_by_the_plugin(tmp_path: Path) -> None:
+    """vLLM's kernel for CPUs takes bfloat16 alone, by which near ties fall either way."""
+    dense = tiny_model(**HYBRID, dtype=torch.bfloat16)
+    kept = random_kept(dense.config)
+    model = slice_by_hand(dense, kept)
+    model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "sitecustomize.py").write_text(NO_PICTURES)
+    engine = {"dtype": "bfloat16", "max_model_len": 128, "max_num_seqs": len(PROMPTS)}
+    request = {
+        "folders": {"hybrid": str(tmp_path / "model")},
+        **{"compiled": None, "prompts": PROMPTS, "new_tokens": NEW_TOKENS},
+        "engine": {**engine, "kv_cache_memory_bytes": KV_CACHE_BYTES, "disable_log_stats": True},
+    }
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTRATION + ENGINES, str(tmp_path / "answer.json")],
+        input=json.dumps(request),
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    answer = json.loads((tmp_path / "answer.json").read_text())["hybrid"]
+    assert answer["model"] == "grasp_deploy.vllm_plugin.hybrid.GraspQwen3_5ForCausalLM"
+    exact = model.float()
+    for prompt, tokens in zip(PROMPTS, answer["tokens"], strict=True):
+        with torch.no_grad():
+            logits = exact(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+        assert (logits.max(-1).values - chosen).max() <= 0.1 * logits.std()
+    # A page holds a block of the dense model's keys and values in one layer; each of 8 sequences
+    # takes a page of both layers with plain attention, and two of the state.
+    pages = KV_CACHE_BYTES // (answer["block_tokens"] * 2 * 4 * 32 * 2)
+    assert [len(groups) for groups, _ in kept] == [0, 2, 1]
+    assert answer["kv_cache_tokens"] == int(pages / 4 * 128)

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e15)]
 # Keys that decide nothing, or what Family and Kind hold. Any other key that Sizes lacks may be a
 # part of the model to one reader alone: vLLM takes many from config.json for other architectures.
@@ -17,7 +18,7 @@ BYSTANDERS = {
     *("attn_implementation", "is_llama_config", "transformers.js_config", "max_sequence_length"),
     *("unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "task_specific_params"),
     *("do_sample", "temperature", "top_k", "top_p", "max_length", "chunk_size_feed_forward"),
-    *("cache_implementation", "unk_token_id"),
+    *("cache_implementation", "unk_token_id", "full_attention_interval"),
 }
 
 
@@ -39,7 +40,7 @@ class RopeOfKind(Struct, forbid_unknown_fields=True):
     original_max_position_embeddings: Size | None = None
     rope_type: RopeType | None = None
     type: RopeType | None = None
-    partial_rotary_factor: Annotated[float, Meta(ge=1, le=1)] | None = None
+    partial_rotary_factor: Share | None = None
     low_freq_factor: float | None = None
     high_freq_factor: float | None = None
     beta_fast: float | None = None
@@ -121,6 +122,14 @@ class Sizes(Limits, kw_only=True):
     mlp_only_layers: list[Count] | None = None
     router_aux_loss_coef: float | None = None
     output_router_logits: bool | None = None
+    linear_conv_kernel_dim: Size | None = None
+    linear_key_head_dim: Size | None = None
+    linear_value_head_dim: Size | None = None
+    linear_num_key_heads: Size | None = None
+    linear_num_value_heads: Size | None = None
+    attn_output_gate: bool | None = None
+    partial_rotary_factor: Share | None = None
+    mamba_ssm_dtype: Literal["float32", "bfloat16"] | None = None  # of vLLM's states
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     dtype: str | None = None

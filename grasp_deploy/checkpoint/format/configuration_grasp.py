@@ -17,6 +17,7 @@ from transformers.models.ministral3.configuration_ministral3 import Ministral3Co
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 
 LAYER_SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "num_experts")
@@ -91,3 +92,7 @@ class GraspQwen3MoeConfig(LayerSizesMixin, Qwen3MoeConfig):
     attribute_map: ClassVar[dict[str, str]] = {}  # layers state num_experts by its own name
 
     head_dim: int | None = None  # as for Qwen2
+
+
+class GraspQwen3_5Config(LayerSizesMixin, Qwen3_5TextConfig):
+    model_type = "grasp_qwen3_5_text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 REMEDY = "fetch the model again"
+WHOLE = ["Qwen3_5ForConditionalGeneration"]  # a language model that also sees
+OF_BOTH = ("tie_word_embeddings", "dtype", "torch_dtype", "quantization_config")
+IN_WHOLE = "model.language_model."
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Family:
     needs_first_token: bool = False  # follows no text that does not begin with it
     has_experts: bool = False
     scales_queries: bool = False  # by position, as rope_parameters say
+    is_hybrid: bool = False  # attention is linear in some layers, and has an output gate in others
 
     @property
     def architecture(self) -> str:
@@ -98,6 +103,16 @@ FAMILIES = (
         ),
         has_experts=True,
     ),
+    Family(
+        *("qwen3_5_text", "Qwen3_5", False, False, False, True, 256, 4),
+        foreign=("attention_bias", "mlp_bias", "sliding_window"),  # vLLM drops biases
+        own=(
+            *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
+            *("linear_num_key_heads", "linear_num_value_heads", "attn_output_gate"),
+            *("mamba_ssm_dtype", "partial_rotary_factor"),
+        ),
+        is_hybrid=True,
+    ),
 )
 
 
@@ -137,12 +152,32 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
 
 
 def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
-    """A config with `num_experts` by this name; transformers 5 saves another."""
+    """A config as the hub has it, of the language model alone.
+
+    transformers 5 saves `num_experts` by another name. A Qwen3.5 that also sees has the language
+    model's keys in a part, and may have a head that drafts tokens (MTP), which is left out.
+    """
+    text = config.get("text_config")
+    is_whole = config.get("model_type") == "qwen3_5" and config.get("architectures", WHOLE) == WHOLE
+    if is_whole and isinstance(text, dict):
+        outer = {key: config[key] for key in OF_BOTH if key in config}
+        config = {**text, **outer, "architectures": ["Qwen3_5ForCausalLM"]}
+    left_out = {key for key in config if key.startswith("mtp_")}
+    rope = config.get("rope_parameters")
+    if config.get("model_type") == "qwen3_5_text" and isinstance(rope, dict):
+        of_text = {k: v for k, v in rope.items() if not k.startswith("mrope_")}  # no pictures' axes
+        config = {**config, "rope_parameters": of_text}
     saved = config.get("num_local_experts")
-    if not saved or config.get("num_experts", saved) != saved:
-        return config
-    others = {key: value for key, value in config.items() if key != "num_local_experts"}
-    return {**others, "num_experts": saved}
+    if saved and config.get("num_experts", saved) == saved:
+        config = {**config, "num_experts": saved}
+        left_out.add("num_local_experts")
+    return {key: value for key, value in config.items() if key not in left_out}
+
+
+def stored_name(name: str, names: Container[str]) -> str:
+    """A tensor's name in a file, among the names there: a model that also sees has another."""
+    in_whole = name.replace("model.", IN_WHOLE, 1)
+    return in_whole if in_whole in names else name
 
 
 def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None:

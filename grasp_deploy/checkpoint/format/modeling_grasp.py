@@ -24,6 +24,7 @@ from transformers.models.ministral3 import modeling_ministral3 as ministral3
 from transformers.models.mistral import modeling_mistral as mistral
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
+from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
 from transformers.models.qwen3_moe import modeling_qwen3_moe as qwen3_moe
 
 from .configuration_grasp import (
@@ -33,6 +34,7 @@ from .configuration_grasp import (
     GraspMinistral3Config,
     GraspMistralConfig,
     GraspQwen2Config,
+    GraspQwen3_5Config,
     GraspQwen3Config,
     GraspQwen3MoeConfig,
 )
@@ -42,11 +44,11 @@ def build_layer(layer_class: type[nn.Module], config: Any, layer_index: int) -> 
     """Build one decoder layer at the width that `config.per_layer_config` gives it."""
     sizes = config.per_layer_config[layer_index]
     layer: Any = layer_class(sizes, layer_index)
-    attention, mlp, head_dim = layer.self_attn, layer.mlp, config.head_dim
-    built = {
-        "num_attention_heads": attention.q_proj.out_features / head_dim,
-        "num_key_value_heads": attention.k_proj.out_features / head_dim,
-    }
+    attention, mlp = getattr(layer, "self_attn", layer), layer.mlp
+    built = {}  # linear attention has no units
+    if attention is not layer:
+        built["num_attention_heads"] = attention.o_proj.in_features / config.head_dim
+        built["num_key_value_heads"] = attention.k_proj.out_features / config.head_dim
     # The stock layer keeps the config that it was given. Give it the model's own, so that what is
     # set on that one later (the attention implementation) reaches the layers.
     if isinstance(layer, qwen3_moe.Qwen3MoeDecoderLayer):
@@ -242,6 +244,18 @@ class GraspQwen3MoeForCausalLM(LanguageHeadMixin, qwen3_moe.Qwen3MoeForCausalLM)
         self.router_aux_loss_coef = config.router_aux_loss_coef
         self.num_experts = config.num_experts
         self.num_experts_per_tok = config.num_experts_per_tok
+
+
+class GraspQwen3_5Model(NarrowLayersMixin, qwen3_5.Qwen3_5TextModel):
+    config_class = GraspQwen3_5Config
+    layer_class = qwen3_5.Qwen3_5DecoderLayer
+    norm_class = qwen3_5.Qwen3_5RMSNorm
+    rotary_class = qwen3_5.Qwen3_5TextRotaryEmbedding
+
+
+class GraspQwen3_5ForCausalLM(LanguageHeadMixin, qwen3_5.Qwen3_5ForCausalLM):
+    config_class = GraspQwen3_5Config
+    backbone_class = GraspQwen3_5Model
 
 
 # Files hold a tensor for each expert, modules one for all: by the stock family's rules.

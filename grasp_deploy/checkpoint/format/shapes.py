@@ -9,8 +9,10 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from grasp_deploy.checkpoint.format import layer_kinds
 from grasp_deploy.checkpoint.format.config_keys import (
     BYSTANDERS,
+    Count,
     Limits,
     Rope,
     RopeOfKind,
@@ -35,8 +37,8 @@ DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as safetens
 class LayerShape(Struct, frozen=True, omit_defaults=True):
     """The sizes that pruning changes in a decoder layer: heads, and FFN channels or experts."""
 
-    num_attention_heads: Size
-    num_key_value_heads: Size
+    num_attention_heads: Count  # 0 where attention is linear
+    num_key_value_heads: Count
     intermediate_size: Size  # of each expert, where there are some
     num_experts: Size | None = None
 
@@ -50,7 +52,7 @@ class LayerShape(Struct, frozen=True, omit_defaults=True):
         """What `per_layer_config` states of the layer."""
         sizes: dict[str, int] = structs.asdict(self)
         del sizes["num_experts" if self.num_experts is None else "intermediate_size"]
-        return sizes
+        return {name: size for name, size in sizes.items() if size}
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class ModelShape:
     stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
     experts_per_token: int = 0  # 0: no layer has experts
     scales_queries: bool = False  # at some of its positions
+    linear: layer_kinds.LinearAttention | None = None
+    in_float32: frozenset[str] = frozenset()  # names of tensors that are not in the dtype
 
     @property
     def bytes_per_parameter(self) -> int:
@@ -80,8 +84,8 @@ class ModelShape:
 
     @property
     def query_heads_per_group(self) -> int:
-        """`G`: query heads that share one KV head; the same in every layer."""
-        first = self.layers[0]
+        """`G`: query heads that share one KV head; the same in every layer that has some."""
+        first = next(layer for layer in self.layers if layer.num_key_value_heads)
         return first.num_attention_heads // first.num_key_value_heads
 
     def layer_of(self, kv_groups: int, ffn_units: int) -> LayerShape:
@@ -114,12 +118,14 @@ class ModelShape:
         layer, d = self.layers[index], self.hidden_size
         query_rows = layer.num_attention_heads * self.head_dim
         kv_rows = layer.num_key_value_heads * self.head_dim
+        is_linear = self.linear is not None and index in self.linear.layers
         linears = {  # name: (out features, in features, has a bias)
-            "self_attn.q_proj": (query_rows, d, self.qkv_bias),
+            "self_attn.q_proj": (query_rows * (1 + self.family.is_hybrid), d, self.qkv_bias),
             "self_attn.k_proj": (kv_rows, d, self.qkv_bias),
             "self_attn.v_proj": (kv_rows, d, self.qkv_bias),
             "self_attn.o_proj": (d, query_rows, self.o_bias),
         }
+        linears = {} if is_linear else linears
         mlps = ["mlp"]
         if layer.num_experts is not None:
             linears["mlp.gate"] = (layer.num_experts, d, False)
@@ -133,7 +139,9 @@ class ModelShape:
             shapes[f"{name}.weight"] = (rows, columns)
             if bias:
                 shapes[f"{name}.bias"] = (rows,)
-        if self.family.qk_norm:
+        if self.linear is not None and is_linear:
+            shapes |= self.linear.tensor_shapes(d)
+        elif self.family.qk_norm:
             shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (self.head_dim,)
         norms = norms_of(self.family.model_type).names
         return shapes | {f"{name}.weight": (d,) for name in norms}
@@ -148,12 +156,25 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
-        return self.stored_bytes or self.parameters * self.bytes_per_parameter
+        wider = (math.prod(self.tensor_shapes()[name]) for name in self.in_float32)
+        more = sum(wider) * (layer_kinds.FLOAT32_BYTES - self.bytes_per_parameter)
+        return self.stored_bytes or self.parameters * self.bytes_per_parameter + more
+
+    def dtype_of(self, name: str) -> str:
+        """The dtype of a tensor of the checkpoint."""
+        return "float32" if name in self.in_float32 else self.dtype
 
     def kv_bytes_per_token(self, kv_bytes_per_value: int | None = None) -> int:
         """Bytes that one cached token takes: `Σ 2·K·D·bytes` over the layers."""
         width = kv_bytes_per_value or self.bytes_per_parameter
         return sum(2 * layer.num_key_value_heads * self.head_dim * width for layer in self.layers)
+
+    @property
+    def state_bytes_per_sequence(self) -> int:
+        """Bytes that a sequence of any length takes in the layers with linear attention."""
+        if self.linear is None:
+            return 0
+        return len(self.linear.layers) * self.linear.state_bytes(self.bytes_per_parameter)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -181,8 +202,10 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     sizes = typed(config, Sizes, "config.json", REMEDY)
     _refuse_foreign_keys(config, family)
     rope = sizes.rope_parameters or Rope()
-    if rope.by_kind != (rope if family.rope_by_kind else Rope()):
+    is_part = not family.is_hybrid and (rope.partial_rotary_factor or 1) < 1
+    if is_part or rope.by_kind != (rope if family.rope_by_kind else Rope()):
         kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
+        kinds = "those of whole heads (partial_rotary_factor 1)" if is_part else kinds
         raise InputError(f"rope_parameters of a {family.stem} must be {kinds}: {REMEDY}")
     if bool(rope.scales_from) != family.scales_queries:
         raise InputError(
@@ -191,8 +214,8 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         )
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
-    dense_layer = LayerShape(heads, kv_heads, sizes.intermediate_size)
-    dense_layer = _with_experts(dense_layer, sizes) if family.has_experts else dense_layer
+    ffn = layer_kinds.experts_in(sizes) if family.has_experts else (sizes.intermediate_size,)
+    dense_layer = LayerShape(heads, kv_heads, *ffn)
     if sizes.per_layer_config and not pruned:
         raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")
     stated = sizes.per_layer_config or {}
@@ -200,6 +223,10 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     if len(per_layer) < len(stated):
         raise InputError(f"config.json has a layer twice in per_layer_config: {REMEDY}")
     rows = [per_layer.get(layer, {}) for layer in range(sizes.num_hidden_layers)]
+    linear = layer_kinds.linear_attention(sizes) if family.is_hybrid else None
+    for layer in linear.layers if linear else ():
+        rows[layer] = {**rows[layer], "num_attention_heads": 0, "num_key_value_heads": 0}
+    has_window = config.get("sliding_window", True) is not None
     shape = ModelShape(
         family=family,
         pruned=pruned,
@@ -212,10 +239,11 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         o_bias=_flag(config, family.o_bias),
         mlp_bias=_flag(config, family.mlp_bias),
         dtype=_dtype(sizes),
-        mixed_attention=_is_mixed(sizes, family, config.get("sliding_window", True) is not None),
+        mixed_attention=layer_kinds.is_mixed(sizes, family, has_window),
         quantization=quantization.quant_method if quantization else None,
         experts_per_token=(sizes.num_experts_per_tok or 0) if family.has_experts else 0,
         scales_queries=(rope.scales_from or math.inf) < (sizes.max_position_embeddings or math.inf),
+        linear=linear,
     )
     _check_heads(shape)
     return shape
@@ -239,34 +267,6 @@ def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
                 "read alike, so two programs would see two models: take the key out of config.json "
                 "if the model was trained without it, or take another model"
             )
-
-
-def _with_experts(layer: LayerShape, sizes: Sizes) -> LayerShape:
-    """A layer's shape with its experts; InputError for sizes that are missing or cannot be cut."""
-    experts, each, width = sizes.num_experts, sizes.num_experts_per_tok, sizes.moe_intermediate_size
-    if experts is None or each is None or width is None:
-        raise InputError(
-            f"config.json lacks num_experts, num_experts_per_tok or moe_intermediate_size: {REMEDY}"
-        )
-    if each > experts:
-        raise InputError(
-            f"config.json gives a token {each} of {experts} experts (num_experts_per_tok): {REMEDY}"
-        )
-    if sizes.mlp_only_layers or (sizes.decoder_sparse_step or 1) > 1:
-        raise InputError(
-            "a model with experts in some layers only (mlp_only_layers, decoder_sparse_step) is "
-            "not supported: take one with experts in every layer"
-        )
-    return structs.replace(layer, intermediate_size=width, num_experts=experts)
-
-
-def _is_mixed(sizes: Sizes, family: Family, has_window: bool) -> bool:
-    if sizes.layer_types is not None:
-        return len(set(sizes.layer_types)) > 1
-    if family.rope_by_kind:  # every so many layers one sees all
-        return 1 < (sizes.sliding_window_pattern or 6) <= sizes.num_hidden_layers
-    first = 28 if sizes.max_window_layers is None else sizes.max_window_layers  # with a window
-    return has_window and bool(sizes.use_sliding_window) and 0 < first < sizes.num_hidden_layers
 
 
 def _flag(config: dict[str, Any], rule: bool | str, default: bool = False) -> bool:

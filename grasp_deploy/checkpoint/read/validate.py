@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from grasp_deploy.checkpoint.format.families import IN_WHOLE, stored_name
+from grasp_deploy.checkpoint.format.layer_kinds import MAYBE_FLOAT32
 from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.source import (
     INDEX_FILE,
@@ -23,6 +26,7 @@ DTYPE_OF_CODE = {code: dtype for dtype, code in DTYPES.items()}
 EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 APART = "the two do not belong together; fetch the model again"
 logger = logging.getLogger(__name__)
+note_once = cache(logger.warning)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def read_folder(directory: Path) -> StoredModel:
             f"{directory} holds {QUANTIZATION_FILE}, which vLLM alone reads: quantise with a tool "
             "that writes quantization_config into config.json, or move the file out of the folder"
         )
-    tensors = _stored_tensors(directory)
+    tensors = _of_language_model(directory, _stored_tensors(directory), shape)
     if shape.quantization is not None:
         return _quantised(StoredModel(directory, config, shape, {}), tensors)
     expected = shape.tensor_shapes()
@@ -103,14 +107,29 @@ def read_folder(directory: Path) -> StoredModel:
     for name, size in expected.items():
         _check_size(tensors[name], name, size)
     _check_tied_copy(shape, tensors)
-    dtype = _common_dtype({name: tensors[name] for name in expected})
+    apart = {n for n in expected if n.endswith(MAYBE_FLOAT32) and tensors[n].dtype == "float32"}
+    dtype = _common_dtype({name: tensors[name] for name in expected if name not in apart})
+    apart = apart if dtype != "float32" else set()
     if shape.pruned and dtype != shape.dtype:
         raise InputError(
             f"{directory / 'config.json'} says {shape.dtype} and the tensors are {dtype}: one of "
             "them was replaced; export the checkpoint again"
         )
     files = {name: tensors[name].path for name in expected}
-    return StoredModel(directory, config, replace(shape, dtype=dtype), files)
+    shape = replace(shape, dtype=dtype, in_float32=frozenset(apart))
+    return StoredModel(directory, config, shape, files)
+
+
+def _of_language_model(
+    directory: Path, tensors: dict[str, StoredTensor], shape: ModelShape
+) -> dict[str, StoredTensor]:
+    """The tensors of the language model by its own names, and a note of what else there is."""
+    if not shape.family.is_hybrid:
+        return tensors
+    kept = {n: t for n, t in tensors.items() if not n.startswith(("model.visual.", "mtp."))}
+    if len(kept) < len(tensors):
+        note_once("note: of %s vision tower and MTP head are left out, if it has them", directory)
+    return {name.replace(IN_WHOLE, "model.", 1): tensor for name, tensor in kept.items()}
 
 
 def _compare_names(directory: Path, missing: list[str], surplus: list[str]) -> None:
@@ -143,7 +162,8 @@ def _check_tied_copy(shape: ModelShape, tensors: dict[str, StoredTensor]) -> Non
     same = embeddings.shape == head.shape and embeddings.dtype == head.dtype
     if same:
         with safe_open(embeddings.path, "pt") as first, safe_open(head.path, "pt") as second:
-            same = torch.equal(first.get_tensor(EMBEDDINGS), second.get_tensor(HEAD))
+            stored = stored_name(EMBEDDINGS, first.keys())
+            same = torch.equal(first.get_tensor(stored), second.get_tensor(HEAD))
     if not same:
         raise InputError(
             f"config.json says tie_word_embeddings, and {HEAD} differs from {EMBEDDINGS} in "

@@ -92,7 +92,7 @@ def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, bool]:
     plan, dense = _plan_and_dense(pruned)
     lora, pairs = read_adapter(adapter, dense)
     # The widest first, so that each begins on a multiple of its width.
-    tensors = dict(sorted(cut_pairs(plan, dense, pairs), key=lambda item: -item[1].itemsize))
+    tensors = dict(sorted(cut_pairs(plan, pairs), key=lambda item: -item[1].itemsize))
     layout = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     last = sorted({module.rpartition(".")[2] for module in pairs})
     config = to_builtins(lora) | {
@@ -160,16 +160,15 @@ def read_adapter(directory: Path, dense: ModelShape) -> tuple[Lora, Pairs]:
     return lora, pairs
 
 
-def cut_pairs(plan: Plan, dense: ModelShape, pairs: Pairs) -> Iterator[tuple[str, Tensor]]:
+def cut_pairs(plan: Plan, pairs: Pairs) -> Iterator[tuple[str, Tensor]]:
     """The tensors of an adapter after the cut, by the names in its file."""
     units = UnitTable.of_layers(plan.dense_layers)
-    group, width = dense.query_heads_per_group, dense.head_dim
     for module, halves in pairs.items():
         layer, tail = layer_and_tail(module)
-        cut = layer_cut(units, layer, plan.mask, plan.scales, group, width)
+        cut = layer_cut(units, layer, plan.mask, plan.scales)
         for half, tensor in halves.items():
             name = f"base_model.model.{module}.lora_{half}.weight"
-            made = cut_tensor(f"{tail}.weight", tensor, cut) if half == LOSES[tail] else tensor
+            made = cut_tensor(f"{tail}.weight", tensor, cut) if half == LOSES.get(tail) else tensor
             if not made.isfinite().all():
                 raise InputError(f"{name} would hold numbers that are not finite: train it again")
             yield name, made

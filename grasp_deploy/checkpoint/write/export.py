@@ -213,13 +213,12 @@ def cut_tensors(
     Raises InputError for a fitted tensor whose SHA-256 is not the plan's.
     """
     units = UnitTable.of_layers(plan.dense_layers)
-    group, width = base.shape.query_heads_per_group, base.shape.head_dim
-    stored = getattr(torch, base.shape.dtype)
-    dtype = torch.float32 if in_float32 else stored
     of_family = norms_of(base.shape.family.model_type)
     norms, offset = norm_scales_by_name(plan, of_family), of_family.offset
     cut: tuple[int, LayerCut] | None = None
     for name, path in base.files.items():
+        stored = getattr(torch, base.shape.dtype_of(name))
+        dtype = torch.float32 if in_float32 else stored
         if name in fitted:  # and cut already
             tensor = read_tensor(fitted[name], name).to(stored)
             if plan.fitted[name] != digest_of(tensor):
@@ -234,7 +233,7 @@ def cut_tensors(
         elif name.startswith("model.layers."):
             layer, tail = layer_and_tail(name)
             if cut is None or cut[0] != layer:
-                cut = (layer, layer_cut(units, layer, plan.mask, plan.scales, group, width))
+                cut = (layer, layer_cut(units, layer, plan.mask, plan.scales))
             if (kept := cut_expert(tail, tensor, cut[1])) is None:
                 continue
             name, tensor = f"model.layers.{layer}.{kept[0]}", cut_tensor(tail, kept[1], cut[1])

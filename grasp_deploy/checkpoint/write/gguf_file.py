@@ -108,6 +108,8 @@ def _refuse_what_it_cannot_hold(config: PreTrainedConfig, shape: ModelShape) -> 
         found = "experts"
     elif shape.scales_queries:
         found = "queries scaled by position"
+    elif shape.family.is_hybrid:
+        found = "linear attention"
     elif shape.family.own:
         found = f"what {shape.family.stem} multiplies by"
     elif shape.family.qk_norm and shape.qkv_bias:

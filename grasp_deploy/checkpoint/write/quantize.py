@@ -87,7 +87,7 @@ def quantize(
     refuse_existing(output, overwrite=overwrite)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
-    refuse_experts(model.shape, "quantize")
+    refuse_experts(model.shape, "quantize", hybrid=True)
     width = model.shape.bytes_per_parameter
     preset = _preset(chosen, model.shape)
     learnt = {}

@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from grasp_deploy.checkpoint.format.families import stored_name
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.files.disk import write_pieces
@@ -58,7 +59,7 @@ def write_shards(
     with ThreadPoolExecutor(1) as thread:
         for file_name, names in shards.items():
             with (directory / file_name).open("wb") as file:
-                layout = {name: (getattr(torch, shape.dtype), sizes[name]) for name in names}
+                layout = {n: (getattr(torch, shape.dtype_of(n)), sizes[n]) for n in names}
                 header = header_of(layout, {"format": "pt"})
                 digest = hashlib.sha256()
                 file.write(header)
@@ -85,7 +86,7 @@ def write_shards(
 def read_tensor(path: Path, name: str) -> Tensor:
     """One tensor of a safetensors file; nothing else of the file stays mapped."""
     with safe_open(path, "pt") as file:
-        return file.get_tensor(name)
+        return file.get_tensor(stored_name(name, file.keys()))
 
 
 def index_of(files: Mapping[str, str], shape: ModelShape) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
     if family.model_type == "mistral" and str(config.get("transformers_version", "5")) < "5":
         left_out.add("transformers_version")  # by which `fix_mistral_regex` is for a Mistral alone
     kept = {key: value for key, value in config.items() if key not in left_out}
-    dense_layer = model_shape(config).layers[0]
+    dense_layers = model_shape(config).layers
     return {
         **kept,
         "architectures": [family.pruned_architecture],
@@ -96,6 +96,6 @@ def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
         "dtype": pruned.dtype,
         "head_dim": pruned.head_dim,
         "model_type": family.pruned_model_type,
-        "num_key_value_heads": dense_layer.num_key_value_heads,
+        "num_key_value_heads": max(layer.num_key_value_heads for layer in dense_layers),
         "per_layer_config": {str(i): layer.stated for i, layer in enumerate(pruned.layers)},
     }

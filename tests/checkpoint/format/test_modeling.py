@@ -71,7 +71,11 @@ def test_sliced_model_equals_dense_model_with_masked_units(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral-sliding", "ministral3", "qwen2-sliding", "qwen3", "gemma3-sliding"]
+    "name",
+    [
+        *("llama", "mistral-sliding", "ministral3", "qwen2-sliding", "qwen3", "gemma3-sliding"),
+        "qwen3-5",
+    ],
 )
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generation_with_a_cache_equals_generation_without(name: str, cache: str) -> None:

@@ -1,0 +1,101 @@
+"""What layers may have beside plain attention and MLPs: windows, linear attention, experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grasp_deploy.checkpoint.format.config_keys import Sizes
+from grasp_deploy.checkpoint.format.families import REMEDY, Family
+from grasp_deploy.errors import InputError
+
+KINDS = ("linear_attention", "full_attention")
+FLOAT32_BYTES = 4
+# Qwen3.5 holds these in float32 where all else is bfloat16, and Qwen3.6 does not.
+MAYBE_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """Gated DeltaNet: its heads are no units, since all layers share one shape of state."""
+
+    layers: tuple[int, ...]  # that have it
+    key_heads: int
+    value_heads: int
+    key_width: int
+    value_width: int
+    kernel: int  # tokens that the convolution sees
+    float32_states: bool  # in vLLM
+
+    @property
+    def _columns(self) -> tuple[int, int]:
+        """Channels of the convolution, which are queries, keys and values; and the values."""
+        values = self.value_heads * self.value_width
+        return 2 * self.key_heads * self.key_width + values, values
+
+    def tensor_shapes(self, hidden_size: int) -> dict[str, tuple[int, ...]]:
+        """Tensors of a layer by their names within it."""
+        mixed, values = self._columns
+        rows = {"qkv": mixed, "z": values, "b": self.value_heads, "a": self.value_heads}
+        return {
+            "linear_attn.dt_bias": (self.value_heads,),
+            "linear_attn.A_log": (self.value_heads,),
+            "linear_attn.conv1d.weight": (mixed, 1, self.kernel),
+            "linear_attn.norm.weight": (self.value_width,),
+            "linear_attn.out_proj.weight": (hidden_size, values),
+            **{f"linear_attn.in_proj_{name}.weight": (n, hidden_size) for name, n in rows.items()},
+        }
+
+    def state_bytes(self, bytes_per_value: int) -> int:
+        """Bytes that a sequence takes in one layer, however long: of convolution and recurrence."""
+        width = FLOAT32_BYTES if self.float32_states else bytes_per_value
+        recurrent = self.value_heads * self.key_width * self.value_width * width
+        return (self.kernel - 1) * self._columns[0] * bytes_per_value + recurrent
+
+
+def linear_attention(sizes: Sizes) -> LinearAttention:
+    """The linear attention of a parsed config.json; InputError for what cannot be cut or served."""
+    kinds, depth = sizes.layer_types or [], sizes.num_hidden_layers
+    is_known = len(kinds) == depth and set(kinds) <= set(KINDS) and KINDS[1] in kinds
+    if not is_known or sizes.attn_output_gate is False:  # which vLLM alone would read
+        raise InputError(
+            f"layer_types in config.json must name each of {depth} layers {' or '.join(KINDS)}, "
+            f"one at least the latter, with attn_output_gate: {REMEDY}, or take another model"
+        )
+    return LinearAttention(
+        layers=tuple(index for index, kind in enumerate(kinds) if kind == KINDS[0]),
+        key_heads=sizes.linear_num_key_heads or 16,  # as the class has them
+        value_heads=sizes.linear_num_value_heads or 32,
+        key_width=sizes.linear_key_head_dim or 128,
+        value_width=sizes.linear_value_head_dim or 128,
+        kernel=sizes.linear_conv_kernel_dim or 4,
+        float32_states=sizes.mamba_ssm_dtype == "float32",
+    )
+
+
+def experts_in(sizes: Sizes) -> tuple[int, int]:
+    """Width and number of a layer's experts; InputError for what is missing or cannot be cut."""
+    experts, each, width = sizes.num_experts, sizes.num_experts_per_tok, sizes.moe_intermediate_size
+    if experts is None or each is None or width is None:
+        raise InputError(
+            f"config.json lacks num_experts, num_experts_per_tok or moe_intermediate_size: {REMEDY}"
+        )
+    if each > experts:
+        raise InputError(
+            f"config.json gives a token {each} of {experts} experts (num_experts_per_tok): {REMEDY}"
+        )
+    if sizes.mlp_only_layers or (sizes.decoder_sparse_step or 1) > 1:
+        raise InputError(
+            "a model with experts in some layers only (mlp_only_layers, decoder_sparse_step) is "
+            "not supported: take one with experts in every layer"
+        )
+    return width, experts
+
+
+def is_mixed(sizes: Sizes, family: Family, has_window: bool) -> bool:
+    """True if some layers see a window, and some see all."""
+    if sizes.layer_types is not None:
+        return len({*sizes.layer_types} - {KINDS[0]}) > 1
+    if family.rope_by_kind:  # every so many layers one sees all
+        return 1 < (sizes.sliding_window_pattern or 6) <= sizes.num_hidden_layers
+    first = 28 if sizes.max_window_layers is None else sizes.max_window_layers  # with a window
+    return has_window and bool(sizes.use_sliding_window) and 0 < first < sizes.num_hidden_layers
