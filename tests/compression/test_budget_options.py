@@ -60,11 +60,13 @@ def test_a_deployment_fits_the_memory_that_was_asked_for(
     words = {"concurrency": 8, "context": 4096, "kv_dtype": kv_dtype, "overhead": "1MiB"}
     load = Load(8, 4096, width)
     dense = deployment_memory(shape, load, 2**20)
-    only_ffn = shape.mixed_attention  # whose KV groups stay
-    prunable = dense.kv_bytes * (not only_ffn) + sum(
+    groups = max(layer.num_key_value_heads for layer in shape.layers)
+    only_ffn = shape.mixed_attention or groups == 1  # whose KV groups stay
+    cache = load.cached_tokens * shape.kv_bytes_per_token(width)  # without states
+    prunable = cache * (not only_ffn) + sum(
         math.prod(size) * shape.bytes_per_parameter
         for name, size in shape.tensor_shapes().items()
-        if ("mlp." if only_ffn else "_proj.") in name
+        if ("mlp." if only_ffn else "_proj.") in name and "linear_attn" not in name
     )
     asked = int((dense.total_bytes - 0.4 * prunable) / 0.9)
     found = budget(shape, gpu_memory=str(asked), **words)

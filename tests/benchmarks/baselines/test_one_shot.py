@@ -114,5 +114,5 @@ def test_every_baseline_of_a_study_is_there() -> None:
     variants = [variant for study in STUDIES.values() for variant in study]
     methods = {variant.options.get("method", "") for variant in variants}
     named = [method for method in methods if method.startswith(BASELINES)]
-    assert len(named) == 8 + 8 + 3
+    assert len(named) == 8 + 8 + 3 + 2
     assert all(callable(own_function(f"--method {method}", "")) for method in named)
