@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks.common.output import (
     add_output_options,
     check_place,
+    check_positive,
     command_of,
     new_parser,
     run_command,
@@ -63,6 +64,8 @@ def shared_own_text(path: Path, *given: Any, **named: Any) -> Any:
     """As `with_own_text`, of the rows in a file, which the first and largest run writes."""
     if path.exists():
         named["known"] = load_file(path)[OWN_ROWS]
+        if named["known"].shape[1] != given[0].text.token_ids.shape[1]:
+            raise InputError(f"{path} has sequences of another length: give a file for each length")
     run = with_own_text(*given, **named)
     rows = run.text.token_ids[own_places(run.text.parts)]
     if len(rows) and not path.exists():
@@ -112,7 +115,7 @@ def recovered(
 def identity(options: argparse.Namespace, folder: Path, tokens: int) -> dict[str, Any]:
     """What tells a row from others."""
     recipe = {"tokens_a_step": options.tokens_a_step, "rate": options.rate} if tokens else {}
-    return {"checkpoint": folder.name, "tokens": tokens, **recipe}
+    return {"checkpoint": str(folder), "tokens": tokens, **recipe}
 
 
 def row_of(
@@ -136,10 +139,11 @@ def row_of(
 def measure(options: argparse.Namespace, command: list[str]) -> dict[str, Any]:
     """The record of all runs, written after each of them."""
     check_place(options.output, "recovery-curve")
+    check_positive(options, "rate", "tokens_a_step")
     options.task_settings = task_settings_of(options)
     settings = {
         name: str(getattr(options, name))
-        for name in ("model", "evaluation_blocks", "sequence_length")
+        for name in ("model", "evaluate", "evaluation_blocks", "sequence_length")
     } | recorded(options.task_settings)
     tokens = sorted(number_list(options.tokens, "--tokens", int), reverse=True)
     with working_folder("recovery-curve") as (work, on_progress):
@@ -237,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if any(record["benchmark"] != "recovery-curve" for record in records):
             raise InputError(f"one of these is no record of a recovery curve: {REMEDY}")
         rows = [row for record in records for row in record["rows"]]
+    if not rows:
+        raise InputError(f"these records have no row yet: {REMEDY}")
     Console().print(table_of(rows))
     if options.command == "draw" and options.png is not None:
         draw(rows, options.png)

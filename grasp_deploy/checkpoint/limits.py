@@ -15,6 +15,7 @@ from grasp_deploy.stats.wording import listed
 Platform = Literal["cpu", "cuda"]
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM 0.32
 BLOCK_TOKENS: dict[Platform, int] = {"cpu": 128, "cuda": 16}  # of a KV cache in vLLM 0.32
+LINEAR_HEADS = "heads of linear attention"  # which pruning leaves as they are
 LARGEST_TENSOR_PARALLEL_SIZE = 64
 PARTITION = "VLLM_PP_LAYER_PARTITION"
 # Variables that make vLLM read another model than the folder that was checked, unless they are off.
@@ -73,13 +74,14 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
     if size < 1:
         raise InputError(f"the tensor-parallel size is {size}: it must be at least 1")
     if undivided := _undivided(shape, size):
-        named = {unit: f"layers {listed(at)}" for unit, at in undivided.items()}
+        named = {u: f"layer{'s' * (len(at) > 1)} {listed(at)}" for u, at in undivided.items()}
         named |= {n: "all layers" for n, at in undivided.items() if len(at) == len(shape.layers)}
         what = "; ".join(f"the {unit} of {layers}" for unit, layers in named.items())
         fitting = ", ".join(map(str, tensor_parallel_sizes(shape)))
+        other = f", or compress the dense model with --tensor-parallel {size}"
         raise InputError(
             f"the tensor-parallel size {size} does not divide {what}: take a size that does "
-            f"({fitting}), or compress the dense model with --tensor-parallel {size}"
+            f"({fitting}){'' if LINEAR_HEADS in undivided else other}"
         )
 
 
@@ -155,7 +157,6 @@ def _undivided(shape: ModelShape, size: int) -> dict[str, list[int]]:
             undivided.setdefault("FFN channels", []).append(index)
         if layer.num_experts is not None and layer.num_experts < size:  # vLLM wants one for each
             undivided.setdefault("experts", []).append(index)
-        heads = shape.linear and (shape.linear.key_heads % size or shape.linear.value_heads % size)
-        if not groups and heads:
-            undivided.setdefault("heads of linear attention", []).append(index)
+        if not groups and shape.linear and not shape.linear.divides(size):
+            undivided.setdefault(LINEAR_HEADS, []).append(index)
     return undivided

@@ -18,6 +18,7 @@ from grasp_deploy.checkpoint.footprint import (
     deployment_memory,
 )
 from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.checkpoint.limits import LINEAR_HEADS
 from grasp_deploy.checkpoint.plan import pruned_layers
 from grasp_deploy.compression.own_function import own_values
 from grasp_deploy.compression.time_budget import time_budget
@@ -54,6 +55,11 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         raise InputError(
             f"removing KV groups saves no cache here, since {KV_STAYS}: give --keep or another "
             "budget, which FFN channels alone then meet"
+        )
+    if shape.linear and not shape.linear.divides(config.tensor_parallel):
+        raise InputError(
+            f"--tensor-parallel {config.tensor_parallel} does not divide the {LINEAR_HEADS}, which "
+            "pruning leaves as they are: take a size that does"
         )
     units = unit_table(shape)
     costs = unit_costs(config, shape, units)

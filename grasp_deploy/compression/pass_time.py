@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
-from grasp_deploy.checkpoint.read.loading import class_config
+from grasp_deploy.checkpoint.read.loading import building, class_config
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.objective import language_loss
 from grasp_deploy.pruning.training import freeze
@@ -35,7 +36,7 @@ def seconds_of(
         layers = max(layers, 1 + kinds.index("full_attention"))
     layers = min(layers, len(shape.layers))
     part = {**stated, "num_hidden_layers": layers, "layer_types": kinds[:layers] or None}
-    with device:
+    with device, building(Path(config.model), config.attention):
         model = AutoModelForCausalLM.from_config(
             class_config(part), dtype=dtype, attn_implementation=config.attention
         )

@@ -64,7 +64,7 @@ def test_sizes_divide_every_layer() -> None:
 def test_layers_and_remedy_are_named() -> None:
     shape = shape_of((3, 10), (4, 11), (3, 10), (3, 10), (3, 10))
     told = refusal(shape, 2)
-    assert "the KV groups of layers 0, 2, 3 and 4; the FFN channels of layers 1" in told
+    assert "the KV groups of layers 0, 2, 3 and 4; the FFN channels of layer 1:" in told
     assert "--tensor-parallel 2" in told
     assert "at least 1" in refusal(shape, 0)
 

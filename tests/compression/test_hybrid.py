@@ -12,10 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from grasp_deploy.checkpoint.format.shapes import model_shape
-from grasp_deploy.checkpoint.limits import check_vllm_runs, tensor_parallel_sizes
+from grasp_deploy.checkpoint.limits import (
+    check_tensor_parallel,
+    check_vllm_runs,
+    tensor_parallel_sizes,
+)
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.errors import InputError
@@ -84,6 +89,8 @@ def test_the_language_model_is_cut_and_the_rest_is_left_out(
         ({"attn_output_gate": False}, "with attn_output_gate"),
         ({"sliding_window": 8}, "sliding_window = 8"),
         ({"attention_bias": True}, "attention_bias = True"),
+        ({"linear_num_key_heads": 3}, "gives 3 key heads of linear attention 2 value heads"),
+        ({"tie_word_embeddings": True}, "differ in tie_word_embeddings"),
     ],
 )
 def test_odd_members_are_refused_in_a_line(
@@ -92,6 +99,24 @@ def test_odd_members_are_refused_in_a_line(
     save_whole(tmp_path, **changes)
     with pytest.raises(InputError, match=words):
         read_folder(tmp_path)
+
+
+def test_a_tensor_by_two_names_is_refused(tmp_path: Path) -> None:
+    save_whole(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.language_model.norm.weight"] + 1
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="one tensor by two names"):
+        read_folder(tmp_path)
+
+
+def test_workers_that_cannot_share_the_linear_heads(make_config: MakeConfig) -> None:
+    """No pruning helps, so neither the budget nor the remedy asks for it."""
+    shape = model_shape(stated(tiny_config("qwen3_5_text")))
+    with pytest.raises(InputError, match="does not divide the heads of linear attention"):
+        budget_for(make_config(keep=0.6, tensor_parallel=2), shape, torch.device("cpu"))
+    with pytest.raises(InputError, match=r"linear attention of layer 0: .* \(1\)$"):
+        check_tensor_parallel(shape, 2)
 
 
 def test_what_vllm_wants_of_linear_attention(monkeypatch: pytest.MonkeyPatch) -> None:

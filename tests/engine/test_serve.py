@@ -125,7 +125,7 @@ def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     dense = save_tiny("llama", tmp_path)
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
     for flags, culprit in (
-        ("-tp 2", "the FFN channels of layers 1"),
+        ("-tp 2", "the FFN channels of layer 1:"),
         ("-pp 4", "4 pipeline stages"),
         *((f"-pp 2 {f}", "compiled") for f in ("--enforce-eager", "--enable-lora", "-O0")),
         ("--enable-expert-parallel", "no experts"),
@@ -139,7 +139,7 @@ def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     check_before_serving(tmp_path, with_port("--enable-expert-parallel"))
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
     assert "different numbers of experts" in refusal(tmp_path, "--enable-expert-parallel")
-    assert "the experts of layers 2" in refusal(tmp_path, "-tp", "4")
+    assert "the experts of layer 2:" in refusal(tmp_path, "-tp", "4")
 
 
 def test_a_port_in_use_is_refused_with_a_free_one(

@@ -161,10 +161,16 @@ def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
     is_whole = config.get("model_type") == "qwen3_5" and config.get("architectures", WHOLE) == WHOLE
     if is_whole and isinstance(text, dict):
         outer = {key: config[key] for key in OF_BOTH if key in config}
+        if differing := [key for key in outer if text.get(key, outer[key]) != outer[key]]:
+            raise InputError(
+                f"config.json and its text_config differ in {differing[0]}, and programs read one "
+                "or the other: make them equal, as the model was trained"
+            )
         config = {**text, **outer, "architectures": ["Qwen3_5ForCausalLM"]}
-    left_out = {key for key in config if key.startswith("mtp_")}
+    of_qwen = str(config.get("model_type")).endswith("qwen3_5_text")
+    left_out = {key for key in config if of_qwen and key.startswith("mtp_")}
     rope = config.get("rope_parameters")
-    if config.get("model_type") == "qwen3_5_text" and isinstance(rope, dict):
+    if of_qwen and isinstance(rope, dict):
         of_text = {k: v for k, v in rope.items() if not k.startswith("mrope_")}  # no pictures' axes
         config = {**config, "rope_parameters": of_text}
     saved = config.get("num_local_experts")

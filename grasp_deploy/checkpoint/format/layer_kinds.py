@@ -32,6 +32,10 @@ class LinearAttention:
         values = self.value_heads * self.value_width
         return 2 * self.key_heads * self.key_width + values, values
 
+    def divides(self, workers: int) -> bool:
+        """True if so many workers can share the heads evenly, which pruning leaves as they are."""
+        return not (self.key_heads % workers or self.value_heads % workers)
+
     def tensor_shapes(self, hidden_size: int) -> dict[str, tuple[int, ...]]:
         """Tensors of a layer by their names within it."""
         mixed, values = self._columns
@@ -61,7 +65,7 @@ def linear_attention(sizes: Sizes) -> LinearAttention:
             f"layer_types in config.json must name each of {depth} layers {' or '.join(KINDS)}, "
             f"one at least the latter, with attn_output_gate: {REMEDY}, or take another model"
         )
-    return LinearAttention(
+    linear = LinearAttention(
         layers=tuple(index for index, kind in enumerate(kinds) if kind == KINDS[0]),
         key_heads=sizes.linear_num_key_heads or 16,  # as the class has them
         value_heads=sizes.linear_num_value_heads or 32,
@@ -70,6 +74,12 @@ def linear_attention(sizes: Sizes) -> LinearAttention:
         kernel=sizes.linear_conv_kernel_dim or 4,
         float32_states=sizes.mamba_ssm_dtype == "float32",
     )
+    if linear.value_heads % linear.key_heads:
+        raise InputError(
+            f"config.json gives {linear.key_heads} key heads of linear attention "
+            f"{linear.value_heads} value heads, not so many each: {REMEDY}"
+        )
+    return linear
 
 
 def experts_in(sizes: Sizes) -> tuple[int, int]:

@@ -129,6 +129,11 @@ def _of_language_model(
     kept = {n: t for n, t in tensors.items() if not n.startswith(("model.visual.", "mtp."))}
     if len(kept) < len(tensors):
         note_once("note: of %s vision tower and MTP head are left out, if it has them", directory)
+    if twice := [name for name in kept if stored_name(name, kept) != name]:
+        raise InputError(
+            f"{directory} holds {twice[0]} and {stored_name(twice[0], kept)}, one tensor by two "
+            f"names: {APART}"
+        )
     return {name.replace(IN_WHOLE, "model.", 1): tensor for name, tensor in kept.items()}
 
 
