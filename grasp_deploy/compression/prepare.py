@@ -195,7 +195,6 @@ def prepare(
 
     def given() -> Blocks:
         if saved := resumed and Workspace.saved_text(resumed, config):
-            logger.warning("text: the one that the unfinished run began with")
             return Blocks.unpacked(*saved)
         return read_calibration(tokenizer, sources, config.sequence_length, config.sequences)
 

@@ -69,6 +69,7 @@ class Blocks:
     @classmethod
     def unpacked(cls, tensors: dict[str, Tensor], record: dict[str, Any]) -> Blocks:
         """The sequences that an unfinished run has packed."""
+        logger.info("text: the one that the run began with")
         source, parts = TextSource(**record["source"]), [Part(**part) for part in record["parts"]]
         return cls(tensors["token_ids"], **{**record, "source": source, "parts": tuple(parts)})
 

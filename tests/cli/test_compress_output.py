@@ -123,7 +123,7 @@ def test_an_unfinished_run_keeps_its_text(tiny_folder: Path, work: Path, unfinis
     assert compress(tiny_folder, "-o", "whole").code == 0
     (work / "text.txt").unlink()
     ended = compress(tiny_folder, "--resume")
-    assert ended.code == 0 and "text: the one that the unfinished run" in ended.stderr
+    assert ended.code == 0 and "text: the one that the run began with" in ended.stderr
     whole, resumed = (load_plan(work / name / PLAN_FILE) for name in ("whole", "out"))
     assert resumed.provenance["calibration"] == whole.provenance["calibration"]
 
