@@ -149,13 +149,21 @@ def test_recovery_curve(
         recovery_curve.main(["draw", str(other)])
 
 
-def test_python_docs(tmp_path: Path) -> None:
+def test_text_of_the_standard_library(tmp_path: Path) -> None:
     python_docs.main([str(tmp_path / "text.txt")])
     text = (tmp_path / "text.txt").read_text()
     assert len(text) > 300_000 and 'The "assert" statement' in text
     python_docs.main([str(tmp_path / "rows.jsonl")])
     rows = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert len(rows) > 50 and "\n\n".join(json.loads(row)["text"] for row in rows) == text
+    for kind in ("code", "held-out-code"):
+        python_docs.main([str(tmp_path / f"{kind}.jsonl"), "--of", kind])
+    used, held_out = (
+        {json.loads(row)["text"] for row in (tmp_path / name).read_text().splitlines()}
+        for name in ("code.jsonl", "held-out-code.jsonl")
+    )
+    assert len(used) > 300 and len(held_out) > 30 and not used & held_out
+    assert all(len(source) > 1_000 for source in used | held_out)
 
 
 def test_prefill_memory(
