@@ -220,8 +220,8 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")
     stated = sizes.per_layer_config or {}
     per_layer = {int(layer): row for layer, row in stated.items()}
-    if len(per_layer) < len(stated):
-        raise InputError(f"config.json has a layer twice in per_layer_config: {REMEDY}")
+    if len(per_layer) < len(stated) or max(per_layer, default=0) >= sizes.num_hidden_layers:
+        raise InputError(f"per_layer_config in config.json has a layer twice or too many: {REMEDY}")
     rows = [per_layer.get(layer, {}) for layer in range(sizes.num_hidden_layers)]
     linear = layer_kinds.linear_attention(sizes) if family.is_hybrid else None
     for layer in linear.layers if linear else ():

@@ -211,10 +211,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 def tried_tokenizer(directory: Path) -> tuple[Tokenizer, dict[str, Any]]:
     """The tokenizer of a folder, and its `traits`; InputError if it cannot be loaded or used."""
-    with readable_failures(
-        f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be read"
-    ):
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(directory, **TOKENIZERS)
+    with readable_failures(f"the tokenizer of {directory} cannot be loaded or used"):
+        with building(directory):
+            config = AutoConfig.from_pretrained(directory, **TOKENIZERS)
+        tokenizer = AutoTokenizer.from_pretrained(directory, config=config, **TOKENIZERS)
         if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
             tokenizer.backend_tokenizer.model.dropout = None  # each call gives the same tokens
         return tokenizer, traits(tokenizer)

@@ -167,6 +167,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("pruned", layers(rope_theta=2.0), "rope_theta"),
     ("pruned", config(per_layer_config={"1": {}, "01": {}}), "a layer twice"),
     ("pruned", config(per_layer_config={"one": {}}), "per_layer_config"),
+    ("pruned", config(per_layer_config={"3": {}}), "per_layer_config"),
     ("pruned", layers(intermediate_size=64), "model.layers.1.mlp.gate_proj.weight"),
     ("pruned", config(dtype="float16"), "float16"),
     ("tied", own_head, HEAD),
