@@ -109,6 +109,7 @@ GEMMA = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
 MINISTRAL = {"model_type": "ministral3", "architectures": ["Ministral3ForCausalLM"]}
 SCALED = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16}
 VISION = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
+WHOLE = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SLIDING = {"layer_types": ["sliding_attention"] * 3}
 GATE = "model.layers.0.mlp.gate_proj.weight"
@@ -149,6 +150,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(**GEMMA, final_logit_softcapping=30.0), "final_logit_softcapping"),
     ("dense", config(**GEMMA, use_bidirectional_attention=True), "use_bidirectional_attention"),
     ("dense", config(**VISION, text_config={}), "examples/text_model.py"),
+    ("dense", config(**VISION, text_config=[]), "text_config in config.json does not fit"),
+    ("dense", config(**WHOLE, text_config=None), "text_config in config.json does not fit"),
     ("dense", config(rope_parameters={"full_attention": ROPE}), "those of all layers"),
     ("dense", config(query_pre_attn_scalar=48), "query_pre_attn_scalar"),
     ("dense", config(**MINISTRAL), "must state llama_4_scaling_beta"),
