@@ -292,7 +292,8 @@ def _check_heads(shape: ModelShape) -> None:
             )
         if layer.num_attention_heads != layer.num_key_value_heads * shape.query_heads_per_group:
             raise InputError(
-                f"layer {index} has {layer.num_attention_heads} query heads for "
-                f"{layer.num_key_value_heads} KV heads, not {shape.query_heads_per_group} each: "
-                f"its config.json is damaged; {REMEDY}"
+                f"layer {index} has num_attention_heads = {layer.num_attention_heads} and "
+                f"num_key_value_heads = {layer.num_key_value_heads} (where config.json has none: "
+                f"{shape.family.default_key_value_heads or 'as many'}), and KV heads need equally "
+                f"many query heads each: its config.json is damaged; {REMEDY}"
             )

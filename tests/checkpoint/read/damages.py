@@ -103,6 +103,15 @@ def own_head(folder: Path, difference: float = 1.0) -> None:
     tensors(**{HEAD: head})(folder)
 
 
+def without_key_value_heads(folder: Path) -> None:
+    """A Ministral 3 whose config.json leaves the KV heads to its class, which has more than 4."""
+    rope(**SCALED)(folder)
+    stated = {**json.loads((folder / "config.json").read_text()), **MINISTRAL}
+    for key in ("num_key_value_heads", "attention_bias", "mlp_bias"):
+        stated.pop(key)
+    (folder / "config.json").write_text(json.dumps(stated))
+
+
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 GEMMA = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
@@ -158,7 +167,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(**MINISTRAL, rope_parameters=None), "must state llama_4_scaling_beta"),
     ("dense", config(**MINISTRAL, rope_parameters={**ROPE, **SCALED}, **SLIDING), "layer_types"),
     ("dense", rope(**SCALED), "cannot state llama_4_scaling_beta"),
-    ("dense", config(num_key_value_heads=3), "4 query heads for 3 KV heads"),
+    ("dense", config(num_key_value_heads=3), "num_key_value_heads = 3"),
+    ("dense", without_key_value_heads, "num_key_value_heads = 8 (where config.json has none: 8)"),
     ("dense", config(hidden_size=None), "hidden_size"),
     ("dense", config(intermediate_size=95), "(95, 64)"),
     ("dense", config(num_labels=10**9), "num_labels"),
