@@ -71,8 +71,8 @@ def _join(config: CompressConfig, running: dict[str, Any]) -> Store:
         local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local >= gpus:
             raise InputError(
-                f"this machine has {gpus} GPUs, one for each process: give torchrun "
-                f"--nproc-per-node {gpus}, or --device cpu"
+                f"this machine has fewer GPUs ({gpus}) than processes, of which each wants one: "
+                f"give torchrun --nproc-per-node {gpus}, or --device cpu"
             )
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"

@@ -146,9 +146,9 @@ def token_blocks(
     needed = 1 if or_fewer else sequences or 1
     if available < needed:
         raise InputError(
-            f"{what} is too short: its {len(ids)} tokens give {available} sequences of "
-            f"{sequence_length} tokens, and {needed} are needed; use more text, fewer "
-            "sequences or a shorter --sequence-length"
+            f"{what} is too short: its {len(ids)} tokens give fewer sequences of {sequence_length} "
+            f"({available}) than are needed ({needed}); use more text, fewer sequences or a "
+            "shorter --sequence-length"
         )
     count = min(sequences or available, available)
     text = torch.tensor(ids[: count * width]).view(count, width)

@@ -287,8 +287,8 @@ def _check_heads(shape: ModelShape) -> None:
     for index, layer in enumerate(shape.layers):
         if layer.ffn_units < shape.experts_per_token:
             raise InputError(
-                f"layer {index} has {layer.ffn_units} experts, and a token takes "
-                f"{shape.experts_per_token}: its config.json is damaged; {REMEDY}"
+                f"layer {index} has fewer experts ({layer.ffn_units}) than a token takes "
+                f"({shape.experts_per_token}): its config.json is damaged; {REMEDY}"
             )
         if layer.num_attention_heads != layer.num_key_value_heads * shape.query_heads_per_group:
             raise InputError(

@@ -258,7 +258,7 @@ def resolve_device(name: str) -> torch.device:
         raise InputError(f"--device {name} is not supported: use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"--device {name}: PyTorch sees {torch.cuda.device_count()} GPUs here; use "
-            "--device cpu, or install a CUDA build of torch and a driver"
+            f"--device {name} is beyond what PyTorch sees here (GPUs: {torch.cuda.device_count()}"
+            "); use --device cpu, or install a CUDA build of torch and a driver"
         )
     return device
