@@ -93,7 +93,7 @@ class Curve(Struct):
     """The record."""
 
     settings: dict[str, Any]
-    rows: list[Row]
+    rows: Annotated[list[Row], Meta(min_length=1)]
 
 
 def shared_own_text(path: Path, *given: Any, **named: Any) -> Any:
@@ -290,8 +290,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = measure(options, command_of("recovery_curve", arguments))["rows"]
     else:
         rows = [row for path in options.records for row in curve_of(path)["rows"]]
-    if not rows:
-        raise InputError(f"these records have no row yet: {REMEDY}")
     Console().print(table_of(rows))
     if options.command == "draw" and options.png is not None:
         draw(rows, options.png)

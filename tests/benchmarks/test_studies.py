@@ -18,10 +18,8 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
-from grasp_deploy.files.record import write_record
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
 from tests.cli.command import needs_vllm
-from tests.documents import changed
 
 pytestmark = pytest.mark.slow  # each runs a study
 
@@ -152,25 +150,6 @@ def test_recovery_curve(
     own.write_bytes(written[:-1])
     with pytest.raises(InputError, match="delete it, and it is written again"):
         recovery_curve.main([*words, "--tokens", "512", "--rate", "1e-3"])
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "words"),
-    [
-        (("rows", 0, "excess_nats"), {}, "excess_nats"),
-        (("rows", 0, "rate"), None, "no tokens_a_step or rate"),
-        (("rows", 0, "divergences"), [0.5], "not two divergences"),
-        (("rows",), 7, "rows"),
-    ],
-)
-def test_a_damaged_curve_is_refused_in_one_line(
-    place: Sequence[str | int], value: object, words: str, tmp_path: Path
-) -> None:
-    record = json.loads((RESULTS / "recovery_curve-smollm2-135m-at-0.8-h100.json").read_text())
-    write_record(tmp_path / "curve.json", changed(record, place, value))
-    with pytest.raises(InputError, match=words) as refused:
-        recovery_curve.main(["draw", str(tmp_path / "curve.json")])
-    assert "curve.json" in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_another_setting_is_named_where_a_curve_does_not_go_on() -> None:
