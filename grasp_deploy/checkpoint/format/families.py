@@ -203,9 +203,8 @@ def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None
             "layer_types in config.json names layers with a window, but no window is used: state "
             "sliding_window, or take sliding_attention out"
         )
-    is_llama, is_mistral = (family.model_type == name for name in ("llama", "mistral"))
-    is_ministral = is_mistral and not pruned and kind.layer_types  # which is another model
-    if is_ministral or (is_llama and slides):
+    is_ministral = family.model_type == "mistral" and not pruned and kind.layer_types
+    if is_ministral or (family.model_type == "llama" and slides):  # the former is another model
         raise InputError(
             f"a {family.stem} whose config.json has layer_types is not supported, since programs "
             "do not read it alike: take a model without them, or a Qwen2 or Qwen3"

@@ -141,9 +141,8 @@ def random_model(
     forked = [device] if device.type == "cuda" else []  # the CPU's state always is
     with building(path, attention), torch.random.fork_rng(forked), device:
         torch.manual_seed(seed)
-        drawn = stated | {"initializer_range": STANDARD_DEVIATION}
         wanted = getattr(torch, shape.dtype if dtype == "auto" else dtype)
-        return model_of(drawn, wanted, attention)
+        return model_of(stated | {"initializer_range": STANDARD_DEVIATION}, wanted, attention)
 
 
 def model_of(

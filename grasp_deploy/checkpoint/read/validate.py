@@ -267,5 +267,4 @@ def _header(path: Path) -> dict[str, StoredTensor]:
 
 
 def _ignored(name: str, shape: ModelShape) -> bool:
-    tied_copy = shape.tied_embeddings and name == HEAD
-    return tied_copy or name.endswith("rotary_emb.inv_freq")
+    return (shape.tied_embeddings and name == HEAD) or name.endswith("rotary_emb.inv_freq")
