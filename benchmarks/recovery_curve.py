@@ -18,13 +18,13 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import patch
 
-from msgspec import to_builtins
+import torch
+from msgspec import Meta, Struct, to_builtins
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import load_file, save_file
 
 from benchmarks.common.output import (
     add_output_options,
@@ -50,26 +50,64 @@ from grasp_deploy.config.option import number_list
 from grasp_deploy.data import own_places
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors
-from grasp_deploy.files.json_files import read_json
+from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import new_record, read_record
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.report.tables import figure_table
 
 REMEDY = "name a record that `benchmarks.recovery_curve run` wrote"
 OWN_ROWS = "token_ids"
 NOTHING_WON = "recovery won nothing"
+Count = Annotated[int, Meta(ge=1)]
+
+
+class Average(Struct):
+    """Over the tasks."""
+
+    accuracy: float
+    standard_error: float
+
+
+class Row(Struct):
+    """A checkpoint, as pruned (0 tokens) or recovered; what was read only where that won."""
+
+    checkpoint: str
+    tokens: Annotated[int, Meta(ge=0)]
+    excess_nats: Annotated[dict[str, float], Meta(min_length=1)]
+    tokens_a_step: Count | None = None
+    rate: float | None = None
+    read: Count | None = None
+    seconds: Annotated[float, Meta(gt=0)] | None = None
+    divergences: list[float] = []
+    task_average: Average | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens and None in (self.tokens_a_step, self.rate):
+            raise ValueError("a recovery has no tokens_a_step or rate")
+        if self.read and (self.seconds is None or len(self.divergences) < 2):
+            raise ValueError("what was read has no seconds, or not two divergences")
+
+
+class Curve(Struct):
+    """The record."""
+
+    settings: dict[str, Any]
+    rows: Annotated[list[Row], Meta(min_length=1)]
 
 
 def shared_own_text(path: Path, *given: Any, **named: Any) -> Any:
     """As `with_own_text`, of the rows in a file, which the first and largest run writes."""
     if path.exists():
-        named["known"] = load_file(path)[OWN_ROWS]
-        if named["known"].shape[1] != given[0].text.token_ids.shape[1]:
-            raise InputError(f"{path} has sequences of another length: give a file for each length")
+        known = read_tensors(path, "delete it, and it is written again")[0].get(OWN_ROWS)
+        length = given[0].text.token_ids.shape[1]
+        if known is None or known.dtype != torch.int64 or known.shape[1:] != (length,):
+            raise InputError(f"{path} holds no sequences of {length} tokens: give another file")
+        named["known"] = known
     run = with_own_text(*given, **named)
     rows = run.text.token_ids[own_places(run.text.parts)]
     if len(rows) and not path.exists():
-        save_file({OWN_ROWS: rows.contiguous()}, path)
+        write_tensors(path, {OWN_ROWS: rows}, {})
     return run
 
 
@@ -164,11 +202,25 @@ def measure(options: argparse.Namespace, command: list[str]) -> dict[str, Any]:
 
 def rows_of(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of an earlier run; InputError if it had other settings."""
-    earlier = read_json(path, REMEDY)
-    if earlier["settings"] != settings:
-        raise InputError(f"{path} was measured with other settings: name another file as --output")
+    earlier = curve_of(path)
+    had = earlier["settings"]
+    if names := [n for n in {**settings, **had} if had.get(n, ()) != settings.get(n, ())]:
+        there, here = (repr(of[names[0]]) if names[0] in of else "none" for of in (had, settings))
+        raise InputError(
+            f"{path} was measured with another {names[0]} ({there:.60}, and now {here:.60}): name "
+            "another file as --output"
+        )
     rows: list[dict[str, Any]] = earlier["rows"]
     return rows
+
+
+def curve_of(path: Path) -> dict[str, Any]:
+    """A record of a recovery curve; InputError for any other, and for a damaged one."""
+    record = read_record(path, REMEDY)
+    if record["benchmark"] != "recovery-curve":
+        raise InputError(f"{path} is no record of a recovery curve: {REMEDY}")
+    typed(record, Curve, path, REMEDY)
+    return record
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> Table:
@@ -237,12 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.command == "run":
         rows = measure(options, command_of("recovery_curve", arguments))["rows"]
     else:
-        records = [read_record(path, REMEDY) for path in options.records]
-        if any(record["benchmark"] != "recovery-curve" for record in records):
-            raise InputError(f"one of these is no record of a recovery curve: {REMEDY}")
-        rows = [row for record in records for row in record["rows"]]
-    if not rows:
-        raise InputError(f"these records have no row yet: {REMEDY}")
+        rows = [row for path in options.records for row in curve_of(path)["rows"]]
     Console().print(table_of(rows))
     if options.command == "draw" and options.png is not None:
         draw(rows, options.png)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.budgets import Budgets, tables_of
 from benchmarks.common.output import new_parser, run_command
 from benchmarks.mask_stability import Stability, stability_table
+from benchmarks.recovery_curve import Curve, table_of
 from benchmarks.study.record import Study, beside, study_of
 from benchmarks.study.tables import (
     accuracy_tables,
@@ -50,6 +51,9 @@ def section(name: str, record: dict[str, Any], path: Path) -> Section:
     if kind == "budgets":
         tables = tables_of(typed(record, Budgets, path, REMEDY))
         return made(title="Families and bounds", tables=tables)
+    if kind == "recovery-curve":
+        typed(record, Curve, path, REMEDY)
+        return made(title="Recovery", tables=[table_of(record["rows"])])
     title = kind.replace("_", " ").capitalize()
     return made(title=title, tables=[value_table(record)])
 

@@ -24,7 +24,7 @@ def tables(record: MemoryRecord) -> list[Table]:
     """Weights, KV cache, the rest and the peak of each prefill; if measured, the predicted peak."""
     is_measured = all(cell.measured for cell in record.cells)
     what, beside = ("Memory", ["predicted"]) if is_measured else ("Predicted memory", [])
-    title = f"{what} of a prefill of {record.settings.batch:,} prompts, MiB"
+    title = f"{what} of a prefill of {counted(record.settings.batch, 'prompt')}, MiB"
     notes = ["other: peak - weights - KV cache; change: of the peak against the first model"]
     if not is_measured:
         notes.append("predicted only: there was no GPU")

@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from grasp_deploy.pruning.layout import device_of
+from grasp_deploy.pruning.layout import device_of, half_of, output_projections
 
 # The name of the cache in a forward pass, going in and coming out.
 CACHE = "cache" if "cache" in signature(LlamaModel.forward).parameters else "past_key_values"
@@ -54,12 +54,11 @@ def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
     dynamic = DynamicCache(config=model.config)
     if any(dynamic.is_sliding):
         return dynamic
-    decoder: Any = model.model
-    device = device_of(model)
-    layers = list(dynamic.layers)
-    for index, layer in enumerate(decoder.layers):
-        if hasattr(layer, "self_attn"):  # linear attention has a state instead
-            layers[index] = PreallocatedLayer(layer.self_attn, batch, tokens, device)
+    device, layers = device_of(model), list(dynamic.layers)
+    for segment in output_projections(model):
+        if segment % 2:  # linear attention, which has none, has a state instead
+            attention = half_of(model, segment)
+            layers[segment // 2] = PreallocatedLayer(attention, batch, tokens, device)
     return Cache(layers)
 
 

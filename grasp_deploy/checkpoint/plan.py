@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta, Struct, ValidationError, convert
@@ -112,6 +112,7 @@ class Provenance(Struct, kw_only=True):
     budget: Budget
     config: Options
     calibration: Text
+    computed_in: Literal["float32", "bfloat16", "float16"] | None = None  # unknown of older plans
     losses: Losses
     versions: Versions
     seconds: dict[str, float] = {}  # by stage

@@ -129,7 +129,8 @@ def is_under_torchrun() -> bool:
 
 
 def _rank() -> str:
-    return os.environ.get("RANK", "0") if is_under_torchrun() else "0"
+    rank = os.environ.get("RANK", "0")
+    return rank if is_under_torchrun() and rank.isdecimal() else "0"
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from grasp_deploy.errors import InputError, first_line
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+BY_TORCHRUN = "start the command with torchrun, or unset TORCHELASTIC_RUN_ID to run in one process"
 LONGEST_WAIT = timedelta(hours=1)  # of ranks for one that reads or writes files
 
 
@@ -66,26 +67,27 @@ def _join(config: CompressConfig, running: dict[str, Any]) -> Store:
         raise InputError(
             f"torchrun deals out the GPUs: drop --device {config.device}, or give cuda or cpu"
         )
+    place = [os.environ.get(name, "unset") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
+    rank, size, local = (int(each) if each.isdecimal() else -1 for each in place)
+    if not (0 <= rank < size and local >= 0):  # others would wait for this process, or it for them
+        raise InputError(f"RANK, WORLD_SIZE and LOCAL_RANK are {', '.join(place)}: {BY_TORCHRUN}")
     on_gpu = config.device != "cpu" and torch.cuda.is_available()
     if on_gpu:
-        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if local >= gpus:
+        if local >= (gpus := torch.cuda.device_count()):
             raise InputError(
-                f"this machine has {gpus} GPUs, one for each process: give torchrun "
-                f"--nproc-per-node {gpus}, or --device cpu"
+                f"this machine has fewer GPUs ({gpus}) than processes, of which each wants one: "
+                f"give torchrun --nproc-per-node {gpus}, or --device cpu"
             )
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     try:
-        store, rank, size = next(rendezvous("env://"))
+        store, *_ = next(rendezvous("env://"))
         dist.init_process_group(
             backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size
         )
     except (ValueError, AssertionError, dist.DistError) as error:  # variables set by hand
-        raise InputError(
-            f"the other processes of torchrun cannot be joined ({first_line(error)}): start the "
-            "command with torchrun, or unset TORCHELASTIC_RUN_ID to run it in one process"
-        ) from error
+        reason = f"the other processes of torchrun cannot be joined ({first_line(error)})"
+        raise InputError(f"{reason}: {BY_TORCHRUN}") from error
     options = {f"--{name}": [value] for name, value in running.items()}
     for name, value in config.as_dict().items():  # two fields share --keep
         options.setdefault(flag(CompressConfig, name), []).append(value)

@@ -136,7 +136,7 @@ def _amounts(
     """
 
     def sized(option: str, amount: float) -> str:
-        return f"{option} {math.ceil(amount)} ({format_bytes(math.ceil(amount))})"
+        return f"{option} {math.ceil(amount)}B ({format_bytes(math.ceil(amount))})"
 
     if time := time_budget(config):
         return time.dense_seconds, time.asked_seconds, 1e9, time.as_option

@@ -196,9 +196,9 @@ class _Recovery:
         """What the plan says of the recovery; losses and divergences in nats per token."""
         record, config = self.record, self.run.config
         first, best = (Heldout(**record[name]) for name in ("first", "best"))
-        told = ("steps", "best_step", "seconds")
         return {
             "config": config.as_dict(),
+            "computed_in": str(self.run.dtype).removeprefix("torch."),
             "inputs": self.run.inputs,
             "text": text.as_dict(),
             "tokens": text.token_ids.numel(),
@@ -208,7 +208,7 @@ class _Recovery:
             "loss_after": best.loss,
             "divergence_before": first.divergence,
             "divergence_after": best.divergence,
-            **{name: record[name] for name in told},
+            **{name: record[name] for name in ("steps", "best_step", "seconds")},
         }
 
     def _check(self) -> float:

@@ -146,10 +146,8 @@ def provenance_of(
         "budget": spent,
         **({} if time is None else {"time": time.record(spent["kept_cost"], spent["total_cost"])}),
         "config": run.config.as_dict(),
-        "calibration": {
-            **run.text.as_dict(),
-            "heldout_sequences": int(run.split.judges.sum()),
-        },
+        "calibration": {**run.text.as_dict(), "heldout_sequences": int(run.split.judges.sum())},
+        "computed_in": str(run.dtype).removeprefix("torch."),
         "inputs": run.inputs,
         "versions": versions(),
         "losses": losses,

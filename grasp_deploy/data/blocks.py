@@ -139,17 +139,17 @@ def token_blocks(
             f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
             "use 1 sequence or more, and --sequence-length of 2 or more"
         )
-    start = torch.tensor(start_of(tokenizer), dtype=torch.int64)
+    start = start_of(tokenizer)
     width = sequence_length - len(start)
-    ids = first_tokens(tokenizer, documents, sequences and sequences * width)
+    ids = first_tokens(tokenizer, documents, sequences and sequences * width + len(start))
+    ids = ids[len(start) :] if ids[: len(start)] == start else ids  # as a template writes chats
     available = len(ids) // width
     needed = 1 if or_fewer else sequences or 1
     if available < needed:
         raise InputError(
-            f"{what} is too short: its {len(ids)} tokens give {available} sequences of "
-            f"{sequence_length} tokens, and {needed} are needed; use more text, fewer "
-            "sequences or a shorter --sequence-length"
+            f"{what} is too short: its {len(ids)} tokens give fewer sequences of {sequence_length} "
+            f"({available}) than are needed ({needed}); use more text, fewer sequences or a "
+            "shorter --sequence-length"
         )
     count = min(sequences or available, available)
-    text = torch.tensor(ids[: count * width]).view(count, width)
-    return torch.cat([start.expand(count, -1), text], dim=1)
+    return torch.tensor([start + ids[n * width : (n + 1) * width] for n in range(count)])

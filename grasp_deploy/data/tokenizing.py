@@ -69,9 +69,7 @@ def tokens(
 
 
 @contextmanager
-def readable_failures(
-    what: str = "the model's tokenizer cannot read this text",
-) -> Iterator[None]:
+def readable_failures(what: str = "the model's tokenizer cannot read this text") -> Iterator[None]:
     """Turn any failure of a tokenizer into one line, and Rust's panics, which print by themselves.
 
     Nothing reaches the error stream meanwhile.
@@ -81,6 +79,8 @@ def readable_failures(
         os.dup2(nowhere.fileno(), 2)
     try:
         yield
+    except InputError:
+        raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # such as a signal; Rust's class cannot be imported

@@ -10,10 +10,8 @@ from grasp_deploy.errors import InputError
 BINARY_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 DECIMAL_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-BYTES_OF_UNIT = {
-    unit.lower(): factor
-    for unit, factor in {"": 1, "B": 1, **BINARY_UNITS, **DECIMAL_UNITS}.items()
-}
+SIZE_UNITS = {"B": 1, **BINARY_UNITS, **DECIMAL_UNITS}
+BYTES_OF_UNIT = {"": 1, **{unit.lower(): factor for unit, factor in SIZE_UNITS.items()}}
 
 
 def parse_count(text: str, flag: str) -> int:
@@ -29,14 +27,15 @@ def parse_count(text: str, flag: str) -> int:
 
 
 def parse_bytes(text: str, flag: str) -> int:
-    """Bytes in a size such as `9GiB`, `64KiB`, `500MB` or `1024`; InputError for anything else."""
+    """Bytes in a size such as `9GiB` or `12B`, or a bare number from 1 MiB on; else InputError."""
     match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", text.strip().lower())
     try:
         value = float(match[1]) * BYTES_OF_UNIT[match[2]] if match else math.nan
     except (ValueError, KeyError):
         value = math.nan
-    if not 0 < value < 2**63:
-        raise InputError(f"{flag} {text!r} is not a size: write it like 9GiB, 64KiB or 500MB")
+    if not (0 if match and match[2] else 2**20 - 1) < value < 2**63:
+        units = ", ".join(SIZE_UNITS)
+        raise InputError(f"{flag} {text!r} is not a size: write it like 9GiB, with one of {units}")
     return int(value)
 
 

@@ -111,15 +111,15 @@ def make_budget(
         if least > size:
             kind = units.kinds[segment % 2]
             raise BudgetError(
-                f"layer {segment // 2} has {size} {kind}, but must keep {least}: a multiple of "
-                f"{multiple} with all that cost nothing; choose a multiple that divides {size}"
+                f"layer {segment // 2} has fewer {kind} ({size}) than it must keep ({least}): a "
+                f"multiple of {multiple} with all that cost nothing; choose one that divides {size}"
             )
     floor = budget.smallest_limit
     if limit < floor:
         raise BudgetError(
             f"the budget {limit:,.12g} is under the floor {floor:,.12g}, the cost of the least "
-            f"that every layer keeps ({max(ffn_multiple, units.experts_per_token)} "
-            f"{units.kinds[0]}, {kv_multiple} KV groups)",
+            f"that every layer keeps ({units.kinds[0]}: "
+            f"{max(ffn_multiple, units.experts_per_token)}, KV groups: {kv_multiple})",
             smallest_limit=floor,
         )
     return budget

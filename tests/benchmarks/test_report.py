@@ -20,6 +20,7 @@ BENCH, GATES, NO_TABLE = (
     str(RESULTS / f"{name}-ref-llama-7m-cpu.json")
     for name in ("kv_capacity", "mask_stability", "gate_step")
 )
+CURVE = "recovery_curve-smollm2-135m-at-0.8-h100"
 
 
 @pytest.mark.slow
@@ -40,9 +41,10 @@ def test_a_page_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_tables_of_other_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report.main([BENCH, GATES, NO_TABLE])
+    report.main([BENCH, GATES, NO_TABLE, str(RESULTS / f"{CURVE}.json")])
     printed = capsys.readouterr().out
     assert "KV cache" in printed and "Units whose state survives" in printed
+    assert "Nats per token above dense" in printed
     assert "150 values, median" in printed, "of a kind that has no table of its own"
     with pytest.raises(InputError, match="--png: none of these records has a figure"):
         report.main([NO_TABLE, "--png", str(tmp_path / "figures")])
@@ -69,6 +71,10 @@ def test_rows_of_studies_beside_each_other(capsys: pytest.CaptureFixture[str]) -
         ("mask_stability-ref-llama-7m-cpu", ("rows", 0), {}, "missing required field `variant`"),
         ("budgets-stories260K-cpu", ("dense_perplexity",), {"c4": 9.0}, "not all measured on"),
         ("budgets-stories260K-cpu", ("members", 0, "alone_seconds"), 0, "> 0"),
+        (CURVE, ("rows", 0, "excess_nats"), {}, "excess_nats"),
+        (CURVE, ("rows", 0, "rate"), None, "no tokens_a_step or rate"),
+        (CURVE, ("rows", 0, "divergences"), [0.5], "not two divergences"),
+        (CURVE, ("rows",), [], "rows"),
     ],
 )
 def test_a_damaged_record_is_refused_in_one_line(

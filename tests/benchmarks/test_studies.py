@@ -147,6 +147,17 @@ def test_recovery_curve(
     other = RESULTS / "frontier-tasks-smollm2-135m-cpu.json"
     with pytest.raises(InputError, match="is no record of a recovery curve"):
         recovery_curve.main(["draw", str(other)])
+    own.write_bytes(written[:-1])
+    with pytest.raises(InputError, match="delete it, and it is written again"):
+        recovery_curve.main([*words, "--tokens", "512", "--rate", "1e-3"])
+
+
+def test_another_setting_is_named_where_a_curve_does_not_go_on() -> None:
+    path = RESULTS / "recovery_curve-smollm2-135m-at-0.8-h100.json"
+    had = json.loads(path.read_text())["settings"]
+    assert recovery_curve.rows_of(path, had)
+    with pytest.raises(InputError, match=r"another evaluate \(none, and now 'x'\)"):
+        recovery_curve.rows_of(path, {**had, "evaluate": "x"})
 
 
 def test_text_of_the_standard_library(tmp_path: Path) -> None:

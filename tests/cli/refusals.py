@@ -77,7 +77,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--set targets=heads": "--set targets='heads'",
         "--set attention=psychic": "",
         "--set targets=ffn --cost kv-bytes": "nothing to prune",
-        "--set targets=kv --ffn-multiple 5": "96 FFN channels",
+        "--set targets=kv --ffn-multiple 5": "FFN channels (96)",
         "--set rounds": "--set rounds",
         "--set round=4": "rounds",
         "--set keep=0.5": "--keep",

@@ -9,7 +9,7 @@ import pytest
 
 from grasp_deploy.cli.compressed import print_compressed
 from grasp_deploy.config.compress_config import CompressConfig
-from tests.cli.command import INSPECTED, compress, document
+from tests.cli.command import INSPECTED, assert_nothing_changes, compress, document
 
 COMPRESSED = INSPECTED | {
     *("kept_cost", "budget", "total_cost", "kept_ffn_share", "kept_kv_share"),
@@ -51,6 +51,16 @@ def test_a_lost_tensor_parallelism_is_told(
     for sizes, told in (([1, 2], False), ([1], True)):
         print_compressed({**record, "tensor_parallel_sizes": sizes}, config)
         assert (words in capsys.readouterr().out) is told
+
+
+@pytest.mark.parametrize("odd", [{"RANK": "-1"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "x"}])
+def test_variables_that_torchrun_does_not_set_are_refused(
+    odd: dict[str, str], tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", **odd}
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert_nothing_changes(tiny_folder, *odd, *odd.values())
 
 
 @pytest.mark.parametrize(

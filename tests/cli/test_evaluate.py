@@ -34,7 +34,7 @@ def tasks(*arguments: str | Path) -> Ended:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--sequences", "1000"), ("too short", "give 140 sequences")),
+        (("--sequences", "1000"), ("too short", "(140)")),
         (("--data", "text.txt"), ("two corpora text.txt", "other=text.txt")),
         (("--data", "none.txt"), ("none.txt does not exist",)),
         (("--sequence-length", "513"), ("--sequence-length 513", "512 positions")),

@@ -69,7 +69,7 @@ def test_a_deployment_fits_the_memory_that_was_asked_for(
         if ("mlp." if only_ffn else "_proj.") in name and "linear_attn" not in name
     )
     asked = int((dense.total_bytes - 0.4 * prunable) / 0.9)
-    found = budget(shape, gpu_memory=str(asked), **words)
+    found = budget(shape, gpu_memory=f"{asked}B", **words)
     after = deployment_memory(pruned_shape(found, shape), load, 2**20)
     left = int(0.9 * asked) - after.total_bytes
     # Activations are counted as the dense model's. No unit is larger than a group with its cache.
@@ -81,7 +81,7 @@ def test_a_deployment_fits_the_memory_that_was_asked_for(
 def test_the_weights_fit_the_bytes_that_were_asked_for(name: str) -> None:
     shape = model_shape(tiny_config(**VARIANTS[name]).to_dict())
     asked = int(0.8 * shape.weight_bytes)
-    left = asked - pruned_shape(budget(shape, weights=str(asked)), shape).weight_bytes
+    left = asked - pruned_shape(budget(shape, weights=f"{asked}B"), shape).weight_bytes
     group = 4 * shape.head_dim * 10 * (shape.hidden_size + 1)  # no unit is larger
     assert 0 <= left < group
 
@@ -89,7 +89,7 @@ def test_the_weights_fit_the_bytes_that_were_asked_for(name: str) -> None:
 def test_the_kv_cache_fits_the_bytes_that_were_asked_for() -> None:
     shape = replace(SHAPE, dtype="bfloat16")
     head_bytes = 2 * 32 * shape.bytes_per_parameter
-    asked = budget(shape, kv_per_token=str(4 * head_bytes + 1))
+    asked = budget(shape, kv_per_token=f"{4 * head_bytes + 1}B")
     assert pruned_shape(asked, shape).kv_bytes_per_token() == 4 * head_bytes
     assert all(layer.intermediate_size == 96 for layer in pruned_shape(asked, shape).layers)
 
@@ -116,8 +116,8 @@ def test_multiples_of_the_tensor_parallel_size_join_the_others() -> None:
         {"keep": 0.001, "cost": "kv-bytes"},
         {"weights": "1KiB"},
         {"weights": "1KiB", "targets": "ffn"},
-        {"kv_per_token": "700"},
-        {"gpu_memory": "2MiB", "overhead": "1", "concurrency": 8, "context": 4096},
+        {"kv_per_token": "700B"},
+        {"gpu_memory": "2MiB", "overhead": "1B", "concurrency": 8, "context": 4096},
     ],
 )
 def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, 
     assert name in options
     is_keep = name == "keep"
     budget(**{**options, name: float(value) if is_keep else value})
-    less: float | str = float(value) - 1e-4 if is_keep else str(int(value) - 1)
+    less: float | str = float(value) - 1e-4 if is_keep else f"{int(value[:-1]) - 1}B"
     with pytest.raises(InputError, match="under the floor"):
         budget(**{**options, name: less})
 

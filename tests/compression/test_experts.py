@@ -62,7 +62,7 @@ def test_the_default_method_cuts_experts_and_groups_to_a_proven_checkpoint(world
 
 def test_a_pruned_model_generates_whatever_the_budget_leaves_of_its_experts(world: Path) -> None:
     """At the floor each layer keeps as many as a token takes."""
-    with pytest.raises(InputError, match=r"2 experts, 1 KV groups.*--keep ([0-9.]+)") as refusal:
+    with pytest.raises(InputError, match=r"experts: 2, KV groups: 1.*--keep ([0-9.]+)") as refusal:
         compress(config_of(world, keep=0.01), world / "unmade")
     least = float(str(refusal.value).rsplit(" ", 1)[1])
     compress(config_of(world, keep=least, scale_epochs=0), world / "least")
@@ -118,7 +118,7 @@ def test_fewer_experts_than_a_token_takes_are_damage(world: Path, tmp_path: Path
     stated = json.loads((world / "pruned" / "config.json").read_text())
     stated["per_layer_config"]["1"]["num_experts"] = 1
     (tmp_path / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(InputError, match="layer 1 has 1 experts, and a token takes 2"):
+    with pytest.raises(InputError, match=r"layer 1 has fewer experts \(1\)"):
         inspect_model(str(tmp_path))
 
 

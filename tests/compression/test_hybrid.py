@@ -101,13 +101,14 @@ def test_odd_members_are_refused_in_a_line(
         read_folder(tmp_path)
 
 
-def test_a_tensor_by_two_names_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_by_two_names_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_whole(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.norm.weight"] = tensors["model.language_model.norm.weight"] + 1
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match="one tensor by two names"):
         read_folder(tmp_path)
+    assert not caplog.messages, "the refusal alone"
 
 
 def test_workers_that_cannot_share_the_linear_heads(make_config: MakeConfig) -> None:

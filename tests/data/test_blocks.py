@@ -30,6 +30,8 @@ def test_gemmas_sequences_begin_with_its_first_token() -> None:
     blocks = token_blocks(gemma, TEXTS, 8, 6, "x")
     assert blocks.shape == (6, 8) and set(blocks[:, 0].tolist()) == {ord("!")}
     assert torch.equal(blocks[:, 1:].flatten(), token_blocks(plain, TEXTS, 7, 6, "x").flatten())
+    begun = [f"!{TEXTS[0]}", TEXTS[1]]  # as a template writes a chat
+    assert torch.equal(token_blocks(gemma, begun, 8, 6, "x"), blocks)
 
 
 def test_too_little_text() -> None:

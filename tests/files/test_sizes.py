@@ -7,7 +7,7 @@ import pytest
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 
-SIZES = {"9GiB": 9 * 2**30, "64 kib": 65536, "1.5MB": 1_500_000, "1024": 1024, "1e3B": 1000}
+SIZES = {"9GiB": 9 * 2**30, "64 kib": 65536, "1.5MB": 1_500_000, "2e6": 2_000_000, "1e3B": 1000}
 
 
 def test_sizes_are_read_and_written() -> None:
@@ -16,7 +16,7 @@ def test_sizes_are_read_and_written() -> None:
     assert written == ["12 bytes", "64.00 KiB", "1.50 GiB"]
 
 
-@pytest.mark.parametrize("text", ["", "-1GiB", "0", "9 apples", "nan", "1..2", "1e30"])
+@pytest.mark.parametrize("text", ["", "-1GiB", "0", "2", "9 apples", "nan", "1..2", "1e30"])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--weights .* is not a size: write it like 9GiB"):
         parse_bytes(text, "--weights")

@@ -174,7 +174,8 @@ def how_units_were_chosen(plan: Plan, dense: ModelShape) -> str:
 
 def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
     """Text of calibration and recovery, and the held-out loss on it."""
-    text = f"Calibrated on {_sequences(provenance['calibration'])}."
+    computed = f" in {provenance['computed_in']}" if provenance.get("computed_in") else ""
+    text = f"Calibrated{computed} on {_sequences(provenance['calibration'])}."
     losses = provenance["losses"]
     if losses["heldout_pruned"] is not None:
         text += (

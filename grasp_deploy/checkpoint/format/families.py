@@ -141,6 +141,7 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
             return family, pruned
     name = kind.architectures[0] if kind.architectures else "unnamed"
     if "text_config" in config:
+        typed(config["text_config"], dict[str, Any], "text_config in config.json", REMEDY)
         raise InputError(
             f"{name} holds more than a language model (its config.json has a text_config), and no "
             "other part is supported: save the language model alone, as examples/text_model.py does"
@@ -196,16 +197,14 @@ def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None
             f"with {served} alone: take a model with {served}"
         )
     uses_window = kind.use_sliding_window or family.model_type not in ("qwen2", "qwen3")
-    if "sliding_attention" in (kind.layer_types or []) and not (
-        kind.sliding_window and uses_window
-    ):
+    slides = "sliding_attention" in (kind.layer_types or [])
+    if slides and not (kind.sliding_window and uses_window):
         raise InputError(
             "layer_types in config.json names layers with a window, but no window is used: state "
             "sliding_window, or take sliding_attention out"
         )
-    is_llama, is_mistral = (family.model_type == name for name in ("llama", "mistral"))
-    slides = is_llama and "sliding_attention" in (kind.layer_types or [])
-    if slides or (is_mistral and not pruned and kind.layer_types):  # Ministral is another model
+    is_ministral = family.model_type == "mistral" and not pruned and kind.layer_types
+    if is_ministral or (family.model_type == "llama" and slides):  # the former is another model
         raise InputError(
             f"a {family.stem} whose config.json has layer_types is not supported, since programs "
             "do not read it alike: take a model without them, or a Qwen2 or Qwen3"

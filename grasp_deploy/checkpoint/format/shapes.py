@@ -220,8 +220,8 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         raise InputError(f"config.json of a dense model has per_layer_config: {REMEDY}")
     stated = sizes.per_layer_config or {}
     per_layer = {int(layer): row for layer, row in stated.items()}
-    if len(per_layer) < len(stated):
-        raise InputError(f"config.json has a layer twice in per_layer_config: {REMEDY}")
+    if len(per_layer) < len(stated) or max(per_layer, default=0) >= sizes.num_hidden_layers:
+        raise InputError(f"per_layer_config in config.json has a layer twice or too many: {REMEDY}")
     rows = [per_layer.get(layer, {}) for layer in range(sizes.num_hidden_layers)]
     linear = layer_kinds.linear_attention(sizes) if family.is_hybrid else None
     for layer in linear.layers if linear else ():
@@ -287,12 +287,13 @@ def _check_heads(shape: ModelShape) -> None:
     for index, layer in enumerate(shape.layers):
         if layer.ffn_units < shape.experts_per_token:
             raise InputError(
-                f"layer {index} has {layer.ffn_units} experts, and a token takes "
-                f"{shape.experts_per_token}: its config.json is damaged; {REMEDY}"
+                f"layer {index} has fewer experts ({layer.ffn_units}) than a token takes "
+                f"({shape.experts_per_token}): its config.json is damaged; {REMEDY}"
             )
         if layer.num_attention_heads != layer.num_key_value_heads * shape.query_heads_per_group:
             raise InputError(
-                f"layer {index} has {layer.num_attention_heads} query heads for "
-                f"{layer.num_key_value_heads} KV heads, not {shape.query_heads_per_group} each: "
-                f"its config.json is damaged; {REMEDY}"
+                f"layer {index} has num_attention_heads = {layer.num_attention_heads} and "
+                f"num_key_value_heads = {layer.num_key_value_heads} (where config.json has none: "
+                f"{shape.family.default_key_value_heads or 'as many'}), and KV heads need equally "
+                f"many query heads each: its config.json is damaged; {REMEDY}"
             )

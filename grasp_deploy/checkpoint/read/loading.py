@@ -141,9 +141,8 @@ def random_model(
     forked = [device] if device.type == "cuda" else []  # the CPU's state always is
     with building(path, attention), torch.random.fork_rng(forked), device:
         torch.manual_seed(seed)
-        drawn = stated | {"initializer_range": STANDARD_DEVIATION}
         wanted = getattr(torch, shape.dtype if dtype == "auto" else dtype)
-        return model_of(drawn, wanted, attention)
+        return model_of(stated | {"initializer_range": STANDARD_DEVIATION}, wanted, attention)
 
 
 def model_of(
@@ -211,10 +210,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 def tried_tokenizer(directory: Path) -> tuple[Tokenizer, dict[str, Any]]:
     """The tokenizer of a folder, and its `traits`; InputError if it cannot be loaded or used."""
-    with readable_failures(
-        f"the tokenizer of {directory} cannot be loaded or used, or its config.json cannot be read"
-    ):
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(directory, **TOKENIZERS)
+    with readable_failures(f"the tokenizer of {directory} cannot be loaded or used"):
+        with building(directory):
+            config = AutoConfig.from_pretrained(directory, **TOKENIZERS)
+        tokenizer = AutoTokenizer.from_pretrained(directory, config=config, **TOKENIZERS)
         if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
             tokenizer.backend_tokenizer.model.dropout = None  # each call gives the same tokens
         return tokenizer, traits(tokenizer)
@@ -258,7 +257,7 @@ def resolve_device(name: str) -> torch.device:
         raise InputError(f"--device {name} is not supported: use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"--device {name}: PyTorch sees {torch.cuda.device_count()} GPUs here; use "
-            "--device cpu, or install a CUDA build of torch and a driver"
+            f"--device {name} is beyond what PyTorch sees here (GPUs: {torch.cuda.device_count()}"
+            "); use --device cpu, or install a CUDA build of torch and a driver"
         )
     return device

@@ -97,7 +97,8 @@ def read_folder(directory: Path) -> StoredModel:
             f"{directory} holds {QUANTIZATION_FILE}, which vLLM alone reads: quantise with a tool "
             "that writes quantization_config into config.json, or move the file out of the folder"
         )
-    tensors = _of_language_model(directory, _stored_tensors(directory), shape)
+    found = _stored_tensors(directory)
+    tensors = _of_language_model(directory, found, shape)
     if shape.quantization is not None:
         return _quantised(StoredModel(directory, config, shape, {}), tensors)
     expected = shape.tensor_shapes()
@@ -117,18 +118,18 @@ def read_folder(directory: Path) -> StoredModel:
         )
     files = {name: tensors[name].path for name in expected}
     shape = replace(shape, dtype=dtype, in_float32=frozenset(apart))
+    if len(tensors) < len(found):
+        note_once("note: of %s vision tower and MTP head are left out, if it has them", directory)
     return StoredModel(directory, config, shape, files)
 
 
 def _of_language_model(
     directory: Path, tensors: dict[str, StoredTensor], shape: ModelShape
 ) -> dict[str, StoredTensor]:
-    """The tensors of the language model by its own names, and a note of what else there is."""
+    """The tensors of the language model alone, by its own names."""
     if not shape.family.is_hybrid:
         return tensors
     kept = {n: t for n, t in tensors.items() if not n.startswith(("model.visual.", "mtp."))}
-    if len(kept) < len(tensors):
-        note_once("note: of %s vision tower and MTP head are left out, if it has them", directory)
     if twice := [name for name in kept if stored_name(name, kept) != name]:
         raise InputError(
             f"{directory} holds {twice[0]} and {stored_name(twice[0], kept)}, one tensor by two "
@@ -266,5 +267,4 @@ def _header(path: Path) -> dict[str, StoredTensor]:
 
 
 def _ignored(name: str, shape: ModelShape) -> bool:
-    tied_copy = shape.tied_embeddings and name == HEAD
-    return tied_copy or name.endswith("rotary_emb.inv_freq")
+    return (shape.tied_embeddings and name == HEAD) or name.endswith("rotary_emb.inv_freq")

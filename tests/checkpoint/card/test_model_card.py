@@ -22,7 +22,7 @@ from grasp_deploy.checkpoint.card.model_card import (
     renew_card,
 )
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
-from grasp_deploy.checkpoint.format.shapes import dense_shape, model_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import DTYPES, dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.errors import InputError
@@ -101,6 +101,8 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     for method, said in {"grasp": "gates", "progressive": "rounds", "m:f": "`m:f`"}.items():
         assert said in card(demo_checkpoint, config={**stated, "method": method})
     plain, healed = card(demo_checkpoint), card(demo_checkpoint, healing=[HEALING])
+    assert load_plan(demo_checkpoint / PLAN_FILE).provenance["computed_in"] in DTYPES
+    assert "Calibrated in float16 on " in card(demo_checkpoint, computed_in="float16")
     assert "`calibration.jsonl`" in plain and "Recovered" not in plain
     assert "`heal.txt`" in healed and "folder/heal.txt" not in healed
     assert "from 0.5000 to 0.3750 nats per token, and the loss to 2.2500" in healed

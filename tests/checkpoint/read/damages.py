@@ -103,12 +103,22 @@ def own_head(folder: Path, difference: float = 1.0) -> None:
     tensors(**{HEAD: head})(folder)
 
 
+def without_key_value_heads(folder: Path) -> None:
+    """A Ministral 3 whose config.json leaves the KV heads to its class, which has more than 4."""
+    rope(**SCALED)(folder)
+    stated = {**json.loads((folder / "config.json").read_text()), **MINISTRAL}
+    for key in ("num_key_value_heads", "attention_bias", "mlp_bias"):
+        stated.pop(key)
+    (folder / "config.json").write_text(json.dumps(stated))
+
+
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 GEMMA = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
 MINISTRAL = {"model_type": "ministral3", "architectures": ["Ministral3ForCausalLM"]}
 SCALED = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16}
 VISION = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
+WHOLE = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SLIDING = {"layer_types": ["sliding_attention"] * 3}
 GATE = "model.layers.0.mlp.gate_proj.weight"
@@ -149,13 +159,16 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(**GEMMA, final_logit_softcapping=30.0), "final_logit_softcapping"),
     ("dense", config(**GEMMA, use_bidirectional_attention=True), "use_bidirectional_attention"),
     ("dense", config(**VISION, text_config={}), "examples/text_model.py"),
+    ("dense", config(**VISION, text_config=[]), "text_config in config.json does not fit"),
+    ("dense", config(**WHOLE, text_config=None), "text_config in config.json does not fit"),
     ("dense", config(rope_parameters={"full_attention": ROPE}), "those of all layers"),
     ("dense", config(query_pre_attn_scalar=48), "query_pre_attn_scalar"),
     ("dense", config(**MINISTRAL), "must state llama_4_scaling_beta"),
     ("dense", config(**MINISTRAL, rope_parameters=None), "must state llama_4_scaling_beta"),
     ("dense", config(**MINISTRAL, rope_parameters={**ROPE, **SCALED}, **SLIDING), "layer_types"),
     ("dense", rope(**SCALED), "cannot state llama_4_scaling_beta"),
-    ("dense", config(num_key_value_heads=3), "4 query heads for 3 KV heads"),
+    ("dense", config(num_key_value_heads=3), "num_key_value_heads = 3"),
+    ("dense", without_key_value_heads, "num_key_value_heads = 8 (where config.json has none: 8)"),
     ("dense", config(hidden_size=None), "hidden_size"),
     ("dense", config(intermediate_size=95), "(95, 64)"),
     ("dense", config(num_labels=10**9), "num_labels"),
@@ -167,6 +180,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("pruned", layers(rope_theta=2.0), "rope_theta"),
     ("pruned", config(per_layer_config={"1": {}, "01": {}}), "a layer twice"),
     ("pruned", config(per_layer_config={"one": {}}), "per_layer_config"),
+    ("pruned", config(per_layer_config={"3": {}}), "per_layer_config"),
     ("pruned", layers(intermediate_size=64), "model.layers.1.mlp.gate_proj.weight"),
     ("pruned", config(dtype="float16"), "float16"),
     ("tied", own_head, HEAD),

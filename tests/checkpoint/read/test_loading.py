@@ -13,7 +13,11 @@ from grasp_deploy.checkpoint.read.loading import load_tokenizer
 from grasp_deploy.errors import InputError
 from tests.tiny import save_tiny
 
-SLOW_REGEX = {"type": "Split", "pattern": {"Regex": r"(\w+\s?)+\d\d\d\d$"}}
+PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}
+SLOW_REGEX = {
+    **{"type": "Split", "pattern": {"Regex": r"(\w+\s?)+\d\d\d\d$"}},
+    **{"behavior": "Isolated", "invert": False},
+}
 
 
 def test_dropout_is_for_training(tmp_path: Path) -> None:
@@ -26,21 +30,19 @@ def test_dropout_is_for_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "words"),
+    ("name", "parts", "words"),
     [
-        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}}, "index out"),
-        (
-            {"pre_tokenizer": {**SLOW_REGEX, "behavior": "Isolated", "invert": False}},
-            "retry-limit",
-        ),
-        ({"model": {}}, "did not match"),
+        ("tokenizer.json", {"normalizer": PRECOMPILED}, "index out"),
+        ("tokenizer.json", {"pre_tokenizer": SLOW_REGEX}, "retry-limit"),
+        ("tokenizer.json", {"model": {}}, "did not match"),
+        ("config.json", {"initializer_range": "x"}, r"initializer_range.*check its config"),
     ],
 )
 def test_one_that_fails_is_refused_in_one_line(
-    parts: dict[str, Any], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str, parts: dict[str, Any], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     save_tiny("llama", tmp_path)
-    path = tmp_path / "tokenizer.json"
+    path = tmp_path / name
     path.write_text(json.dumps(json.loads(path.read_text()) | parts))
     capfd.readouterr()
     with pytest.raises(InputError, match=words) as refusal:
