@@ -20,6 +20,7 @@ from grasp_deploy.pruning.team import ALONE, Team
 
 LOGITS_AT_ONCE = 2**24  # of each model; a chunk takes some 20 bytes for each
 BETAS = (0.9, 0.99)
+LEAST_SIZE = 1e-3  # of a weight, for its rate: one of zeros has to move too, as in Adafactor
 
 
 class Measured(NamedTuple):
@@ -60,6 +61,7 @@ class Distiller:
 
     `student` is in float32, without embeddings and head: `teacher` has them for both. `parts` are
     what this process holds of the student's weights, by name; of `whole` ones every process does.
+    Each weight learns at a share of its own size: those of one model are ten times another's.
     """
 
     def __init__(self, teacher: nn.Module, student: nn.Module, team: Team = ALONE) -> None:
@@ -73,6 +75,7 @@ class Distiller:
             name: torch.optim.AdamW([part], betas=BETAS, weight_decay=0.0, fused=True)
             for name, part in self.parts.items()
         }
+        self._sizes = {name: self._size(name) for name in self.parts}
         for name, part in self.parts.items():
             self._optimizers[name].state[part] = {
                 "step": torch.zeros((), device=part.device),
@@ -85,7 +88,7 @@ class Distiller:
     def learn(self, ids: Tensor, rate: float, step: int) -> float:
         """Make a step on `(B, T)` ids; the divergence before it, in nats per token.
 
-        Raises LossError if that is not finite.
+        `rate` is a share of each weight's size. Raises LossError if the divergence is not finite.
         """
         mine, share = self.team.deal(ids)
         hidden, expected = self._hidden(mine)
@@ -95,8 +98,8 @@ class Distiller:
         divergence = mean.detach().clone()
         self.team.add_up(divergence)
         value = finite(divergence, "recovery", step)
-        for optimizer in self._optimizers.values():
-            optimizer.param_groups[0]["lr"] = rate
+        for name, optimizer in self._optimizers.items():
+            optimizer.param_groups[0]["lr"] = rate * self._sizes[name]
         (mean * self.team.size).backward()  # of what is divided the mean over processes is taken
         for name, weight in self._weights.items():
             if name in self.whole:
@@ -104,6 +107,13 @@ class Distiller:
                 self.team.add_up(weight.grad.div_(self.team.size))
                 self._step(name, weight)
         return value
+
+    def _size(self, name: str) -> float:
+        """The root mean square of a weight, before it learns."""
+        power = self.parts[name].square().sum()
+        if name not in self.whole:
+            self.team.add_up(power)
+        return max(LEAST_SIZE, float(power / self._weights[name].numel()) ** 0.5)
 
     def _step(self, name: str, weight: Tensor) -> None:
         """Move what is held of a weight by its gradient, and free that."""

@@ -48,7 +48,7 @@ def learnt_by(teacher: PreTrainedModel, student: PreTrainedModel) -> dict[str, T
     """What a student measures, and its weights, once it has learnt a little."""
     distiller, ids = Distiller(teacher, student, team()), token_ids(11, 12)
     for step, batch in enumerate(ids.split(4)):
-        distiller.learn(batch, 1e-3, step)
+        distiller.learn(batch, 0.02, step)
     weights = {
         f"{LEARNT}{name}": part if name in distiller.whole else rows_at_lead(part)
         for name, part in distiller.parts.items()

@@ -16,7 +16,7 @@ from grasp_deploy.pruning.objective import LossError, mean_loss
 from tests.pruning.tiny_units import generator, token_ids
 from tests.tiny import VARIANTS, tiny_model
 
-STEPS, RATE = 40, 3e-4
+STEPS, RATE = 40, 3e-3
 
 
 def states(*sizes: int) -> Tensor:
@@ -73,6 +73,21 @@ def test_a_student_comes_near_and_goes_on_bit_for_bit(name: str) -> None:
     for kind, tensors in whole.state().items():
         for name, tensor in tensors.items():
             assert torch.equal(tensor, resumed.state()[kind][name]), (kind, name)
+
+
+def test_each_weight_moves_by_a_share_of_its_size() -> None:
+    """Adam's first step is the rate itself, for every element with a gradient."""
+    teacher, student = pair("llama-biases")
+    bias = student.model.layers[0].self_attn.o_proj.bias
+    with torch.no_grad():
+        bias.zero_()
+    before = {n: w.detach().clone() for n, w in student.named_parameters()}
+    distiller = Distiller(teacher, student)
+    distiller.learn(token_ids(2, 16), 0.01, 0)
+    for name, part in distiller.parts.items():
+        size = max(1e-3, float(before[name].square().mean().sqrt()))
+        step = float((part - before[name]).abs().max())
+        assert step == pytest.approx(0.01 * size, rel=0.02), name
 
 
 def test_a_divergence_that_is_not_finite_changes_nothing() -> None:
