@@ -42,7 +42,7 @@ def config(short_config: CompressConfig) -> CompressConfig:
         rounds=5,
         compensation=False,
         scale_epochs=0,
-        recover=16_000,
+        recover=32_000,
     )
 
 
@@ -59,8 +59,8 @@ def recovered(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) 
     rows: list[dict[str, Any]] = []
     compress(config, RunOptions(output, on_progress=rows.append))
     told = [row for row in rows if row["stage"] == "recovery"]
-    assert [row["step"] for row in told] == [*range(17)], "of a thousand tokens each"
-    assert {row["steps"] for row in told} == {16}
+    assert [row["step"] for row in told] == [*range(33)], "of a thousand tokens each"
+    assert {row["steps"] for row in told} == {32}
     return output
 
 
@@ -79,7 +79,7 @@ def test_other_text_gets_better_and_every_link_is_proven(
     plan = load_plan(recovered / PLAN_FILE)
     (record,) = plan.provenance["healing"]
     assert record["loss_dense"] < record["loss_after"] < record["loss_before"]
-    assert record["best_step"] > 0 and record["tokens"] <= 16_000
+    assert record["best_step"] > 0 and record["tokens"] <= 32_000
     card = (recovered / "README.md").read_text()
     assert f"Recovered by the dense model's predictions on {record['tokens']:,} tokens" in card
 
