@@ -270,7 +270,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     run.add_argument("checkpoints", type=Path, nargs="+", help="folders of pruned checkpoints")
     run.add_argument("--model", type=Path, required=True, help="folder of the dense model")
     run.add_argument("--tokens", default="0,65536,262144,1000000", help="0: as pruned")
-    run.add_argument("--rate", type=float, default=recovery.RATE, help="the highest one")
+    run.add_argument("--rate", type=float, default=recovery.RATE, help="of a weight's size")
     run.add_argument("--tokens-a-step", type=int, default=recovery.TOKENS_A_STEP)
     run.add_argument("--own-text", type=Path, help="file to share what the dense model wrote")
     run.add_argument("--evaluate", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="repeat")
