@@ -118,7 +118,7 @@ def test_fewer_experts_than_a_token_takes_are_damage(world: Path, tmp_path: Path
     stated = json.loads((world / "pruned" / "config.json").read_text())
     stated["per_layer_config"]["1"]["num_experts"] = 1
     (tmp_path / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(InputError, match=r"layer 1 has fewer experts \(1\)"):
+    with pytest.raises(InputError, match=r"1 has fewer experts \(1\) than a token takes \(2\)"):
         inspect_model(str(tmp_path))
 
 

@@ -128,7 +128,12 @@ def test_a_small_example_by_hand() -> None:
     ("costs", "limit", "multiples", "message"),
     [
         ([0] * 8, 1, (1, 1), "nothing to prune"),
-        ([0.001] * 8, 0.001, (1, 1), "0.001 is under the floor 0.002, .*KV groups: 1"),
+        (
+            [0.001] * 8,
+            0.001,
+            (1, 1),
+            "0.001 is under the floor 0.002, .*channels: 1, KV groups: 1",
+        ),
         ([1] * 8, 8, (7, 1), r"layer 0 .* channels \(6\) .* \(7\): a multiple of 7 .* 6$"),
         ([0] * 5 + [1] * 3, 3, (1, 3), r"KV groups \(2\) .* \(3\): a multiple of 3 .* 2$"),
         ([0] * 5 + [1] * 3, 3, (4, 1), r"FFN channels \(6\) .* \(8\): a multiple of 4 .* 6$"),
