@@ -43,6 +43,8 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
         _wait_for_lead(store)
         dist.destroy_process_group()
     except (Exception, SystemExit) as error:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # torchrun's would cut off what is said of it
         first = _ends_first(store)
         if not _is_loss(error):
             raise

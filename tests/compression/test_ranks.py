@@ -103,13 +103,26 @@ def compressed(model: Path, output: Path, *more: str) -> tuple[str, ...]:
     return (*command, "--keep", "0.6", "--recover", "2k", *text, *learning, *more)
 
 
+SLOW_TO_SAY_SO = """
+import time
+from grasp_deploy.cli import main, ranks
+ends_first = ranks._ends_first
+ranks._ends_first = lambda store: (ends_first(store), time.sleep(3))[0]
+main()
+"""
+
+
 def test_a_killed_process_ends_all_and_any_number_goes_on(tmp_path: Path) -> None:
-    """The checkpoint is that of a run in one process, which nobody killed."""
+    """The checkpoint is that of a run in one process, which nobody killed.
+
+    The others hear of the loss twice, by a dead connection and by torchrun's signal.
+    """
     save_tiny("llama", tmp_path / "model")
     alone, output = tmp_path / "alone", tmp_path / "shared"
     words = compressed(tmp_path / "model", alone)
     subprocess.run([sys.executable, "-m", *words], env=environment(), check=True, timeout=300)
-    run = torchrun(2, *compressed(tmp_path / "model", output))
+    words = compressed(tmp_path / "model", output)[1:]
+    run = torchrun(2, sys.executable, "-c", SLOW_TO_SAY_SO, *words, started_by="--no-python")
     saved = tmp_path / "shared.partial" / "gates.safetensors"
     while not saved.exists():
         assert run.poll() is None, run.communicate()[0]
@@ -119,7 +132,8 @@ def test_a_killed_process_ends_all_and_any_number_goes_on(tmp_path: Path) -> Non
     code, printed = ended(run)
     assert code == 1 and time.monotonic() - killed_at < 60
     said = [line for line in printed.splitlines() if line.startswith("stopped: ")]
-    assert len(said) == 1 and "give the same command again with --resume" in said[0]
+    assert len(said) == 1, printed
+    assert "give the same command again with --resume" in said[0]
     code, printed = ended(torchrun(3, *compressed(tmp_path / "model", output, "--resume")))
     assert code == 0, printed
     assert printed.count(f"wrote {output}") == 1
