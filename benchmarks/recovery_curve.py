@@ -224,13 +224,14 @@ def curve_of(path: Path) -> dict[str, Any]:
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> Table:
-    kinds = list(rows[0]["excess_nats"])
-    figures = ("tokens", "a step", "rate", *kinds, "mean", "accuracy, %", "tokens/s")
-    table = figure_table("Nats per token above dense", ("checkpoint", *figures))
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row["excess_nats"]))
+    heads = ("tokens", "a step", "rate", *kinds, "mean", "accuracy, %", "tokens/s")
+    table = figure_table("Nats per token above dense", ("checkpoint", *heads))
     for row in sorted(rows, key=lambda row: (row["checkpoint"], row["tokens"])):
         recipe = (f"{row['tokens_a_step']:,}", f"{row['rate']:g}") if row["tokens"] else ("", "")
-        losses = list(row["excess_nats"].values())
-        nats = [f"{loss:+.3f}" for loss in [*losses, sum(losses) / len(losses)]]
+        losses = [row["excess_nats"].get(kind, math.nan) for kind in kinds]
+        figures = [*losses, sum(losses) / len(losses)]
+        nats = ["" if math.isnan(nats) else f"{nats:+.3f}" for nats in figures]
         speed = f"{row['read'] / row['seconds']:,.0f}" if "read" in row else ""
         accuracy = ""
         if average := row.get("task_average"):

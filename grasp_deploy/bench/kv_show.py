@@ -12,6 +12,7 @@ from grasp_deploy.bench.kv import KvRecord
 from grasp_deploy.bench.show import prediction_outcome, relative_error
 from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.report.tables import figure_table
+from grasp_deploy.stats.wording import counted
 
 if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
@@ -54,8 +55,9 @@ def headlines(record: KvRecord) -> list[dict[str, Any]]:
             off = f" ({error:+.2%})"
         if dense := record.dense_cell(cell):
             more = f", {tokens / dense.held.cached_tokens:.2f}x the tokens of {dense.model}"
+        sequences = counted(cell.held.sequences, "sequence")
         sentence = (
-            f"{format_bytes(cell.memory_bytes)} of cache hold {cell.held.sequences:,} sequences of "
+            f"{format_bytes(cell.memory_bytes)} of cache hold {sequences} of "
             f"{cell.context_tokens:,} tokens{more}; {outcome}{off}."
         )
         lines.append(record.line(cell.model, outcome, sentence))

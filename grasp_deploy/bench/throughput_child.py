@@ -31,6 +31,7 @@ from grasp_deploy.checkpoint.read.loading import load, random_model, resolve_dev
 from grasp_deploy.engine.child import answer_requests
 from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.errors import InputError, is_out_of_memory
+from grasp_deploy.stats.wording import counted
 
 Prompts = list[list[int]]
 Timing = tuple[list[float], list[float]]  # seconds until each request's first and last token
@@ -167,8 +168,8 @@ def transformers_batch(model: PreTrainedModel, prompts: Prompts, new_tokens: int
     Then the other models' children get what this one holds and does not use.
     """
     told = (
-        f"{len(prompts)} prompts of {len(prompts[0])} tokens do not fit in the memory that the "
-        "weights leave: take smaller batches, shorter prompts, or fewer models at a time"
+        f"{counted(len(prompts), 'prompt')} of {len(prompts[0])} tokens do not fit in the memory "
+        "that the weights leave: take smaller batches, shorter prompts, or fewer models at a time"
     )
     device = model.device
     try:

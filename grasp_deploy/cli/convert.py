@@ -11,6 +11,7 @@ from grasp_deploy.cli.console import print_json, print_line, stderr
 from grasp_deploy.cli.options import Json, Output, Overwrite, Revision, ShardSize
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
+from grasp_deploy.stats.wording import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,7 +137,7 @@ def _rounding_text(
     count = given or 128
     text = read_calibration(load_tokenizer(directory), sources, ROUNDING_TOKENS, count)
     check_tokens(text.token_ids, read_config(directory))
-    return text.token_ids, f"{count} sequences of {' and '.join(texts)}"
+    return text.token_ids, f"{counted(count, 'sequence')} of {' and '.join(texts)}"
 
 
 def adapter_command(

@@ -11,6 +11,7 @@ from grasp_deploy.engine.offline import Deployed
 from grasp_deploy.files.sizes import BINARY_UNITS, format_bytes
 from grasp_deploy.fit.memory import Fit, Served
 from grasp_deploy.report.tables import figure_table
+from grasp_deploy.stats.wording import counted
 
 HEADS = ("weights", "KV\ncache", "vLLM's\nown", "left", "sequences\nthat fit")
 TOLERANCE = 0.02  # of a measured size, beyond which a miss wants a reason
@@ -21,7 +22,8 @@ def offer_table(fit: Fit) -> Table:
     unit = "GiB" if fit.room.usable_bytes >= BINARY_UNITS["GiB"] else "MiB"
     usable, memory = format_bytes(fit.room.usable_bytes), format_bytes(fit.room.memory_bytes)
     is_pruned = any(offer.keep is not None for offer in fit.offers)
-    title = f"{fit.load.sequences:,} sequences of {fit.load.context_tokens:,} tokens in {usable}, "
+    sequences = counted(fit.load.sequences, "sequence")
+    title = f"{sequences} of {fit.load.context_tokens:,} tokens in {usable}, "
     path = Path(fit.model)
     name = (path.resolve().parent if path.name == "config.json" else path).name
     name = name.removesuffix(".json")

@@ -152,6 +152,17 @@ def test_recovery_curve(
         recovery_curve.main([*words, "--tokens", "512", "--rate", "1e-3"])
 
 
+def test_each_kind_of_text_of_several_curves_has_a_column_of_its_own() -> None:
+    rows: list[dict[str, Any]] = [
+        {"checkpoint": "a", "tokens": 0, "excess_nats": {"web": 0.25, "code": 0.75}},
+        {"checkpoint": "b", "tokens": 0, "excess_nats": {"code": 0.125}},
+    ]
+    columns = recovery_curve.table_of(rows).columns
+    cells = {str(column.header): list(column.cells) for column in columns}
+    assert cells["web"] == ["+0.250", ""] and cells["code"] == ["+0.750", "+0.125"]
+    assert cells["mean"] == ["+0.500", ""]
+
+
 def test_another_setting_is_named_where_a_curve_does_not_go_on() -> None:
     path = RESULTS / "recovery_curve-smollm2-135m-at-0.8-h100.json"
     had = json.loads(path.read_text())["settings"]
