@@ -146,7 +146,7 @@ def refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
 
 def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
     """The run's model on its device, or with weights that wait in the CPU's memory."""
-    place = run.source.directory, run.device, str(run.dtype).removeprefix("torch.")
+    place = run.source.directory, run.device, run.computed_in
     if offload:
         gc.collect()  # what is left of the model that was too large
         torch.cuda.empty_cache()

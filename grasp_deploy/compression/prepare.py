@@ -92,6 +92,10 @@ class PreparedRun:
         return hashes
 
     @property
+    def computed_in(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def identity(self) -> dict[str, Any]:
         """Inputs and software, which a resumed run must share with the run that it continues."""
         releases = versions()

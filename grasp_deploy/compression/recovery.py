@@ -104,10 +104,10 @@ class _Recovery:
         stated = pruned_config(run.base.config, pruned_shape(plan, run.base.shape))
         tensors = cut_tensors(plan, run.base, fitted, in_float32=True)
         computed = torch.bfloat16 if run.dtype == torch.float16 else run.dtype  # without overflow
-        dtype = str(run.dtype).removeprefix("torch.")
-        teacher = load_divided(run.source.directory, run.device, dtype, config.attention)
+        directory, attention = run.source.directory, config.attention
+        teacher = load_divided(directory, run.device, run.computed_in, attention)
         freeze(teacher)
-        student = learner(stated, tensors, run.device, computed, config.attention)
+        student = learner(stated, tensors, run.device, computed, attention)
         if config.gradient_checkpointing:
             recompute(student)
         self.distiller = Distiller(teacher, student, team())
@@ -198,7 +198,7 @@ class _Recovery:
         first, best = (Heldout(**record[name]) for name in ("first", "best"))
         return {
             "config": config.as_dict(),
-            "computed_in": str(self.run.dtype).removeprefix("torch."),
+            "computed_in": self.run.computed_in,
             "inputs": self.run.inputs,
             "text": text.as_dict(),
             "tokens": text.token_ids.numel(),

@@ -147,7 +147,7 @@ def provenance_of(
         **({} if time is None else {"time": time.record(spent["kept_cost"], spent["total_cost"])}),
         "config": run.config.as_dict(),
         "calibration": {**run.text.as_dict(), "heldout_sequences": int(run.split.judges.sum())},
-        "computed_in": str(run.dtype).removeprefix("torch."),
+        "computed_in": run.computed_in,
         "inputs": run.inputs,
         "versions": versions(),
         "losses": losses,
