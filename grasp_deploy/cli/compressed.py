@@ -15,7 +15,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.stats.wording import listed
 
 FEW_TOKENS = 4096  # of which a loss is hardly known to a tenth of a nat
-MORE_RECOVERY = " More tokens of recovery may win back more."
+MORE_RECOVERY = " More tokens of recovery may bring it nearer to the dense model."
 
 
 def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
@@ -76,6 +76,8 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
         )
     if "recovery" in record:
         print_line(_recovery_sentence(record["recovery"]))
+    elif config.recover is not None:
+        print_line("recovery won nothing: the weights are those that the scales left")
     if "bound" in record:
         print_line(_bound_sentence(record["bound"]))
     output = record["output"]
@@ -140,7 +142,8 @@ def _recovery_sentence(won: dict[str, Any]) -> str:
     return (
         f"recovered on {won['tokens']:,} tokens in {won['seconds']:,.0f} s: on held-out text the "
         f"divergence from the dense model went from {won['divergence_before']:.4f} to "
-        f"{won['divergence_after']:.4f} nats per token"
+        f"{won['divergence_after']:.4f} nats per token; it goes by that, and the text's own loss "
+        "may rise (docs/recover.md)"
     )
 
 
