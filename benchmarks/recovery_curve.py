@@ -40,7 +40,7 @@ from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import corpora_of
 from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
 from grasp_deploy.checkpoint.card.model_card import intact_plan
-from grasp_deploy.cli.heal import FROM_PLAN
+from grasp_deploy.cli.heal import FROM_PLAN, OF_TEXTS
 from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.own_text import with_own_text
@@ -120,7 +120,7 @@ def recovered(
     """
     plan = intact_plan(folder)
     told = plan.provenance["config"]
-    stored = {name: told[name] for name in FROM_PLAN if name in told}
+    stored = {name: told[name] for name in (*OF_TEXTS, *FROM_PLAN) if name in told}
     given: dict[str, Any] = {"model": str(options.model), "keep": 1.0, "recover": tokens}
     config = CompressConfig.from_dict({**stored, **given}, "the plan")
     divergences: list[float] = []

@@ -82,7 +82,7 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
         print_line(_bound_sentence(record["bound"]))
     output = record["output"]
     lost = 0.0 if loss is None else loss - record["heldout_loss_dense"]
-    advice = MORE_RECOVERY if config.recover is not None else _recovery_advice(output)
+    advice = MORE_RECOVERY if config.recover is not None else _recovery_advice(output, config)
     if "experts_per_token" in record["dense"]:  # which cannot recover
         advice = ""
     _print_ending(output, lost, serve_command(Path(output), config), advice)
@@ -102,10 +102,19 @@ def print_recovered(record: dict[str, Any]) -> None:
     _print_ending(output, lost, shlex.join(["grasp-deploy", "serve", output]), MORE_RECOVERY)
 
 
-def _recovery_advice(output: str) -> str:
+def _recovery_advice(output: str, config: CompressConfig) -> str:
+    """What recovery wins, and its command: files have to be named again."""
+    from grasp_deploy.data import calibration_sources
+
+    words = ["grasp-deploy", "heal", output]
+    if any(text.is_local for text in calibration_sources(config.calibration)):
+        given = [("--calibration", text) for text in config.calibration]
+        given.append(("--calibration-split", config.calibration_split or ""))
+        given.append(("--calibration-column", config.calibration_column or ""))
+        words += [word for pair in given if pair[1] for word in pair]
     return (
-        " Recovery wins some of it back, a quarter in a million tokens where that was measured: "
-        f"grasp-deploy heal {output} --output {output}-healed."
+        " Recovery wins some of it back, a quarter in a million tokens where that was measured "
+        f"({shlex.join([*words, '--output', f'{output}-healed'])})."
     )
 
 

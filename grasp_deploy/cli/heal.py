@@ -21,31 +21,16 @@ from grasp_deploy.cli.options import (
     with_parameters,
 )
 from grasp_deploy.cli.ranks import joined_ranks
-from grasp_deploy.config.compress_config import OWN, CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 
 RECOVER_TOKENS = 10**6
-FROM_PLAN = (
-    *("calibration", "calibration_split", "calibration_column", "own_temperature"),
-    *("sequences", "sequence_length", "seed"),
-)
+OF_TEXTS = ("calibration", "calibration_split", "calibration_column")
+FROM_PLAN = ("own_temperature", "sequences", "sequence_length", "seed")
 RECOVERY_FIELDS = (
-    *("recover", "calibration", "calibration_split", "calibration_column"),
+    *("recover", *OF_TEXTS),
     *("sequences", "sequence_length", "seed", "device", "dtype", "gradient_checkpointing"),
 )
-
-
-def local_texts(config: CompressConfig) -> list[str]:
-    """Those of its texts that are no corpus, no data set, and not what the model writes.
-
-    A stranger's plan may name any file of this machine.
-    """
-    from grasp_deploy.data import calibration_sources
-    from grasp_deploy.data.documents import find_corpus
-
-    sources = calibration_sources(config.calibration)
-    names = [s.prompts.what if s.prompts else s.what for s in sources if s.what != OWN]
-    return [n for n in names if not find_corpus(n) and not n.startswith("hf:")]
 
 
 def takes_recovery(command: Command) -> Command:
@@ -79,6 +64,7 @@ def heal_command(
     from grasp_deploy.checkpoint.read.validate import read_stored_model
     from grasp_deploy.checkpoint.write.export import reach_base
     from grasp_deploy.compression.run_options import Start
+    from grasp_deploy.data import calibration_sources
 
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
@@ -88,10 +74,12 @@ def heal_command(
     refuse_experts(read_stored_model(directory).shape, "heal")
     made = plan.provenance["config"]
     base = reach_base(plan, model, "there is nothing to learn from")
-    stored = {name: made[name] for name in FROM_PLAN if name in made}
+    inherited = FROM_PLAN if "calibration" in given else (*OF_TEXTS, *FROM_PLAN)
+    stored = {name: made[name] for name in inherited if name in made}
     values = {"keep": 1.0, "recover": RECOVER_TOKENS, **stored, **given}
     config = CompressConfig.from_dict({"model": str(base), **values}, "the plan")
-    if "calibration" not in given and (local := local_texts(config)):
+    local = [text.what for text in calibration_sources(config.calibration) if text.is_local]
+    if "calibration" not in given and local:  # a stranger's plan may name any file
         raise InputError(
             f"{directory} was calibrated on {', '.join(local)}, files that only you can vouch for: "
             "name them, or other text, with --calibration"

@@ -82,16 +82,10 @@ def compress(
                         folder,
                         fitted=fitted,
                         shard_bytes=options.shard_bytes,
-                        beside={METRICS_FILE: metrics_before(run) + workspace.metrics()},
+                        beside={METRICS_FILE: workspace.metrics()},
                         on_progress=options.counted("export"),
                     )
     return Compressed.of(options.output, plan, run, text)
-
-
-def metrics_before(run: PreparedRun) -> str:
-    """Metrics of the checkpoint that the run starts from, if there is one and it has some."""
-    before = run.start.checkpoint and run.start.checkpoint / METRICS_FILE
-    return before.read_text("utf-8") if before and before.is_file() else ""
 
 
 def plan_of_checkpoint(

@@ -53,6 +53,13 @@ class TextSource:
         what = self.what.partition(":")[2]
         return replace(self, what=what) if what else None
 
+    @property
+    def is_local(self) -> bool:
+        """True if files of this machine are read; `hf:` reads a folder of the name, if any."""
+        read = self.prompts if self.is_own else self
+        corpus = read and find_corpus(read.what)
+        return read is not None and (corpus is None or Path(corpus.path).exists())
+
     def as_dict(self) -> dict[str, str | None]:
         """Provenance for records."""
         return {"source": self.what, "split": self.split, "column": self.column}

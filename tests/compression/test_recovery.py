@@ -49,7 +49,7 @@ def config(short_config: CompressConfig) -> CompressConfig:
 @pytest.fixture(scope="module")
 def cut(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("cut") / "out"
-    compress(replace(config, recover=None), output)
+    compress(replace(config, recover=None, calibration_column="text"), output)
     return output
 
 
@@ -218,8 +218,11 @@ def test_the_command_and_its_bad_input(
         refused = grasp_deploy("heal", cut, *text, "-o", cut, "--overwrite")
         assert_refused(refused, "is what is recovered: name another folder")
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-        refused = grasp_deploy("heal", cut, *text, "-o", "out")
-        assert_refused(refused, "disk of out has 0 bytes left")
+        plain = changed / "plain.txt"  # to which the column of the plan's text is nothing
+        plain.write_text(demo_text[0].read_text())
+        for given in (text, ("--calibration", plain)):
+            refused = grasp_deploy("heal", cut, *given, "-o", "out")
+            assert_refused(refused, "disk of out has 0 bytes left")
     shutil.rmtree(changed)
     assert not list(tmp_path.iterdir())
     first = document("heal", cut, *text, "--recover", "8k", "-o", "out", "--json")["recovery"]

@@ -99,3 +99,14 @@ def test_the_same_text_under_other_names(folder: Path) -> None:
     assert TextSource("wikitext2").is_same_text(WIKITEXT)
     assert TextSource("a.txt").is_same_text(str(folder / "a.txt"))
     assert not TextSource("a.txt").is_same_text("wikitext2")
+
+
+def test_what_reads_files_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` takes the name of a folder for that folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner/name").mkdir(parents=True)
+    local = ("mine.txt", f"hf:{tmp_path}", "hf:owner/name", "self:mine.txt", f"self:hf:{tmp_path}")
+    assert all(TextSource(what).is_local for what in (*local, "self:self:mine.txt"))
+    assert not any(
+        TextSource(what).is_local for what in ("c4", "self", "self:c4", "hf:owner/other")
+    )
