@@ -174,9 +174,10 @@ def test_the_weights_of_the_best_check_are_written(
 
 
 def test_a_resumed_recovery_reads_what_it_began_with(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever has become of the file since."""
+    caplog.set_level(logging.INFO)
     text = tmp_path / "text.txt"
     config = make_config(keep=0.6, recover=4 * 1024, rounds=1, scale_epochs=0)
     shutil.copy(config.calibration[0], text)
@@ -189,9 +190,11 @@ def test_a_resumed_recovery_reads_what_it_began_with(
 
     with pytest.raises(KeyboardInterrupt):
         compress(config, RunOptions(tmp_path / "out", on_progress=stop))
+    assert (told := "text: the one that the run began with") not in caplog.text
     text.write_text("ABC" + text.read_text())
     again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
     assert again.fitted == whole.fitted
+    assert caplog.text.count(told) == 2, "to calibrate and to recover on"
 
 
 def test_text_that_recovery_cannot_read(make_config: MakeConfig, tmp_path: Path) -> None:
