@@ -113,6 +113,7 @@ class _Recovery:
         self.distiller = Distiller(teacher, student, team())
         self.kept_in = getattr(torch, run.base.shape.dtype)
         self.best: dict[str, Tensor] = {}
+        self.failure = ""  # that ended it before the last step
         self.record: dict[str, Any] = {"step": 0, "seconds": 0.0, "metrics": []}
         learnt = sum(weight.numel() for weight in student.parameters())
         check_room(workspace.path(STAGE), 2 * STATE_BYTES * learnt)  # also while it is replaced
@@ -138,7 +139,9 @@ class _Recovery:
                 if step + 1 in checks:
                     row["heldout_divergence"] = self._check()
             except LossError as error:
-                logger.warning("%s; recovery ends here, with the best weights so far", error)
+                self.failure = f"{error}"
+                if record["best_step"]:
+                    logger.warning("%s; recovery ends here, with the best weights so far", error)
                 break
             record["seconds"] += time.perf_counter() - began
             record["metrics"].append(row)
@@ -162,12 +165,13 @@ class _Recovery:
         plan = replace(plan, provenance={**plan.provenance, "seconds": seconds})
         if not record["best_step"]:
             first, last = (Heldout(**record[name]) for name in ("first", "last"))
-            nothing = (
-                "recovery won nothing: on held-out text the divergence from the dense model went "
+            why = self.failure or (
+                "on held-out text the divergence from the dense model went "
                 f"from {first.divergence:.4f} to {last.divergence:.4f} nats, and only weights that "
                 "are nearer, and further away on no kind of text, are kept: give more tokens or "
                 "more text"
             )
+            nothing = f"recovery won nothing: {why}"
             if run.start.checkpoint is not None:
                 self.workspace.drop()
                 raise InputError(f"{nothing}; nothing was written")

@@ -29,9 +29,11 @@ TEXT = "recovery-sequences"  # its file
 def saved_text(run: PreparedRun, stages: Stages) -> Blocks:
     """The text to recover on, read once: a killed run goes on with what was read at its start."""
     workspace = stages.workspace
-    if not workspace.has(TEXT):
-        workspace.save(TEXT, *text_of(run, stages).packed())
-    return Blocks.unpacked(*workspace.load(TEXT))
+    if workspace.has(TEXT):
+        return Blocks.unpacked(*workspace.load(TEXT))
+    text = text_of(run, stages)
+    workspace.save(TEXT, *text.packed())
+    return text
 
 
 def text_of(run: PreparedRun, stages: Stages) -> Blocks:

@@ -192,10 +192,10 @@ def refuse_foreign(directory: Path) -> None:
     """Raise InputError if there is something else than an unfinished run in its place."""
     if not directory.is_symlink() and not directory.exists():
         return
-    if directory.is_symlink() or not directory.is_dir() or _holds_others(directory):
+    is_folder = directory.is_dir() and not directory.is_symlink()
+    if foreign := _foreign_in(directory) if is_folder else directory:
         raise InputError(
-            f"{directory} already exists and was not created by grasp-deploy: move it or choose "
-            "another --output"
+            f"{foreign} was not created by grasp-deploy: move it, or choose another --output"
         )
 
 
@@ -212,16 +212,18 @@ def _remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _holds_others(directory: Path) -> bool:
+def _foreign_in(directory: Path) -> Path | None:
     begun = (directory / CONFIG_FILE).exists()
     ours = [LOCK_FILE, INPUTS_FILE, TEXT + SAVED, "*.incomplete"]
     if begun:
         ours += [CONFIG_FILE, f"*{SAVED}"]
-    return any(
-        (kind_of(path) != "file" or not any(path.match(name) for name in ours))
+    others = (
+        path
+        for path in sorted(directory.iterdir())
+        if (kind_of(path) != "file" or not any(path.match(name) for name in ours))
         and not (begun and _is_step(path))
-        for path in directory.iterdir()
     )
+    return next(others, None)
 
 
 def _is_step(path: Path) -> bool:

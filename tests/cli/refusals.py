@@ -130,7 +130,7 @@ ROWS: dict[str, dict[str, str]] = {
         "-o text.txt --overwrite": "text.txt",
         "-o . --overwrite": "name a folder",
         "-o mine --overwrite": "mine.partial",
-        "-o mine --resume": "mine.partial",
+        "-o mine --resume": "mine.partial/thesis.txt was not created by grasp-deploy: move it,",
         "-o copy --overwrite": "copy.partial",
         "-o file": ".file.lock",
         "-o other": ".other.lock",

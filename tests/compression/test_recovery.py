@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -127,9 +128,13 @@ def test_the_best_is_nearest_and_further_away_on_no_kind(
     assert Heldout([0, 0, 1], divergences, 9.0, 3.0).is_better(first, best) is expected
 
 
-@pytest.mark.parametrize("rate", [0.0, 100.0])
+@pytest.mark.parametrize(
+    ("rate", "why"),
+    [(0.0, "on held-out"), (100.0, "on held-out"), (float("inf"), "the .* is nan.*: the model o")],
+)
 def test_nothing_is_written_where_nothing_is_won(
     rate: float,
+    why: str,
     cut: Path,
     config: CompressConfig,
     tmp_path: Path,
@@ -141,11 +146,12 @@ def test_nothing_is_written_where_nothing_is_won(
     short = replace(config, recover=4_000)
     with caplog.at_level(logging.WARNING):
         made = compress(short, tmp_path / "out")
-    assert "recovery won nothing: on held-out text" in caplog.text
+    said = f"recovery won nothing: {why}"
+    assert re.search(said, caplog.text)
     assert "healing" not in made.plan.provenance and not made.plan.fitted
     names = "model.safetensors"
     assert (tmp_path / "out" / names).read_bytes() == (cut / names).read_bytes()
-    with pytest.raises(InputError, match=r"won nothing: on held-out text.* nothing was written"):
+    with pytest.raises(InputError, match=f"{said}.* nothing was written"):
         compress(short, tmp_path / "healed", Start(checkpoint=cut))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -174,9 +180,10 @@ def test_the_weights_of_the_best_check_are_written(
 
 
 def test_a_resumed_recovery_reads_what_it_began_with(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever has become of the file since."""
+    caplog.set_level(logging.INFO)
     text = tmp_path / "text.txt"
     config = make_config(keep=0.6, recover=4 * 1024, rounds=1, scale_epochs=0)
     shutil.copy(config.calibration[0], text)
@@ -189,9 +196,11 @@ def test_a_resumed_recovery_reads_what_it_began_with(
 
     with pytest.raises(KeyboardInterrupt):
         compress(config, RunOptions(tmp_path / "out", on_progress=stop))
+    assert (told := "text: the one that the run began with") not in caplog.text
     text.write_text("ABC" + text.read_text())
     again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
     assert again.fitted == whole.fitted
+    assert caplog.text.count(told) == 2, "to calibrate and to recover on"
 
 
 def test_text_that_recovery_cannot_read(make_config: MakeConfig, tmp_path: Path) -> None:

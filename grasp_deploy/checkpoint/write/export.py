@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -131,16 +132,14 @@ def fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
     if not plan.fitted:
         return {}
     folder = (plan.path or Path(PLAN_FILE)).parent
-    try:
+    with suppress(InputError, KeyError):
         stored = read_stored_model(folder)
-        if stored.shape.layers != pruned.layers:
-            raise InputError("its layers have other sizes than the plan's")
-        return {name: stored.files[name] for name in plan.fitted}
-    except (InputError, KeyError) as error:
-        raise InputError(
-            f"{len(plan.fitted)} tensors of this plan were fitted and lie in its checkpoint alone, "
-            f"which {folder} is not ({error}): name the {PLAN_FILE} in the checkpoint's own folder"
-        ) from None
+        if stored.shape.layers == pruned.layers:
+            return {name: stored.files[name] for name in plan.fitted}
+    raise InputError(
+        f"{len(plan.fitted)} fitted tensors of this plan lie in its checkpoint alone, and not in "
+        f"{folder}: name the {PLAN_FILE} in that checkpoint's folder, or compress or heal again"
+    )
 
 
 def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
