@@ -57,7 +57,7 @@ class TextSource:
     def is_local(self) -> bool:
         """True if files of this machine are read; `hf:` reads a folder of the name, if any."""
         read = self.prompts if self.is_own else self
-        corpus = read and find_corpus(read.what)
+        corpus = find_corpus(read.what) if read else None
         return read is not None and (corpus is None or Path(corpus.path).exists())
 
     def as_dict(self) -> dict[str, str | None]:
