@@ -43,7 +43,7 @@ from grasp_deploy.compression.ranks import (
 )
 from grasp_deploy.compression.resume import LARGER, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, Start
-from grasp_deploy.compression.split_text import SplitText, split_text
+from grasp_deploy.compression.split_text import SplitText, check_recovery, split_text
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import METHODS
 from grasp_deploy.config.option import assigned
@@ -242,11 +242,8 @@ def _check_heldout(run: PreparedRun) -> None:
             "a bound on the loss is measured on two held-out sequences at least, of given text "
             "where there is some: give more text, more --calibration-sequences, or --keep"
         )
-    if run.config.recover is not None and not len(run.blocks.heldout):
-        raise InputError(
-            "recovery is judged on held-out text: give more --calibration-sequences, so that one "
-            "of the texts has two"
-        )
+    if run.config.recover is not None:
+        check_recovery(run.text, run.config.recover)
 
 
 def _check_experts(run: PreparedRun) -> None:
