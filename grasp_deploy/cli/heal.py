@@ -55,9 +55,8 @@ def heal_command(
     """Recover a pruned checkpoint: its weights learn the dense model's predictions.
 
     As `compress --recover` does. Text, its number of sequences and the seed are by default those of
-    its calibration, and a million tokens are read. Shapes stay, so memory and speed stay too. The
-    weights that come nearest to the dense model on held-out text are written; if none come nearer,
-    nothing is.
+    its calibration. Shapes stay, so memory and speed stay too. The weights that come nearest to the
+    dense model on held-out text are written; if none come nearer, nothing is.
     """
     from grasp_deploy.checkpoint.card.model_card import intact_plan
     from grasp_deploy.checkpoint.limits import refuse_experts

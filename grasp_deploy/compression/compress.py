@@ -92,7 +92,7 @@ def plan_of_checkpoint(
     run: PreparedRun, workspace: Workspace, on_progress: OnProgress, offload: bool
 ) -> Learnt:
     """The plan and the fitted tensors of a checkpoint that is there, and text to recover on."""
-    plan, fitted = run.pruned_before()
+    plan, fitted = run.pruned_before
     stages = Stages(workspace, run.budget.units, on_progress)
     return plan, fitted, with_own_text(run, lambda: load_for(run, offload), stages).text
 

@@ -29,7 +29,7 @@ from grasp_deploy.checkpoint.read.source import (
     weight_hash,
 )
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
-from grasp_deploy.checkpoint.write.export import check_hashes, fitted_beside
+from grasp_deploy.checkpoint.write.export import check_hashes, fitted_beside, fitted_tensor
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import KV_STAYS, budget_for, shape_within
 from grasp_deploy.compression.own_function import METHOD_CALL, own_function
@@ -43,7 +43,7 @@ from grasp_deploy.compression.ranks import (
 )
 from grasp_deploy.compression.resume import LARGER, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, Start
-from grasp_deploy.compression.split_text import SplitText, split_text
+from grasp_deploy.compression.split_text import SplitText, check_recovery, split_text
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import METHODS
 from grasp_deploy.config.option import assigned
@@ -110,16 +110,21 @@ class PreparedRun:
             **software,
         }
 
+    @cached_property
     def pruned_before(self) -> tuple[Plan, dict[str, Path]]:
         """The plan of the checkpoint that the run starts from, and the files of fitted tensors.
 
-        Raises InputError for a folder that was changed, and for another dense model's.
+        Raises InputError for a folder or a fitted tensor that was changed, and for another dense
+        model's.
         """
         assert self.start.checkpoint is not None, "the run starts there"
         plan = intact_plan(self.start.checkpoint)
         check_layers(plan, self.base)
         check_hashes(plan, self.weight_hashes)
-        return plan, fitted_beside(plan, pruned_shape(plan, self.base.shape))
+        fitted = fitted_beside(plan, pruned_shape(plan, self.base.shape))
+        for name, path in fitted.items():
+            fitted_tensor(plan, name, path, getattr(torch, self.base.shape.dtype_of(name)))
+        return plan, fitted
 
     @cached_property
     def start_cost(self) -> float:
@@ -224,7 +229,7 @@ def prepare(
     if base.shape.experts_per_token:
         _check_experts(run)
     if start.checkpoint is not None:
-        by_lead(run.pruned_before)
+        by_lead(lambda: run.pruned_before)
     elif base.shape.mixed_attention:
         logger.warning("note: only FFN channels are pruned, since %s", KV_STAYS)
     _check_ranks(run)
@@ -242,11 +247,8 @@ def _check_heldout(run: PreparedRun) -> None:
             "a bound on the loss is measured on two held-out sequences at least, of given text "
             "where there is some: give more text, more --calibration-sequences, or --keep"
         )
-    if run.config.recover is not None and not len(run.blocks.heldout):
-        raise InputError(
-            "recovery is judged on held-out text: give more --calibration-sequences, so that one "
-            "of the texts has two"
-        )
+    if run.config.recover is not None:
+        check_recovery(run.text, run.config.recover)
 
 
 def _check_experts(run: PreparedRun) -> None:

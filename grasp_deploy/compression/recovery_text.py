@@ -57,10 +57,7 @@ def text_of(run: PreparedRun, stages: Stages) -> Blocks:
     rows, heldout = text.token_ids, run.blocks.heldout
     kept = torch.tensor([not bool((heldout == row).all(dim=1).any()) for row in rows])
     if not kept.any():
-        raise InputError(
-            f"all {len(rows)} sequences to recover on are held out: give --recover more tokens, or "
-            "more text"
-        )
+        raise InputError("all text to recover on is held out: give more text")  # it repeats itself
     of_parts = places_of([part.sequences for part in text.parts])
     parts = tuple(
         replace(part, sequences=int(kept[of_part].sum()))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
+from math import ceil
+from operator import gt
 
 import torch
 from torch import Tensor
 
 from grasp_deploy.data import Blocks, places_of
+from grasp_deploy.data.mixture import shares
+from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.schedule import CalibrationBlocks
+from grasp_deploy.stats.wording import counted
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,25 @@ def split_text(text: Blocks, *, apart: bool) -> SplitText:
         sources,
         torch.tensor([parts[place].is_own for place in sources], dtype=torch.bool),
     )
+
+
+def check_recovery(text: Blocks, tokens: int) -> None:
+    """InputError where calibration text holds out none, or all of so many tokens of its sources."""
+    places, length = torch.arange(len(text.token_ids)), text.token_ids.shape[1]
+    heldout = split_text(replace(text, token_ids=places), apart=False).blocks.heldout
+    if not len(heldout):
+        raise InputError(
+            "recovery is judged on held-out text: give more --calibration-sequences, so that one "
+            "of the texts has two"
+        )
+    weights = [part.weight for part in text.parts] or [1.0]
+    of_parts = places_of([part.sequences for part in text.parts]) if text.parts else [places]
+    # How many of each source are held out before one is learnt from.
+    before = [int(torch.isin(each, heldout).cumprod(0).sum()) for each in of_parts]
+    asked = max(len(weights), ceil(tokens / length))
+    fewest = next(n for n in count(asked) if any(map(gt, shares(weights, n), before)))
+    if fewest > asked:
+        raise InputError(
+            f"--recover {tokens} reads {counted(asked, 'sequence')}, held out to judge recovery: "
+            f"give --recover {fewest * length} or more"
+        )

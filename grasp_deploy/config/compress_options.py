@@ -161,7 +161,7 @@ class CompressOptions:
     )
     own_temperature: Factor = study("Temperature at which the model writes its own text.", 1.0)
     sequences: Sequences = text(
-        "Number of calibration sequences; time and quality of every stage follow it.",
+        "Number of calibration sequences; time and quality of all but recovery follow it.",
         default=512,
         flag="--calibration-sequences",
     )
@@ -186,7 +186,8 @@ class CompressOptions:
     scale_epochs: CountOrZero = study("Passes over the text to learn scales; 0: none.", 1)
     norm_scales: bool = study("Learn scales of hidden channels behind norms too.", True)
     recover: Count | None = option(
-        "Tokens of recovery, such as 2M: the pruned weights learn the dense model's predictions.",
+        "Tokens of recovery, such as 2M: the pruned weights learn the dense model's predictions. "
+        "Default: none; of heal 1M.",
         None,
         "Recovery",
         metavar="TOKENS",

@@ -20,6 +20,7 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.recovery_judge import Heldout
 from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.compression.stages import passes_of
@@ -203,10 +204,11 @@ def test_a_resumed_recovery_reads_what_it_began_with(
     assert caplog.text.count(told) == 2, "to calibrate and to recover on"
 
 
-def test_text_that_recovery_cannot_read(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_text_that_recovery_cannot_read(make_config: MakeConfig) -> None:
     short = make_config(keep=0.6, recover=1, rounds=1, scale_epochs=0, sequences=2)
-    with pytest.raises(InputError, match="sequences to recover on are held out: give --recover"):
-        compress(short, tmp_path / "out")
+    with pytest.raises(InputError, match=r"1 sequence, held out .* give --recover 64 or more"):
+        prepare(short)
+    prepare(replace(short, recover=64))
 
 
 def test_the_command_and_its_bad_input(

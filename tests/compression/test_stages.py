@@ -25,7 +25,7 @@ from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression import stages
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
-from grasp_deploy.compression.run_options import RunOptions
+from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.tensors import digest_of, read_tensors, write_tensors
@@ -177,6 +177,9 @@ def test_noise_in_place_of_fitted_tensors(
     vectors, record = read_tensors(folder / PLAN_FILE)
     with pytest.raises(InputError, match="whose SHA-256 the plan states"):
         export(load_plan(folder / PLAN_FILE), record["model"], tmp_path / "other")
+    healing = CompressConfig.from_dict({**record["config"], "recover": 10**5}, "the plan")
+    with pytest.raises(InputError, match="whose SHA-256 the plan states"):
+        prepare(healing, start=Start(checkpoint=folder))
     record["fitted"] = {name: digest_of(noise[name]) for name in fitted}
     write_tensors(folder / PLAN_FILE, vectors, record)
     state_anew(folder)

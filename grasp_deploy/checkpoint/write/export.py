@@ -219,12 +219,7 @@ def cut_tensors(
         stored = getattr(torch, base.shape.dtype_of(name))
         dtype = torch.float32 if in_float32 else stored
         if name in fitted:  # and cut already
-            tensor = read_tensor(fitted[name], name).to(stored)
-            if plan.fitted[name] != digest_of(tensor):
-                raise InputError(
-                    f"{name} is not the fitted tensor whose SHA-256 the plan states: compress again"
-                )
-            yield name, tensor.to(dtype)
+            yield name, fitted_tensor(plan, name, fitted[name], stored).to(dtype)
             continue
         tensor = read_tensor(path, name).to(dtype)
         if name in norms:
@@ -237,6 +232,16 @@ def cut_tensors(
                 continue
             name, tensor = f"model.layers.{layer}.{kept[0]}", cut_tensor(tail, kept[1], cut[1])
         yield name, tensor
+
+
+def fitted_tensor(plan: Plan, name: str, path: Path, dtype: torch.dtype) -> Tensor:
+    """A fitted tensor of a plan, in the dtype of the base weights; InputError for another one."""
+    tensor = read_tensor(path, name).to(dtype)
+    if plan.fitted[name] != digest_of(tensor):
+        raise InputError(
+            f"{name} is not the fitted tensor whose SHA-256 the plan states: compress again"
+        )
+    return tensor
 
 
 def norm_scales_by_name(plan: Plan, of_family: Norms) -> dict[str, Tensor]:
