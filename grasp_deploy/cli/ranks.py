@@ -43,12 +43,12 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
         _wait_for_lead(store)
         dist.destroy_process_group()
     except (Exception, SystemExit) as error:
+        if not _is_loss(error):
+            _ends_first(store)
+            raise
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # torchrun's would cut off what is said of it
-        first = _ends_first(store)
-        if not _is_loss(error):
-            raise
-        if first:
+        if _ends_first(store):
             print_error(
                 "stopped",
                 "a process of this run was lost or torchrun was stopped; what was learnt is kept: "
