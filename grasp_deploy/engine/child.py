@@ -1,7 +1,7 @@
 """Child processes that end with this one: modules that answer JSON requests, and vLLM's server.
 
-The memory of a child is freed with it. Requests go to its stdin, one per line. Answers come from a
-separate pipe, because vLLM prints to stdout.
+The memory of a child is freed with it. Requests and answers have a connection of their own, because
+vLLM prints to stdout.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
 import shlex
 import signal
 import subprocess
@@ -18,8 +17,10 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from grasp_deploy.errors import ChildError, InputError
 
@@ -36,7 +37,6 @@ def running(
     environment: Mapping[str, str],
     log: Path | None = None,
     *,
-    stdin: int = subprocess.DEVNULL,
     pass_fds: Collection[int] = (),
     grace_seconds: float = 10.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
@@ -53,7 +53,7 @@ def running(
         process = subprocess.Popen(
             command,
             env=environment,
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if log else None,
             process_group=watcher.pid,
@@ -90,73 +90,57 @@ def child(
     Asking raises InputError if the child did. It raises ChildError with the end of the log if the
     child fails or does not answer within `timeout_seconds`. The child ends with the block.
     """
+    ours, theirs = Pipe()
+    command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
+    environment = environment or os.environ
+
+    def ask(request: dict[str, Any]) -> dict[str, Any]:
+        with suppress(ConnectionError):  # it has ended: _receive reports that
+            ours.send_bytes(json.dumps(request).encode())
+        reply = _receive(process, ours, timeout_seconds)
+        if isinstance(reply, str):
+            raise ChildError(f"{name} {reply}; its log ends:\n{log_tail(log)}")
+        if "input_error" in reply:
+            raise InputError(reply["input_error"])
+        answer: dict[str, Any] = reply["answer"]
+        return answer
+
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        answers, writing = os.pipe()
-        command = [sys.executable, "-P", "-m", module, str(writing)]
-
-        def ask(request: dict[str, Any]) -> dict[str, Any]:
-            _send(process, request)
-            reply = _receive(process, answers, timeout_seconds)
-            if isinstance(reply, str):
-                raise ChildError(f"{name} {reply}; its log ends:\n{log_tail(log)}")
-            if "input_error" in reply:
-                raise InputError(reply["input_error"])
-            answer: dict[str, Any] = reply["answer"]
-            return answer
-
-        with running(
-            command, environment or os.environ, log, stdin=subprocess.PIPE, pass_fds=(writing,)
-        ) as process:
-            os.close(writing)
-            try:
-                yield ask
-            finally:
-                os.close(answers)
-                with suppress(BrokenPipeError):  # what it had not read of its input
-                    _requests(process).close()
+        with running(command, environment, log, pass_fds=(theirs.fileno(),)) as process, ours:
+            theirs.close()
+            yield ask
 
 
 def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer requests until stdin ends. Called in the child."""
-    with os.fdopen(int(sys.argv[1]), "w") as answers:
-        for line in sys.stdin:
+    """Answer requests until the parent closes the connection. Called in the child."""
+    with Connection(int(sys.argv[1])) as requests:
+        while True:
             try:
-                reply: dict[str, Any] = {"answer": answer(json.loads(line))}
+                request = json.loads(requests.recv_bytes())
+            except EOFError:
+                return
+            try:
+                reply: dict[str, Any] = {"answer": answer(request)}
             except InputError as error:
                 reply = {"input_error": str(error)}
-            print(json.dumps(reply), file=answers, flush=True)
-
-
-def _send(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # it has ended: _receive reports that
-        _requests(process).write(json.dumps(request).encode() + b"\n")
-        _requests(process).flush()
-
-
-def _requests(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    assert process.stdin is not None, "started with a pipe"
-    return process.stdin
+            requests.send_bytes(json.dumps(reply).encode())
 
 
 def _receive(
-    process: subprocess.Popen[bytes], answers: int, timeout_seconds: float
+    process: subprocess.Popen[bytes], answers: Connection, timeout_seconds: float
 ) -> dict[str, Any] | str:
-    line, deadline = b"", time.monotonic() + timeout_seconds
-    while not line.endswith(b"\n"):
-        if time.monotonic() > deadline:
-            return f"gave no answer within {timeout_seconds:g} s"
-        if select.select([answers], [], [], LOOK_SECONDS)[0]:
-            part = os.read(answers, 2**16)
-            line += part
-            if part:
-                continue
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline:
+        if answers.poll(LOOK_SECONDS):
+            with suppress(EOFError, ConnectionError):
+                reply: dict[str, Any] = json.loads(answers.recv_bytes())
+                return reply
             with suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_SECONDS)
-        if process.poll() is not None:  # its own children may still hold the pipe
+        if process.poll() is not None:  # its own children may still hold the connection
             return f"failed with exit status {process.returncode}"
-    reply: dict[str, Any] = json.loads(line)
-    return reply
+    return f"gave no answer within {timeout_seconds:g} s"
 
 
 def guard(command: list[str], grace_seconds: float) -> int:
