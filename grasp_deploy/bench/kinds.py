@@ -14,12 +14,11 @@ from grasp_deploy.bench.memory import MemoryRecord
 from grasp_deploy.bench.serve import ServeRecord
 from grasp_deploy.bench.throughput import ThroughputRecord
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate import table as compare_show
 from grasp_deploy.evaluate.compare import CompareRecord
-from grasp_deploy.evaluate.table import answer_tables, compare_table
 from grasp_deploy.evaluate.tasks.accuracy import TasksRecord
 from grasp_deploy.evaluate.tasks.table import task_figures, task_table
 from grasp_deploy.files.json_files import typed
-from grasp_deploy.report import losses
 from grasp_deploy.report.section import REMEDY, Line, Section, read_records
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ KINDS = {
         ("memory", "Prefill memory", MemoryRecord, memory_show),
         ("kv", "KV cache", KvRecord, kv_show),
         ("serve", "Load on the live server", ServeRecord, serve_show),
+        ("compare", "Losses compared", CompareRecord, compare_show),
     )
 }
 KINDS["tasks"] = Kind(
@@ -53,8 +53,6 @@ KINDS["tasks"] = Kind(
     lambda r: [task_table(to_builtins(r))],
     figures=task_figures,
 )
-shown: Any = (lambda r: [compare_table(r), *answer_tables(r)], losses.headlines, losses.figures)
-KINDS["compare"] = Kind("Losses compared", CompareRecord, *shown)
 KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import torch
 from msgspec import Meta, Struct
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grasp_deploy.checkpoint.footprint import RecordModel
+from grasp_deploy.checkpoint.footprint import Footprint, RecordModel
 from grasp_deploy.checkpoint.plan import calibrated_beside
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.data import Blocks, TextSource
@@ -25,7 +25,6 @@ from grasp_deploy.evaluate.settings import CompareSettings
 from grasp_deploy.evaluate.texts import heldout_corpora, longest_sequence, read_texts
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
-from grasp_deploy.report.losses import LossPoint
 from grasp_deploy.stats.clustered import paired_error, standard_error
 from grasp_deploy.stats.wording import grouped, listed
 
@@ -64,6 +63,17 @@ class Answers(Struct):
 
     prompt: str
     answers: list[str]
+
+
+@dataclass(frozen=True)
+class LossPoint:
+    """A model with its loss and its divergence from the first model, in nats per token."""
+
+    name: str
+    footprint: Footprint
+    loss: float
+    error: float | None  # standard error of what it lost against the first model
+    divergence: float | None = None
 
 
 class CompareRecord(Struct):

@@ -10,7 +10,7 @@ import pytest
 
 from grasp_deploy.bench.kinds import KINDS
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.table import answer_tables, compare_table
+from grasp_deploy.evaluate.table import loss_table, tables
 from tests.bench.records import lines_of, model, record, row_of, typed
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results"
@@ -44,7 +44,7 @@ def test_text_that_was_calibrated_on_counts_only_alone() -> None:
     assert [point.loss for point in found.points] == pytest.approx([2.5, 2.9])
     assert found.points[1].error == pytest.approx(0.03 * 2**0.5 / 2)
     assert found.text == "2,000 tokens of c4 and novel"
-    lines = lines_of(compare_table(found), width=80)
+    lines = lines_of(loss_table(found), width=80)
     assert row_of(lines, "pruned", "+0.200 ± 0.030", "0.250", "87.5")
     assert row_of(lines, "pruned†") and not any("dense†" in line for line in lines)
     alone = typed(comparison({"seen": losses["seen"]}, calibrated_on="seen"))
@@ -55,7 +55,7 @@ def test_text_that_was_calibrated_on_counts_only_alone() -> None:
 def test_a_text_or_a_prompt_without_one_of_the_models(part: str) -> None:
     damaged = comparison({"c4": (2.0, 2.2), "novel": (3.0, 3.6)})
     damaged["said"] = [{"prompt": "The sky is", "answers": ["blue", "green"]}]
-    (table,) = answer_tables(typed(damaged))
+    _, table = tables(typed(damaged))
     assert row_of(lines_of(table, width=80), "pruned", "green")
     (damaged["cells"] if part == "cells" else damaged["said"][0]["answers"]).pop()
     with pytest.raises(InputError, match="not one for each model"):
@@ -68,6 +68,6 @@ def test_records_of_the_command_before(path: Path) -> None:
     found = typed(document)
     assert isinstance(found, KINDS["compare"].record) and len(found.points) == 9
     first, second = document["cells"][:2]
-    line = row_of(lines_of(compare_table(found), width=80), second["model"])
+    line = row_of(lines_of(loss_table(found), width=80), second["model"])
     assert f"{second['excess_nats']:+.3f} ± {second['excess_error']:.3f}" in line
     assert found.points[0].loss == first["loss_nats_per_token"]

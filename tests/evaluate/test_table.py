@@ -12,7 +12,7 @@ import pytest
 from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import LossCell
-from grasp_deploy.report.losses import frontier_of, headlines, knee_of
+from grasp_deploy.evaluate.table import frontier_of, headlines, knee_of
 from tests.bench.records import model, typed
 from tests.evaluate.tasks.task_records import task_record
 
