@@ -13,9 +13,9 @@ from grasp_deploy.bench.record import (
     PositiveCount,
     check_positions,
     check_room,
-    fewest_positions,
 )
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
+from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
 from grasp_deploy.engine.offline import KvCapacity, deployed, predict_capacity
 from grasp_deploy.errors import InputError
@@ -86,7 +86,8 @@ def bench_kv(
     """
     from grasp_deploy.evaluate.models import model_folder
 
-    context_tokens = settings.context_tokens or fewest_positions(models, DEFAULT_CONTEXT_TOKENS)
+    longest = fewest_positions((model.path for model in models), DEFAULT_CONTEXT_TOKENS)
+    context_tokens = settings.context_tokens or longest
     check_positions(models, context_tokens, "--context")
     platform = found_platform()
     measures = platform is not None and not settings.predict_only

@@ -14,8 +14,8 @@ from grasp_deploy.bench.record import (
     Count,
     PositiveCount,
     check_positions,
-    fewest_positions,
 )
+from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, option
 from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
@@ -90,7 +90,8 @@ def bench_memory(
 
     device, lengths = str(resolve_device(settings.device)), settings.prompt_tokens
     if not lengths:
-        lengths = tuple(sorted({fewest_positions(models, tokens) for tokens in DEFAULT_LENGTHS}))
+        paths = [model.path for model in models]
+        lengths = tuple(sorted({fewest_positions(paths, tokens) for tokens in DEFAULT_LENGTHS}))
     check_positions(models, max(lengths), "--prompt-tokens")
     is_random = models[0].random_weights
     settings = replace(settings, prompt_tokens=lengths, device=device, random_weights=is_random)

@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 from grasp_deploy.checkpoint import limits
 from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
 from grasp_deploy.checkpoint.format.shapes import read_config
-from grasp_deploy.checkpoint.read.source import positions_at
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import check_models, new_record
 
@@ -105,11 +104,6 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
         """A headline on a model, as JSON has it."""
         figures = {"model": model, "outcome": outcome, "sentence": sentence}
         return {"benchmark": self.benchmark, "baseline": self.baseline, **figures}
-
-
-def fewest_positions(models: Sequence[BenchModel], at_most: int) -> int:
-    """The longest sequence, of at most so many tokens, that all models were made for."""
-    return min([at_most, *filter(None, (positions_at(model.path) for model in models))])
 
 
 def check_positions(models: Sequence[BenchModel], tokens: int, option: str) -> None:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from grasp_deploy.checkpoint.footprint import Footprint, RecordModel
 from grasp_deploy.checkpoint.plan import calibrated_beside
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
+from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
 from grasp_deploy.errors import InputError
@@ -22,7 +23,7 @@ from grasp_deploy.evaluate.answers import answers, prompts_for
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.perplexity import Measured, measure
 from grasp_deploy.evaluate.settings import CompareSettings
-from grasp_deploy.evaluate.texts import heldout_corpora, longest_sequence, read_texts
+from grasp_deploy.evaluate.texts import LONGEST, heldout_corpora, read_texts
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.stats.clustered import paired_error, standard_error
@@ -139,8 +140,8 @@ def compare(
     The first model and one other are in memory at once: a divergence takes the whole distribution
     of each. Raises InputError for text that does not fit, and for models whose tokens of it differ.
     """
-    length = settings.sequence_length or longest_sequence(*(model.path for model in models))
-    settings = replace(settings, sequence_length=length)
+    longest = fewest_positions((model.path for model in models), LONGEST)
+    settings = replace(settings, sequence_length=settings.sequence_length or longest)
     texts = _common_texts(models, settings)
     first = load(models[0].path, device=settings.device, dtype=settings.dtype)
     tokenizer = load_tokenizer(models[0].path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
-from grasp_deploy.checkpoint.read.source import positions_at
+from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
@@ -49,17 +49,12 @@ def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
     )
 
 
-def longest_sequence(*folders: Path) -> int:
-    """Tokens of a sequence that all of these models take, at most LONGEST."""
-    return min(LONGEST, *(positions_at(folder) or LONGEST for folder in folders))
-
-
 def read_texts(
     folder: Path, corpora: Sequence[TextSource], settings: CompareSettings
 ) -> dict[TextSource, Blocks]:
     """The sequences of each corpus, as a model's tokenizer makes them; InputError as it reads."""
     config, tokenizer = read_config(folder), load_tokenizer(folder)
-    length = settings.sequence_length or longest_sequence(folder)
+    length = settings.sequence_length or fewest_positions([folder], LONGEST)
     wanted, or_fewer = settings.sequences or SEQUENCES, settings.sequences is None
     texts = {}
     for corpus in corpora:

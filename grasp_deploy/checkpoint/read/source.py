@@ -127,9 +127,10 @@ def resolve_config(name: str, revision: str | None = None) -> Path:
     return found.directory / "config.json" if found.revision else found.directory
 
 
-def positions_at(path: Path) -> int | None:
-    """Positions that the model of a config was made for; None where it is silent, or InputError."""
-    return limits_of(read_config(path), path).max_position_embeddings
+def fewest_positions(paths: Iterable[Path], at_most: int) -> int:
+    """The longest sequence, of at most so many tokens, that all of these models were made for."""
+    found = (limits_of(read_config(path), path).max_position_embeddings for path in paths)
+    return min([at_most, *filter(None, found)])
 
 
 def file_hashes(directory: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ import torch
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.limits import check_positions, check_vllm_runs
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device, wanted_dtype
-from grasp_deploy.checkpoint.read.source import file_hashes, positions_at
+from grasp_deploy.checkpoint.read.source import fewest_positions, file_hashes
 from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
@@ -122,4 +122,4 @@ def _max_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
     """Tokens of the longest prompt: the same for all models, or the items would differ."""
     for model in models:
         check_positions(asked, read_config(model.path), "--max-tokens", model.name)
-    return asked or min(MAX_TOKENS, *(positions_at(each.path) or MAX_TOKENS for each in models))
+    return asked or fewest_positions((model.path for model in models), MAX_TOKENS)
