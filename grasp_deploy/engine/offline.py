@@ -9,16 +9,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta, convert
 
-from grasp_deploy.checkpoint.limits import (
-    check_tensor_parallel,
-    check_vllm_runs,
-    installed_platform,
-)
+from grasp_deploy.checkpoint.limits import check_vllm_runs, installed_platform
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import vllm_child_environment
 
-GREEDY_CACHE_BYTES = 64 * 2**20  # of each worker
+GREEDY_CACHE_BYTES = 64 * 2**20
 PATIENCE_SECONDS = 600.0
 
 
@@ -59,18 +55,15 @@ def deployed(directory: Path, engine: dict[str, Any]) -> Deployed:
     return convert(_ask(directory, engine, counts_bytes=True), Deployed)
 
 
-def greedy_tokens(
-    directory: Path, prompts: list[list[int]], new_tokens: int, tensor_parallel: int = 1
-) -> list[list[int]]:
+def greedy_tokens(directory: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
     """Continue prompts (lists of token ids) by exactly `new_tokens` tokens each, in float32.
 
     A quantised model computes in the dtype of its plain weights.
     Raises ChildError with the end of vLLM's log. Raises InputError if vLLM is not installed, or
-    does not support the model's head size or this tensor-parallel size.
+    does not support the model's head size.
     """
     engine = {
         "dtype": "float32",
-        "tensor_parallel_size": tensor_parallel,
         "kv_cache_memory_bytes": GREEDY_CACHE_BYTES,
         "max_model_len": max(map(len, prompts)) + new_tokens,
         "max_num_seqs": len(prompts),
@@ -91,13 +84,11 @@ def _ask(
         config_and_shape,  # help must not load safetensors
     )
 
-    workers = engine.get("tensor_parallel_size", 1)
-    environment = vllm_child_environment(workers)
+    environment = vllm_child_environment()
     shape = config_and_shape(directory)[1]
     if shape.quantization is not None:  # whose kernels give other tokens in float32
         engine = {**engine, "dtype": shape.dtype}
     check_vllm_runs(shape, installed_platform())
-    check_tensor_parallel(shape, workers)
     request = {
         "engine": {**FORMAT, **engine, "model": str(directory)},
         "prompts": prompts,

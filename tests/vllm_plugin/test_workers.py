@@ -73,7 +73,7 @@ def served(folder: Path, flags: Sequence[str]) -> tuple[list[list[int]], str, st
 @pytest.mark.parametrize(
     ("flags", "copies"),
     [
-        pytest.param(["-tp", "2", EAGER], 1, id="tensor", marks=pytest.mark.all),
+        pytest.param(["-tp", "2", EAGER], 1, id="tensor"),
         pytest.param(["-dp", "2", EAGER], 2, id="data"),
         pytest.param(["-pp", "2"], 1, id="pipeline", marks=pytest.mark.all),
     ],
