@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from msgspec import to_builtins
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from grasp_deploy.bench import kv_show, memory_show, serve_show, throughput_show
 from grasp_deploy.bench.kv import KvRecord
@@ -16,43 +15,28 @@ from grasp_deploy.bench.throughput import ThroughputRecord
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate import table as compare_show
 from grasp_deploy.evaluate.compare import CompareRecord
+from grasp_deploy.evaluate.tasks import table as tasks_show
 from grasp_deploy.evaluate.tasks.accuracy import TasksRecord
-from grasp_deploy.evaluate.tasks.table import task_figures, task_table
 from grasp_deploy.files.json_files import typed
-from grasp_deploy.report.section import REMEDY, Line, Section, read_records
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from grasp_deploy.report.figure_style import Drawing
+from grasp_deploy.report.section import REMEDY, Section, read_records
 
 
 class Kind(NamedTuple):
-    """Reading and drawing of one benchmark's records; the functions take the typed record."""
+    """Reading and drawing of one benchmark's records."""
 
     title: str
     record: type[Any]
-    tables: Callable[[Any], list[Table]]
-    headlines: Callable[[Any], list[Line]] = lambda _: []
-    figures: Callable[[Any], Iterable[Drawing]] = lambda _: []
+    show: ModuleType  # its `tables`, `headlines` and `figures` take the typed record
 
 
 KINDS = {
-    name: Kind(title, record, show.tables, show.headlines, show.figures)
-    for name, title, record, show in (
-        ("throughput", "Throughput and latency", ThroughputRecord, throughput_show),
-        ("memory", "Prefill memory", MemoryRecord, memory_show),
-        ("kv", "KV cache", KvRecord, kv_show),
-        ("serve", "Load on the live server", ServeRecord, serve_show),
-        ("compare", "Losses compared", CompareRecord, compare_show),
-    )
+    "throughput": Kind("Throughput and latency", ThroughputRecord, throughput_show),
+    "memory": Kind("Prefill memory", MemoryRecord, memory_show),
+    "kv": Kind("KV cache", KvRecord, kv_show),
+    "serve": Kind("Load on the live server", ServeRecord, serve_show),
+    "tasks": Kind("Accuracy on tasks", TasksRecord, tasks_show),
+    "compare": Kind("Losses compared", CompareRecord, compare_show),
 }
-KINDS["tasks"] = Kind(
-    "Accuracy on tasks",
-    TasksRecord,
-    lambda r: [task_table(to_builtins(r))],
-    figures=task_figures,
-)
 KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote
 
 
@@ -78,8 +62,8 @@ def section_of(name: str, document: dict[str, Any], path: Path = Path("record.js
         name=name,
         title=kind.title,
         record=document,
-        tables=kind.tables(record),
-        headlines=kind.headlines(record),
-        figures=lambda: list(kind.figures(record)),
+        tables=kind.show.tables(record),
+        headlines=kind.show.headlines(record),
+        figures=lambda: list(kind.show.figures(record)),
         models=document["models"],
     )

@@ -1,4 +1,4 @@
-"""The table of a record of tasks: accuracies side by side, and the changes beside them."""
+"""A record of tasks as a table and a figure: accuracies side by side, the changes beside them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
 Cells = Sequence[Mapping[str, Any]]
 
 
-def task_table(record: Mapping[str, Any]) -> Table:
+def tables(record: TasksRecord) -> list[Table]:
     """A row a task and one for the average; the first model, and the others with their change.
 
     Percentages with their standard errors. The error of a change is paired: all models answered
     the same items.
     """
-    names = [model["name"] for model in record["models"]]
-    cells = [[c for c in record["cells"] if c["model"] == name] for name in names]
+    document, names = to_builtins(record), [model.name for model in record.models]
+    cells = [[c for c in document["cells"] if c["model"] == name] for name in names]
     heads = ["task", "metric", "items", names[0]]
     heads += [head for name in names[1:] for head in (name, "change")]
-    table = figure_table("Accuracy on tasks, %", heads, _notes(record))
+    table = figure_table("Accuracy on tasks, %", heads, _notes(document))
     for of_task in zip(*cells, strict=True):
         first = of_task[0]
         figures = _figures([[cell] for cell in of_task])
@@ -37,7 +37,12 @@ def task_table(record: Mapping[str, Any]) -> Table:
     table.add_section()
     if len(cells[0]) > 1:
         table.add_row("average", "", "", *_figures(cells))
-    return table
+    return [table]
+
+
+def headlines(_: TasksRecord) -> list[dict[str, Any]]:
+    """Nothing: a card judges accuracies, beside losses."""
+    return []
 
 
 def _figures(models: Sequence[Cells]) -> list[str]:
@@ -63,7 +68,7 @@ def _notes(record: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def task_figures(record: TasksRecord) -> Iterator[Drawing]:
+def figures(record: TasksRecord) -> Iterator[Drawing]:
     """The average accuracy against size; nothing for one model."""
     from grasp_deploy.report import figure_style as style
 

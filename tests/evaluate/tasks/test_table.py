@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from grasp_deploy.evaluate.tasks.table import task_table
-from tests.bench.records import lines_of
+from grasp_deploy.evaluate.tasks.table import tables
+from tests.bench.records import lines_of, typed
 from tests.evaluate.tasks.task_records import task_record
 
 
 def test_accuracies_side_by_side_with_paired_changes() -> None:
-    lines = [line for line in lines_of(task_table(task_record()), width=120) if "│" in line]
+    (table,) = tables(typed(task_record()))
+    lines = [line for line in lines_of(table, width=120) if "│" in line]
     rows = {line.split()[1]: line.split("│")[1:-1] for line in lines}
     cells = [cell.strip() for cell in rows["piqa"]]
     # The change: one item of four lost, so its error is 1/4 as well (of 0, -1, 0, 0).
