@@ -39,7 +39,6 @@ from grasp_deploy.config.option import (
 from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.engine.child import child
 from grasp_deploy.engine.flags import FORMAT, read_flags
-from grasp_deploy.engine.vllm_process import CACHE_VARIABLE
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 
 if TYPE_CHECKING:  # it imports safetensors, which no help text needs
@@ -199,14 +198,10 @@ def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> tuple[str,
     Prefix caching is off, because random prompts of a small vocabulary repeat. On a CPU the KV
     cache gets one size for all: what serving the first model would give it.
     """
-    from grasp_deploy.engine.serve import available_memory_bytes, cpu_cache_bytes
+    from grasp_deploy.engine.serve import cache_flags
 
-    flags, given = ["--no-enable-prefix-caching"], read_flags(vllm_arguments)
-    sized = given.sets_cache_size or os.environ.get(CACHE_VARIABLE)
-    if installed_platform() == "cpu" and not sized:
-        cache_bytes = cpu_cache_bytes(first.path, available_memory_bytes()) // given.workers
-        flags += ["--kv-cache-memory-bytes", str(cache_bytes)]
-    return (*flags, *vllm_arguments)
+    sized = cache_flags(first.path, read_flags(vllm_arguments), installed_platform())
+    return ("--no-enable-prefix-caching", *sized, *vllm_arguments)
 
 
 def bench_serve_environment() -> dict[str, str]:

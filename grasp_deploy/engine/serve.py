@@ -122,9 +122,7 @@ def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Plat
     """The command that serves a folder with the vLLM of this interpreter.
 
     It listens on 127.0.0.1, reads the files that were checked, and computes in the dtype of plain
-    weights, unless a flag says otherwise: vLLM itself would round float32 to a half type. On a CPU
-    the KV cache gets a size unless a flag gives it one: vLLM would ask for 92 % of the memory and
-    stop if that is not free.
+    weights, unless a flag says otherwise: vLLM itself would round float32 to a half type.
     """
     flags = read_flags(vllm_arguments)
     # -P: like the command `vllm`, import nothing from the current folder.
@@ -133,11 +131,7 @@ def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Plat
         command += ["--host", HOST]
     shape = read_folder(directory).shape
     command += flags.own_format(shape.dtype if shape.quantization is None else None)
-    sized = flags.sets_cache_size or os.environ.get(CACHE_VARIABLE)
-    if platform == "cpu" and not sized:
-        cache_bytes = cpu_cache_bytes(directory, available_memory_bytes())
-        command += ["--kv-cache-memory-bytes", str(cache_bytes // flags.workers)]
-    return [*command, *vllm_arguments]
+    return [*command, *cache_flags(directory, flags, platform), *vllm_arguments]
 
 
 @contextmanager
@@ -196,6 +190,17 @@ def free_port() -> int:
     with socket.create_server((HOST, 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def cache_flags(directory: Path, flags: ServerFlags, platform: Platform) -> list[str]:
+    """The size of a KV cache on a CPU, unless a flag or the variable gives it one.
+
+    vLLM would ask for 92 % of the memory and stop if that is not free.
+    """
+    if platform != "cpu" or flags.sets_cache_size or os.environ.get(CACHE_VARIABLE):
+        return []
+    cache_bytes = cpu_cache_bytes(directory, available_memory_bytes())
+    return ["--kv-cache-memory-bytes", str(cache_bytes // flags.workers)]
 
 
 def cpu_cache_bytes(model: Path, available_bytes: int) -> int:
