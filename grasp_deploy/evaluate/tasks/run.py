@@ -21,7 +21,6 @@ from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
 from grasp_deploy.evaluate.tasks.harness import (
     Loaded,
-    check_installed,
     check_names,
     load_tasks,
     run_task,
@@ -47,7 +46,6 @@ def bench_tasks(
     The first model is the baseline. Beside cells the record has `averages`, one row a model. Raises
     InputError for tasks, models or settings that cannot be used, and ChildError if vLLM fails.
     """
-    check_installed()
     check_names(settings.tasks, settings.task_files)
     for path in settings.task_files:
         local_task(path, settings.num_fewshot)  # refused before an engine is started
