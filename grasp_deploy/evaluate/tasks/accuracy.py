@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.checkpoint.footprint import RecordModel
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.record import check_models, is_number, read_record
@@ -37,11 +37,9 @@ Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1 + 1e-9)]  # a mean of accuracies is rounded
 
 
-class TaskModel(Struct):
+class TaskModel(RecordModel, frozen=True):
     """A measured model, identified by the hashes of its weight files."""
 
-    name: str
-    footprint: Footprint
     weight_hashes: dict[str, str]
 
 
