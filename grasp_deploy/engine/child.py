@@ -80,7 +80,7 @@ def log_tail(log: Path, lines: int = 25) -> str:
 @contextmanager
 def child(
     module: str,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
     *,
     name: str,
     timeout_seconds: float = 1800.0,
@@ -92,7 +92,6 @@ def child(
     """
     ours, theirs = Pipe()
     command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
-    environment = environment or os.environ
 
     def ask(request: dict[str, Any]) -> dict[str, Any]:
         with suppress(ConnectionError):  # it has ended: _receive reports that
