@@ -21,6 +21,8 @@ HEAL = "heal pruned --model model -o out --calibration text.txt"
 SYNTHESIZE = "synthesize model -o out --keep 0.6"
 KV = "bench kv model --predict-only"
 THROUGHPUT = "bench throughput model --engine transformers --prompt-tokens 16 --new-tokens 4"
+COMPARE = "evaluate compare model pruned --data text.txt --sequence-length 32 --sequences 3"
+CARD = "evaluate card pruned --data text.txt --sequence-length 64 --sequences 6"
 REPORT = "report kv.json"
 BENCHES = (
     "bench kv",
@@ -234,6 +236,22 @@ ROWS: dict[str, dict[str, str]] = {
     **{
         f"{bench} model": {f"-o {name}": name for name in ("study.json", "text.txt", "pipe")}
         for bench in BENCHES
+    },
+    COMPARE: {
+        "--sequences 1000": "text.txt & (140)",
+        "--data text.txt": "two corpora text.txt",
+        "--data none.txt": "none.txt",
+        "--sequence-length 513": "--sequence-length 513 & 512 positions",
+        "-o text.txt": "--output text.txt",
+    },
+    CARD: {
+        "--data text.txt@test": "two corpora text.txt",
+        "--record none.json": "none.json",
+        "--record text.txt": "text.txt",
+        "--record study.json": "a record of study",
+        "--model same-shape": "the plan was made for",
+        "--sequence-length 513": "--sequence-length 513 & 512 positions",
+        "--device tpu": "",
     },
     # What a folder holds.
     **{command: {"": "adapter_config.json"} for command in READERS},

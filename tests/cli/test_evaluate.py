@@ -31,22 +31,6 @@ def tasks(*arguments: str | Path) -> Ended:
     return grasp_deploy("evaluate", "tasks", *arguments)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--sequences", "1000"), ("too short", "(140)")),
-        (("--data", "text.txt"), ("two corpora text.txt", "other=text.txt")),
-        (("--data", "none.txt"), ("none.txt does not exist",)),
-        (("--sequence-length", "513"), ("--sequence-length 513", "512 positions")),
-        (("-o", "text.txt"), ("text.txt exists and is not a record",)),
-    ],
-)
-def test_what_is_not_compared(
-    tiny_folder: Path, pruned_once: Path, work: Path, options: tuple[str, ...], words: tuple[str]
-) -> None:
-    assert_refused(compared(tiny_folder, pruned_once, *DATA, *options), *words)
-
-
 def test_of_a_short_text_all_is_taken(tiny_folder: Path, work: Path) -> None:
     ended = compared(tiny_folder, "--data", "text.txt", "--sequence-length", "64", "--json")
     assert json.loads(ended.stdout)["cells"][0]["data"]["sequences"] == 70

@@ -12,8 +12,7 @@ import pytest
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.evaluate.models import bench_models
-from grasp_deploy.files.record import new_record, write_record
-from tests.cli.command import Ended, assert_refused, compress, document, grasp_deploy, tree
+from tests.cli.command import Ended, assert_refused, compress, document, grasp_deploy
 from tests.evaluate.tasks import task_records
 from tests.tiny import save_tiny
 
@@ -111,28 +110,6 @@ def test_calibration_text_under_another_name_does_not_count(
     assert not heldout["calibrated_on"] and heldout["calibrated_on_share"] < 0.01
     assert quality["verdict"]["sentence"].count("on mine") == 0
     assert "| mine† |" in (checkpoint / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--data", "other.txt@test"), ("two corpora other.txt",)),
-        (("--record", "none.json"), ("no file none.json",)),
-        (("--record", "other.txt"), ("other.txt cannot be read",)),
-        (("--record", "strange.json"), ("a record of strange", "`grasp-deploy evaluate tasks`")),
-        (("--model", "stranger"), ("the plan was made for", "SHA-256")),
-        (("--sequence-length", "513"), ("--sequence-length 513", "512 positions")),
-        (("--device", "tpu"), ("--device tpu",)),
-    ],
-)
-def test_bad_input_changes_nothing(
-    pruned: Path, other: Path, options: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    save_tiny("llama", other / "stranger", seed=7)
-    write_record(other / "strange.json", new_record("strange", [], {}))
-    before = tree(other)
-    assert_refused(card(pruned, "--data", "other.txt", *options), *words)
-    assert tree(other) == before
 
 
 def test_a_folder_that_is_not_a_whole_checkpoint(
