@@ -28,7 +28,6 @@ from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
-from grasp_deploy.pruning.costs import Widths
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 
@@ -187,27 +186,18 @@ def unit_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> T
 
 
 def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable) -> Tensor:
-    widths = Widths(
-        hidden_size=shape.hidden_size,
-        head_dim=shape.head_dim,
-        query_heads_per_group=shape.query_heads_per_group,
-        qkv_bias=shape.qkv_bias,
-        ffn_parameters=shape.ffn_parameters,
-        bytes_per_parameter=shape.bytes_per_parameter,
-        bytes_per_kv_value=KV_BYTES.get(config.kv_dtype, shape.bytes_per_parameter),
-        output_gate=shape.family.is_hybrid,
-    )
-    ffn, kv = float(widths.ffn_parameters), float(widths.kv_parameters)
+    ffn, kv = float(shape.ffn_parameters), float(shape.kv_parameters)
+    weight_bytes = shape.bytes_per_parameter
+    token_bytes = 2 * shape.head_dim * KV_BYTES.get(config.kv_dtype, weight_bytes)  # key and value
     match config.cost_model:
         case "parameters":
             pass
         case "kv-bytes":
-            ffn, kv = 0.0, widths.kv_bytes_per_token
+            ffn, kv = 0.0, token_bytes
         case "memory":
             tokens = config.cached_tokens
             tokens = load_of(config).cached_tokens if tokens is None else tokens
-            ffn, kv = ffn * widths.bytes_per_parameter, kv * widths.bytes_per_parameter
-            kv += widths.kv_bytes_per_token * tokens
+            ffn, kv = ffn * weight_bytes, kv * weight_bytes + token_bytes * tokens
         case "latency":
             time = time_budget(config)
             assert time is not None, "the cost is a time"

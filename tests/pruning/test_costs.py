@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape
 from grasp_deploy.compression.budget_options import unit_table
-from grasp_deploy.pruning.costs import Widths
 from grasp_deploy.pruning.slicing import cut_expert, cut_tensor, layer_cut
 from tests.tiny import VARIANTS, stated, tiny_config
 
@@ -20,11 +17,8 @@ from tests.tiny import VARIANTS, stated, tiny_config
 )
 def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
     shape = model_shape(stated(tiny_config(**VARIANTS[name])))
-    units, group, head_dim = unit_table(shape), shape.query_heads_per_group, shape.head_dim
-    d, ffn_parameters = shape.hidden_size, shape.ffn_parameters
-    widths = Widths(d, head_dim, group, shape.qkv_bias, ffn_parameters, 4, 4)
-    widths = replace(widths, output_gate=shape.family.is_hybrid)
-    of_kinds = {units.ffn(1).start: widths.ffn_parameters, units.kv(1).start: widths.kv_parameters}
+    units = unit_table(shape)
+    of_kinds = {units.ffn(1).start: shape.ffn_parameters, units.kv(1).start: shape.kv_parameters}
     for unit, cost in of_kinds.items():
         kept = torch.ones(units.size, dtype=torch.bool)
         kept[unit] = False
@@ -42,6 +36,7 @@ def test_a_unit_costs_the_parameters_that_cutting_it_removes(name: str) -> None:
 
 def test_the_ratio_of_parameters_is_the_papers_alpha() -> None:
     for group, head_dim in ((1, 128), (4, 64)):
-        widths = Widths(4096, head_dim, group, False, 3 * 4096, 2, 2)
+        heads = {"num_attention_heads": 8, "num_key_value_heads": 8 // group, "head_dim": head_dim}
+        shape = model_shape(stated(tiny_config("llama", **heads)))
         alpha = (2 * group + 2) * head_dim / 3
-        assert widths.kv_parameters / widths.ffn_parameters == alpha
+        assert shape.kv_parameters / shape.ffn_parameters == alpha

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grasp_deploy.checkpoint.format.config_keys import Sizes
+from grasp_deploy.checkpoint.format.config_keys import Rope, Sizes
 from grasp_deploy.checkpoint.format.families import REMEDY, Family
 from grasp_deploy.errors import InputError
 
@@ -99,6 +99,20 @@ def experts_in(sizes: Sizes) -> tuple[int, int]:
             "not supported: take one with experts in every layer"
         )
     return width, experts
+
+
+def check_rope(rope: Rope, family: Family) -> None:
+    """InputError for positions that are spread otherwise than a family's layers spread them."""
+    is_part = not family.is_hybrid and (rope.partial_rotary_factor or 1) < 1
+    if is_part or rope.by_kind != (rope if family.rope_by_kind else Rope()):
+        kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
+        kinds = "those of whole heads (partial_rotary_factor 1)" if is_part else kinds
+        raise InputError(f"rope_parameters of a {family.stem} must be {kinds}: {REMEDY}")
+    if bool(rope.scales_from) != family.scales_queries:
+        raise InputError(
+            f"rope_parameters of a {family.stem} {'must' if family.scales_queries else 'cannot'} "
+            f"state llama_4_scaling_beta and original_max_position_embeddings: {REMEDY}"
+        )
 
 
 def is_mixed(sizes: Sizes, family: Family, has_window: bool) -> bool:

@@ -102,6 +102,16 @@ class ModelShape:
             return (3 * self.layers[0].intermediate_size + 1) * self.hidden_size
         return 3 * self.hidden_size + 2 * self.mlp_bias
 
+    @property
+    def kv_parameters(self) -> int:
+        """Parameters of a KV group: rows of q, k and v with their biases, columns of o.
+
+        Without biases it weighs `(2G + 2)·D / 3` FFN channels (section 3.2).
+        """
+        rows = (1 + self.family.is_hybrid) * self.query_heads_per_group + 2  # heads of them
+        heads = rows + self.query_heads_per_group
+        return self.head_dim * (heads * self.hidden_size + rows * self.qkv_bias)
+
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor of the checkpoint, in the order of the layers."""
         d = self.hidden_size
@@ -202,16 +212,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     sizes = typed(config, Sizes, "config.json", REMEDY)
     _refuse_foreign_keys(config, family)
     rope = sizes.rope_parameters or Rope()
-    is_part = not family.is_hybrid and (rope.partial_rotary_factor or 1) < 1
-    if is_part or rope.by_kind != (rope if family.rope_by_kind else Rope()):
-        kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
-        kinds = "those of whole heads (partial_rotary_factor 1)" if is_part else kinds
-        raise InputError(f"rope_parameters of a {family.stem} must be {kinds}: {REMEDY}")
-    if bool(rope.scales_from) != family.scales_queries:
-        raise InputError(
-            f"rope_parameters of a {family.stem} {'must' if family.scales_queries else 'cannot'} "
-            f"state llama_4_scaling_beta and original_max_position_embeddings: {REMEDY}"
-        )
+    layer_kinds.check_rope(rope, family)
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
     ffn = layer_kinds.experts_in(sizes) if family.has_experts else (sizes.intermediate_size,)
