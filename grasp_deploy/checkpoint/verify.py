@@ -49,7 +49,7 @@ from grasp_deploy.checkpoint.verify_files import (
 )
 from grasp_deploy.checkpoint.write.export import base_of, cut_tensors, layer_and_tail
 from grasp_deploy.checkpoint.write.quantize import difference
-from grasp_deploy.checkpoint.write.shards import read_tensor
+from grasp_deploy.checkpoint.write.shards import read_tensor, same_bits
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import mean_loss
@@ -177,8 +177,7 @@ class _Proof:
     def weights(self) -> str:
         for name, expected in cut_tensors(self.plan, self.base, self.fitted):
             stored = read_tensor(self.pruned.files[name], name)
-            bits = (tensor.contiguous().view(torch.uint8) for tensor in (stored, expected))
-            if stored.dtype != expected.dtype or not torch.equal(*bits):  # -0.0 is not 0.0
+            if not same_bits(stored, expected):
                 raise Difference(f"{name} is not the plan's cut of the base weights")
         cut = len(self.pruned.files) - len(self.fitted)
         detail = f"{cut} tensors are the plan's cut of the base weights, bit for bit"

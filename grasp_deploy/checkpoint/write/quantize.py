@@ -31,7 +31,7 @@ from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
 from grasp_deploy.checkpoint.write.rounding import is_rounded, learnt_rounding
-from grasp_deploy.checkpoint.write.shards import read_tensor
+from grasp_deploy.checkpoint.write.shards import read_tensor, same_bits
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256, write_files
@@ -142,7 +142,7 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
             return name, 0
     for made in _quantised(model, chosen, preset, lambda done, total: None, {}):
         found = {name: read_tensor(left.pop(name), name) for name in made if name in left}
-        other = next((n for n in made if n not in found or not _same(found[n], made[n])), None)
+        other = next((n for n in made if n not in found or not same_bits(found[n], made[n])), None)
         if other is None:
             continue
         matrix = f"{other.rpartition('.')[0]}.weight"
@@ -150,11 +150,6 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
             return other, 0
         rounded += 1
     return min(left, default=""), rounded
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    bits = (each.contiguous().view(torch.uint8) for each in (one, other))
-    return one.dtype == other.dtype and torch.equal(*bits)
 
 
 def _preset(scheme: Scheme, shape: ModelShape) -> Any:

@@ -89,6 +89,12 @@ def read_tensor(path: Path, name: str) -> Tensor:
         return file.get_tensor(stored_name(name, file.keys()))
 
 
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """True for tensors of one dtype and shape with the same bits; -0.0 is not 0.0."""
+    bits = (tensor.contiguous().view(torch.uint8) for tensor in (one, other))
+    return one.dtype == other.dtype and torch.equal(*bits)
+
+
 def index_of(files: Mapping[str, str], shape: ModelShape) -> dict[str, Any]:
     """The index of a model's tensors in these files."""
     return {"metadata": {"total_size": shape.weight_bytes}, "weight_map": dict(files)}
