@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -104,17 +105,15 @@ def verify(
         raise InputError("--model and --without-base exclude each other: leave one of them out")
     check_pruned(directory)
     _check_plain(directory, plain)
+    behind: list[Link] = []
     if plain is not None:
-        of_plain = verify(
-            plain,
-            model,
-            without_base=without_base,
-            served=served,
-            platform=platform,
-            device=device,
-        )
-        yield from _quantised_behind(of_plain, directory, plain)
-        return
+        check_pruned(plain)
+        _check_plain(plain, None)
+        behind = [
+            ("files, quantised", partial(check_files, directory)),
+            ("quantised", partial(_check_quantised, directory, plain)),
+        ]
+        directory = plain
     intact = yield from _run(
         ("files", lambda: check_files(directory)), ("shapes", lambda: check_shapes(directory))
     )
@@ -137,7 +136,7 @@ def verify(
     links.append(("companions", lambda: check_companions(pruned, plan, base)))
     if served is not None:
         links.append(("served", lambda: _check_served(pruned, device, served)))
-    yield from _run(*links)
+    yield from _run(*links, *behind)
 
 
 def _run(*links: Link) -> Generator[Check, None, bool]:
@@ -249,18 +248,6 @@ class _Proof:
         cut = cut_tensors(self.plan, self.base, self.fitted, in_float32=not rounded)
         state = {name: tensor.float() for name, tensor in cut}
         return with_weights(self.pruned.directory, state).to(self.device)
-
-
-def _quantised_behind(of_plain: Iterator[Check], directory: Path, plain: Path) -> Iterator[Check]:
-    """The links of the plain checkpoint, and, unless one is wrong, those of the quantised."""
-    for check in of_plain:
-        yield check
-        if check.outcome == WRONG:
-            return
-    yield from _run(
-        ("files, quantised", lambda: check_files(directory)),
-        ("quantised", lambda: _check_quantised(directory, plain)),
-    )
 
 
 def _check_plain(directory: Path, plain: Path | None) -> None:
