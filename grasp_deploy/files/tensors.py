@@ -55,6 +55,14 @@ def header_of(
     return len(text).to_bytes(8, "little") + text
 
 
+def file_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A safetensors file in parts, the widest first: each begins on a multiple of its width."""
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
+    present = {name: tensor.cpu().contiguous() for name, tensor in ordered}
+    layout = {name: (tensor.dtype, tensor.shape) for name, tensor in present.items()}
+    return [header_of(layout, metadata), *map(bytes_of, present.values())]
+
+
 def bytes_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor in the CPU's memory, not a copy of them."""
     return tensor.detach().flatten().view(torch.uint8).numpy().data
@@ -67,12 +75,8 @@ def digest_of(tensor: Tensor) -> str:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
     """Replace a file of tensors and a JSON record in one move; equal input gives equal bytes."""
-    # The widest first, so that each begins on a multiple of its width.
-    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
-    present = {name: tensors[name].cpu().contiguous() for name in names}
-    layout = {name: (tensor.dtype, tensor.shape) for name, tensor in present.items()}
-    header = header_of(layout, {RECORD_KEY: json.dumps(record, allow_nan=False)})
-    write_files({path: [header, *map(bytes_of, present.values())]})
+    metadata = {RECORD_KEY: json.dumps(record, allow_nan=False)}
+    write_files({path: file_of(dict(sorted(tensors.items())), metadata)})
 
 
 def checksum(tensors: dict[str, Tensor], text: str) -> str:

@@ -33,7 +33,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import write_files
 from grasp_deploy.files.json_files import read_json, typed, write_json
 from grasp_deploy.files.outputs import refuse_existing, staged_directory
-from grasp_deploy.files.tensors import bytes_of, header_of, read_tensors
+from grasp_deploy.files.tensors import file_of, read_tensors
 from grasp_deploy.pruning.layout import PRUNABLE_LINEARS
 from grasp_deploy.pruning.slicing import cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable
@@ -91,9 +91,7 @@ def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, bool]:
     pruned = pruned.parent if pruned.is_file() else pruned  # its plan is named as well
     plan, dense = _plan_and_dense(pruned)
     lora, pairs = read_adapter(adapter, dense)
-    # The widest first, so that each begins on a multiple of its width.
-    tensors = dict(sorted(cut_pairs(plan, pairs), key=lambda item: -item[1].itemsize))
-    layout = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+    content = file_of(dict(cut_pairs(plan, pairs)), {"format": "pt"})
     last = sorted({module.rpartition(".")[2] for module in pairs})
     config = to_builtins(lora) | {
         "base_model_name_or_path": str(pruned),
@@ -102,8 +100,6 @@ def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, bool]:
         "init_lora_weights": True,
         "target_modules": last if len(last) * len(dense.layers) == len(pairs) else sorted(pairs),
     }
-    content: list[bytes | memoryview] = [header_of(layout, {"format": "pt"})]
-    content += map(bytes_of, tensors.values())
     with staged_directory(output, size_bytes=sum(map(len, content))) as staging:
         write_json(staging / ADAPTER_FILE, config)
         write_files({staging / WEIGHTS_FILE: content})

@@ -43,7 +43,7 @@ from grasp_deploy.files.outputs import (
     staged_directory,
 )
 from grasp_deploy.files.progress import OnCount
-from grasp_deploy.files.tensors import bytes_of, header_of
+from grasp_deploy.files.tensors import file_of
 
 MATRIX = "_proj.weight"  # ends the names of what is quantised
 GROUPS = (128, 64, 32)  # columns that share a scale of 4-bit weights, as vLLM's kernels have them
@@ -262,12 +262,7 @@ def _write_weights(staging: Path, tensors: Iterator[dict[str, Tensor]], shard_by
     total = 0
 
     def write() -> None:
-        # The widest first, so that each begins on a multiple of its width.
-        ordered = dict(sorted(held.items(), key=lambda item: -item[1].itemsize))
-        layout = {name: (tensor.dtype, tensor.shape) for name, tensor in ordered.items()}
-        present = [bytes_of(tensor.contiguous()) for tensor in ordered.values()]
-        header = header_of(layout, {"format": "pt"})
-        write_files({staging / f"shard{len(shards)}": [header, *present]})
+        write_files({staging / f"shard{len(shards)}": file_of(held, {"format": "pt"})})
         shards.append([*held])
         held.clear()
 
