@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -52,6 +51,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.record import versions
+from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 
@@ -83,10 +83,10 @@ class PreparedRun:
         hashes = {
             "weights": self.weight_hashes,
             "calibration tokens": self.text_hash,
-            "costs": _hash_of(self.budget.costs),
+            "costs": digest_of(self.budget.costs),
         }
         if self.start.mask is not None:
-            hashes[LARGER] = _hash_of(self.start.mask)
+            hashes[LARGER] = digest_of(self.start.mask)
         if self.start.checkpoint is not None:
             hashes[PRUNED] = sha256(self.start.checkpoint / MANIFEST_FILE)
         return hashes
@@ -221,7 +221,7 @@ def prepare(
         budget,
         text,
         _hashes_on_ranks(source.directory),
-        _hash_of(torch.cat(known)),
+        digest_of(torch.cat(known)),
         tokenizer.eos_token_id,
         start if start.mask is None else replace(start, mask=start.mask.to(device)),
     )
@@ -234,10 +234,6 @@ def prepare(
         logger.warning("note: only FFN channels are pruned, since %s", KV_STAYS)
     _check_ranks(run)
     return run
-
-
-def _hash_of(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()
 
 
 def _check_heldout(run: PreparedRun) -> None:
