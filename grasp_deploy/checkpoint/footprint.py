@@ -83,11 +83,9 @@ class RecordModel(Struct, frozen=True):
     footprint: Footprint
 
 
-def footprint(
-    shape: ModelShape, memory_bytes: int | None = None, kv_dtype_bytes: int | None = None
-) -> Footprint:
-    """The footprint as served; `kv_dtype_bytes` is a cached value's width, else a weight's."""
-    kv_bytes_per_token = shape.kv_bytes_per_token(kv_dtype_bytes)
+def footprint(shape: ModelShape, memory_bytes: int | None = None) -> Footprint:
+    """The footprint as served, a cached value as wide as a weight."""
+    kv_bytes_per_token = shape.kv_bytes_per_token()
     tokens = None
     if memory_bytes is not None:
         tokens = max(0, memory_bytes - shape.weight_bytes) // kv_bytes_per_token

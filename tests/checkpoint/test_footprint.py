@@ -21,7 +21,7 @@ def test_kv_bytes_are_those_of_a_filled_cache(tmp_path: Path) -> None:
     held = sum(t.numel() * t.itemsize for layer in cache.layers for t in (layer.keys, layer.values))
     shape = model_shape(read_config(tmp_path))
     assert footprint(shape).kv_bytes_per_token * 7 == held
-    assert footprint(shape, kv_dtype_bytes=1).kv_bytes_per_token * 7 * 4 == held
+    assert shape.kv_bytes_per_token(1) * 7 * 4 == held
 
 
 def test_cached_tokens_fill_the_memory_beside_the_weights(tmp_path: Path) -> None:

@@ -121,12 +121,7 @@ def _joined_experts(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def random_model(
-    path: Path,
-    device: torch.device | str,
-    dtype: str = "auto",
-    *,
-    seed: int = 0,
-    attention: str = "sdpa",
+    path: Path, device: torch.device | str, dtype: str = "auto", *, seed: int = 0
 ) -> PreTrainedModel:
     """Build the model of a config.json (the file or its folder) with random weights, in eval mode.
 
@@ -139,10 +134,10 @@ def random_model(
     refuse_quantised(shape)
     device = torch.device(device)
     forked = [device] if device.type == "cuda" else []  # the CPU's state always is
-    with building(path, attention), torch.random.fork_rng(forked), device:
+    with building(path), torch.random.fork_rng(forked), device:
         torch.manual_seed(seed)
         wanted = getattr(torch, shape.dtype if dtype == "auto" else dtype)
-        return model_of(stated | {"initializer_range": STANDARD_DEVIATION}, wanted, attention)
+        return model_of(stated | {"initializer_range": STANDARD_DEVIATION}, wanted)
 
 
 def model_of(
