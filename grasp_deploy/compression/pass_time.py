@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
-from grasp_deploy.checkpoint.read.loading import building, class_config
+from grasp_deploy.checkpoint.read.loading import building, model_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.objective import language_loss
 from grasp_deploy.pruning.training import freeze
@@ -37,9 +36,7 @@ def seconds_of(
     layers = min(layers, len(shape.layers))
     part = {**stated, "num_hidden_layers": layers, "layer_types": kinds[:layers] or None}
     with device, building(Path(config.model), config.attention):
-        model = AutoModelForCausalLM.from_config(
-            class_config(part), dtype=dtype, attn_implementation=config.attention
-        )
+        model = model_of(part, dtype, config.attention)
         ids = torch.zeros(config.batch_size, config.sequence_length, dtype=torch.int64)
     freeze(model, config.gradient_checkpointing)
     model.get_input_embeddings().register_forward_hook(lambda *made: made[-1].requires_grad_())
