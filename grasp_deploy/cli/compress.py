@@ -20,18 +20,15 @@ from grasp_deploy.cli.console import (
     stdout,
 )
 from grasp_deploy.cli.options import (
-    Command,
     HiddenShardSize,
     Json,
     Output,
     OutputUnlessDry,
     Overwrite,
     config_of,
-    field_parameters,
-    read_values,
     running_option,
     takes_config,
-    with_parameters,
+    takes_fields,
 )
 from grasp_deploy.cli.ranks import joined_ranks
 from grasp_deploy.config.compress_config import CompressConfig
@@ -149,13 +146,7 @@ def _memory_table(found: Predicted) -> Table:
     return table
 
 
-def takes_budget(command: Command) -> Command:
-    """Give a command with a parameter `budget` some options of a compression, as a dictionary."""
-    parameters = field_parameters(CompressConfig, BUDGET_FIELDS)
-    return with_parameters(command, "budget", parameters, partial(read_values, CompressConfig))
-
-
-@takes_budget
+@takes_fields("budget", BUDGET_FIELDS)
 def synthesize_command(
     config: DenseConfig,
     *,

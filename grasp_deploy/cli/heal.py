@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,15 +10,7 @@ import typer
 from grasp_deploy.cli.compress import Resume, run_compress
 from grasp_deploy.cli.compressed import print_recovered
 from grasp_deploy.cli.console import print_json
-from grasp_deploy.cli.options import (
-    Command,
-    Json,
-    Output,
-    Overwrite,
-    field_parameters,
-    read_values,
-    with_parameters,
-)
+from grasp_deploy.cli.options import Json, Output, Overwrite, takes_fields
 from grasp_deploy.cli.ranks import joined_ranks
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
@@ -33,13 +24,7 @@ RECOVERY_FIELDS = (
 )
 
 
-def takes_recovery(command: Command) -> Command:
-    """Give a command with a parameter `given` the options of a recovery, as a dictionary."""
-    parameters = field_parameters(CompressConfig, RECOVERY_FIELDS, defaults=False)
-    return with_parameters(command, "given", parameters, partial(read_values, CompressConfig))
-
-
-@takes_recovery
+@takes_fields("given", RECOVERY_FIELDS, defaults=False)
 def heal_command(
     directory: Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")],
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING
 from functools import partial, wraps
@@ -73,6 +73,15 @@ def takes_settings(settings_type: type) -> Callable[[Command], Command]:
 
     parameters = field_parameters(settings_type)
     return lambda command: with_parameters(command, "settings", parameters, build)
+
+
+def takes_fields(
+    replaced: str, names: Sequence[str], *, defaults: bool = True
+) -> Callable[[Command], Command]:
+    """Give a command some options of a compression, in a dictionary `replaced`."""
+    parameters = field_parameters(CompressConfig, names, defaults=defaults)
+    build = partial(read_values, CompressConfig)
+    return lambda command: with_parameters(command, replaced, parameters, build)
 
 
 def takes_config(command: Command) -> Command:
