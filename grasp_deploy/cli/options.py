@@ -19,11 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.cli.console import stdout
-from grasp_deploy.config.compress_config import CompressConfig, read_config_file
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import Share
 from grasp_deploy.config.option import check_fields, flag, number_list, option_fields, value_type
 from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import read_json
 
 Command = Callable[..., Any]
 METAVARS: dict[Any, str] = {int: "<int>", float: "<float>"}
@@ -204,7 +205,8 @@ def config_of(given: Mapping[str, Any]) -> CompressConfig:
     """
     given = dict(given)
     file, assignments = given.pop("config_file", None), given.pop("assignments", ())
-    stored = read_config_file(file) if file else {}
+    remedy = "name the compress_config.json that an earlier run wrote"
+    stored = read_json(file, remedy) if file else {}
     stored.pop("times", None)  # of the machine of that run
     values = read_values(CompressConfig, given | _assigned_texts(assignments))
     keep = values.get("keep")

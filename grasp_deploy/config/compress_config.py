@@ -6,14 +6,12 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from grasp_deploy.config.compress_options import CompressOptions
 from grasp_deploy.config.option import field_problems, flag
 from grasp_deploy.config.rules import rule_problems
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.json_files import read_json
 
 OWN = "self"
 
@@ -83,8 +81,3 @@ def changed_options(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _shown(value: Any) -> str:
     return "not given" if value is None else f"{value!s:.80}"
-
-
-def read_config_file(path: Path) -> dict[str, Any]:
-    """Options from a config file that an earlier run wrote; InputError if it holds none."""
-    return read_json(path, "name the compress_config.json that an earlier run wrote")

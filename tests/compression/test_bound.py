@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from grasp_deploy.compression.result import (
 )
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.walks import compress_within
-from grasp_deploy.config.compress_config import CompressConfig, read_config_file
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from tests.compression.conftest import Killed, MakeConfig, kill_at
 from tests.kills import contents
@@ -47,7 +48,8 @@ def test_the_smallest_budget_within_the_bound_stays(made: Compressed) -> None:
     assert record["kept_cost"] / record["total_cost"] <= bound["keep"]
     assert [check.ok for check in verify(made.output)] == [True] * 7  # columns were refitted
     assert sorted(path.name for path in made.output.parent.iterdir()) == ["out"]
-    stored = CompressConfig.from_dict(read_config_file(made.output / "compress_config.json"), "it")
+    options = json.loads((made.output / "compress_config.json").read_text())
+    stored = CompressConfig.from_dict(options, "it")
     assert finished_plan(made.output, prepare(stored)), "it is what the same options make"
     assert (made.output / "metrics.jsonl").read_text()
 
