@@ -236,23 +236,17 @@ def task_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 class Verdict(msgspec.Struct):
-    """The verdict of a record of quality."""
+    """The verdict of a record of quality, which alone is read again."""
 
     outcome: str
     sentence: str
 
 
-class Quality(msgspec.Struct):
-    """What is read again of a record of quality."""
-
-    verdict: Verdict
-
-
 def objection(directory: Path) -> str:
     """Why a folder's own card calls it no drop-in; nothing if it does not, or cannot be read."""
     with suppress(InputError):
-        stated = read_json(directory / QUALITY_FILE, "")
-        verdict = typed(stated, Quality, QUALITY_FILE, "").verdict
+        stated = read_json(directory / QUALITY_FILE, "").get("verdict")
+        verdict = typed(stated, Verdict, QUALITY_FILE, "")
         if verdict.outcome in (BROKEN, NEEDS_HEALING):
             return " ".join(verdict.sentence.split())[:MOST_SAID]
     return ""
