@@ -100,25 +100,21 @@ def write_gguf(
 
 
 def _refuse_what_it_cannot_hold(config: PreTrainedConfig, shape: ModelShape) -> None:
-    spread = config.rope_parameters.get("rope_type", "default")
-    window, found = getattr(config, "sliding_window", None), ""
-    if window and window < config.max_position_embeddings:
-        found = "a sliding window"
-    elif shape.experts_per_token:
-        found = "experts"
-    elif shape.scales_queries:
-        found = "queries scaled by position"
-    elif shape.family.is_hybrid:
-        found = "linear attention"
-    elif shape.family.own:
-        found = f"what {shape.family.stem} multiplies by"
-    elif shape.family.qk_norm and shape.qkv_bias:
-        found = "normed queries and biases"
-    elif shape.family.qk_norm and not shape.tied_embeddings:
-        found = "normed queries and a head of its own (lm_head)"
-    elif spread == "dynamic" or (shape.family.qk_norm and spread != "default"):
-        found = f"positions spread as {spread} rope_parameters ask"
-    if found:
+    family, spread = shape.family, config.rope_parameters.get("rope_type", "default")
+    window = getattr(config, "sliding_window", None) or math.inf
+    odd_spread = spread == "dynamic" or (family.qk_norm and spread != "default")
+    has = {
+        "a sliding window": window < config.max_position_embeddings,
+        "experts": shape.experts_per_token,
+        "queries scaled by position": shape.scales_queries,
+        "linear attention": family.is_hybrid,
+        f"what {family.stem} multiplies by": family.own,
+        "normed queries and biases": family.qk_norm and shape.qkv_bias,
+        "normed queries and a head of its own (lm_head)": family.qk_norm
+        and not shape.tied_embeddings,
+        f"positions spread as {spread} rope_parameters ask": odd_spread,
+    }
+    for found in (what for what, is_there in has.items() if is_there):
         raise InputError(
             f"llama.cpp has no architecture with heads by layer that holds {found}: serve this "
             "model with grasp-deploy serve instead"
