@@ -20,7 +20,7 @@ from grasp_deploy.bench.record import check_positions
 from grasp_deploy.bench.throughput import Cell, Engine, ThroughputSettings, bench_throughput
 from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.checkpoint.limits import check_vllm_runs, refuse_experts
-from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.checkpoint.plan import shape_keeping
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import refuse_pruned
@@ -127,10 +127,10 @@ def _measured(
     channels, groups = layer.intermediate_size, layer.num_key_value_heads
     fewer_channels = channels // 2 // TILE * TILE or max(1, channels // 2)
     fewer_groups = max(1, groups // 2)
-    shapes = []
-    for pair in ((fewer_channels, groups), (channels, fewer_groups)):
-        layers = pruned_layers(dense.shape, [pair] * len(dense.shape.layers))
-        shapes.append(replace(dense.shape, layers=layers, pruned=True))
+    shapes = [
+        shape_keeping(dense.shape, [pair] * len(dense.shape.layers))
+        for pair in ((fewer_channels, groups), (channels, fewer_groups))
+    ]
     cells, here = timed(dense, shapes, settings, on_progress), machine()
     seconds = paired_medians(cells)
     return Times(

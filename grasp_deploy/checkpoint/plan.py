@@ -17,7 +17,7 @@ import torch
 from msgspec import Meta, Struct, ValidationError, convert
 from torch import Tensor
 
-from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.config.option import CountOrZero as Count
 from grasp_deploy.config.option import HubId, describe
@@ -260,12 +260,12 @@ def with_base_model_id(plan: Plan, name: str) -> Plan:
     return replace(plan, provenance={**plan.provenance, "config": config})
 
 
-def pruned_layers(shape: ModelShape, kept: list[tuple[int, int]]) -> tuple[LayerShape, ...]:
-    """Layer shapes after keeping `(FFN channels or experts, KV groups)` in each layer."""
-    return tuple(shape.layer_of(groups, ffn_units) for ffn_units, groups in kept)
+def shape_keeping(dense: ModelShape, kept: Iterable[tuple[int, int]]) -> ModelShape:
+    """The shape after keeping `(FFN channels or experts, KV groups)` in each layer."""
+    layers = tuple(dense.layer_of(groups, ffn_units) for ffn_units, groups in kept)
+    return replace(dense, layers=layers, pruned=True)
 
 
 def pruned_shape(plan: Plan, dense: ModelShape) -> ModelShape:
     """The shape that a plan leaves of its base model's."""
-    kept = UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask)
-    return replace(dense, layers=pruned_layers(dense, kept), pruned=True)
+    return shape_keeping(dense, UnitTable.of_layers(plan.dense_layers).kept_per_layer(plan.mask))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
@@ -19,7 +18,7 @@ from grasp_deploy.checkpoint.footprint import (
 )
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import LINEAR_HEADS
-from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.checkpoint.plan import shape_keeping
 from grasp_deploy.compression.own_function import own_values
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.config.compress_config import CompressConfig
@@ -90,8 +89,7 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
 def shape_within(budget: Budget, shape: ModelShape, scores: Tensor | None = None) -> ModelShape:
     """What a budget leaves of a dense model's shape; without `(N,)` scores in the order of ties."""
     mask = project(torch.zeros_like(budget.costs) if scores is None else scores, budget)
-    layers = pruned_layers(shape, budget.units.kept_per_layer(mask))
-    return replace(shape, layers=layers, pruned=True)
+    return shape_keeping(shape, budget.units.kept_per_layer(mask))
 
 
 def refuse_pruned(config: CompressConfig, shape: ModelShape) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.footprint import Load, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
-from grasp_deploy.checkpoint.plan import pruned_layers
+from grasp_deploy.checkpoint.plan import shape_keeping
 from grasp_deploy.compression.budget_options import budget_for, unit_costs, unit_table
 from grasp_deploy.compression.result import budget_record
 from grasp_deploy.config.compress_config import CompressConfig
@@ -34,8 +34,7 @@ def budget(shape: ModelShape = SHAPE, **options: Any) -> Budget:
 def pruned_shape(budget: Budget, shape: ModelShape, seed: int = 0) -> ModelShape:
     """What is left under a random ranking."""
     p = torch.rand(budget.units.size, generator=torch.Generator().manual_seed(seed))
-    kept = budget.units.kept_per_layer(project(p, budget))
-    return replace(shape, layers=pruned_layers(shape, kept), pruned=True)
+    return shape_keeping(shape, budget.units.kept_per_layer(project(p, budget)))
 
 
 @pytest.mark.parametrize("keep", [0.565, 0.58])
