@@ -17,20 +17,14 @@ from grasp_deploy.pruning.projection import descending, project
 
 
 def cut_round(
-    budget: Budget,
-    mask: Tensor,
-    scores: Tensor,
-    number: int,
-    rounds: int,
-    start_cost: float | None = None,
+    budget: Budget, mask: Tensor, scores: Tensor, number: int, rounds: int, start_cost: float
 ) -> tuple[Tensor, Tensor]:
     """The `(N,)` scores and mask of round `number` of `rounds`; the last meets the budget itself.
 
-    The first starts from a mask of `start_cost`, by default that of all units.
-    `scores` are those of the model that `mask` left, of the round before. A removed unit never
-    comes back: its score is lower than that of any unit that is left.
+    The first starts from a mask of `start_cost`. `scores` are those of the model that `mask` left,
+    of the round before. A removed unit never comes back: its score is lower than that of any unit
+    that is left.
     """
-    start_cost = budget.total_cost if start_cost is None else start_cost
     to_remove_later = (start_cost - budget.limit) * (rounds - number) / rounds
     scores = below_all(scores, ~mask)
     # A unit too large to fit leaves room, which removed units must not fill.

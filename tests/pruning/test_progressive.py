@@ -21,7 +21,7 @@ def cut(budget: Budget, rounds: int, score: Callable[[int], Tensor]) -> Iterator
     """The masks of all rounds."""
     mask = torch.ones(budget.units.size, dtype=torch.bool)
     for number in range(1, rounds + 1):
-        _, mask = cut_round(budget, mask, score(number), number, rounds)
+        _, mask = cut_round(budget, mask, score(number), number, rounds, budget.total_cost)
         yield mask
 
 
