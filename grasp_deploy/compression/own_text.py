@@ -27,7 +27,6 @@ from grasp_deploy.data import own_places
 from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 
-STAGE = OWN_TEXT
 STEPS_A_TRIM = 16
 CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
 
@@ -37,7 +36,7 @@ def with_own_text(
     load: Callable[[], PreTrainedModel],
     stages: Stages,
     *,
-    stage: str = STAGE,
+    stage: str = OWN_TEXT,
     known: Tensor | None = None,
 ) -> PreparedRun:
     """The run with the model's own text in the sequences that await it; loaded where it writes.

@@ -13,10 +13,10 @@ from torch import Tensor
 from grasp_deploy.checkpoint.read.loading import end_tokens, load
 from grasp_deploy.checkpoint.verify_answers import greedy_tokens
 from grasp_deploy.compression import own_text
-from grasp_deploy.compression.own_text import STAGE, with_own_text, write_rows
+from grasp_deploy.compression.own_text import with_own_text, write_rows
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
-from grasp_deploy.compression.stages import Stages
+from grasp_deploy.compression.stages import OWN_TEXT, Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, beginnings, calibration_sources
 from grasp_deploy.errors import InputError
@@ -121,13 +121,13 @@ def test_a_killed_run_goes_on_with_the_same_text(
     assert stated and not {tuple(row) for row in stated} & written, "losses are of given text"
     assert (rows[-1]["step"], rows[-1]["steps"]) == (6 * 24, 6 * 24)
 
-    first = Workspace(tmp_path / "whole", "").load(STAGE)[0]["token_ids"][:4]
+    first = Workspace(tmp_path / "whole", "").load(OWN_TEXT)[0]["token_ids"][:4]
     (tmp_path / "cut").mkdir()
     cut = Workspace(tmp_path / "cut", "")
-    cut.save(STAGE, {"token_ids": first}, {"seconds": 60.0})
+    cut.save(OWN_TEXT, {"token_ids": first}, {"seconds": 60.0})
     again = with_own_text(run, lambda: model, stages_in(tmp_path / "cut"))
     assert torch.equal(again.text.token_ids, own)
-    assert cut.load(STAGE)[1]["seconds"] > 60, "the seconds of before count too"
+    assert cut.load(OWN_TEXT)[1]["seconds"] > 60, "the seconds of before count too"
     assert again.inputs == run.inputs, "what identifies the run does not wait for its own text"
 
 
