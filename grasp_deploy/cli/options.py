@@ -21,7 +21,7 @@ from rich.text import Text
 from grasp_deploy.cli.console import stdout
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import Share
-from grasp_deploy.config.option import check_fields, flag, number_list, option_fields, value_type
+from grasp_deploy.config.option import field_problems, flag, number_list, option_fields, value_type
 from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
@@ -69,7 +69,8 @@ def takes_settings(settings_type: type) -> Callable[[Command], Command]:
 
     def build(given: dict[str, Any]) -> Any:
         settings = settings_type(**read_values(settings_type, given))
-        check_fields(settings)
+        if problems := field_problems(settings):
+            raise InputError("; ".join(problems.values()))
         return settings
 
     parameters = field_parameters(settings_type)

@@ -93,13 +93,6 @@ def field_problems(settings: Any) -> dict[str, str]:
     return problems
 
 
-def check_fields(settings: Any) -> None:
-    """Convert fields to their types; InputError names all whose value breaks one, or its bounds."""
-    problems = field_problems(settings)
-    if problems:
-        raise InputError("; ".join(problems.values()))
-
-
 def describe(hint: Any) -> str:
     """The values of a type in words: "a whole number from 1 up to 1e+12", "one of ffn, kv"."""
     kind = inspect.type_info(value_type(hint))
