@@ -27,10 +27,10 @@ from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS
-from grasp_deploy.pruning.schedule import WITNESS_TOKENS
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 2
+WITNESS_TOKENS = 2048  # that a plan gives away: enough to tell noise, read in seconds
 RECOVERED = ("model.layers.", "model.norm.")  # whatever is neither embeddings nor head
 TENSORS = ("scores", "mask", "scales", "calibrated", "norm_scales", "witness")
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model

@@ -10,6 +10,7 @@ from operator import gt
 import torch
 from torch import Tensor
 
+from grasp_deploy.checkpoint.plan import WITNESS_TOKENS
 from grasp_deploy.data import Blocks, places_of
 from grasp_deploy.data.mixture import shares
 from grasp_deploy.errors import InputError
@@ -27,12 +28,13 @@ class SplitText:
 
     @property
     def witness(self) -> Tensor:
-        """`(n, T)` ids that the plan states a loss on: what the model wrote, where it did.
+        """`(n, T)` ids that the plan states a loss on: held-out ones, that the model wrote, if any.
 
         They stand in the plan as they are, which a user's own text had better not.
         """
-        own = self.blocks.heldout[self.is_own]
-        return (replace(self.blocks, heldout=own) if len(own) else self.blocks).witness
+        heldout, train = self.blocks.heldout, self.blocks.train
+        rows = next(rows for rows in (heldout[self.is_own], heldout, train) if len(rows))
+        return rows[: max(1, WITNESS_TOKENS // rows.shape[1]), :WITNESS_TOKENS]
 
     @property
     def judges(self) -> Tensor:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 HELDOUT_CHECKS = 4  # masks measured on the held-out text, evenly over a stage of as many steps
-WITNESS_TOKENS = 2048  # that a plan gives away: enough to tell noise, read in seconds
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,6 @@ class CalibrationBlocks:
         is_heldout = torch.zeros(len(sequences), dtype=torch.bool)
         is_heldout[places] = True
         return cls(train=sequences[~is_heldout], heldout=sequences[is_heldout])
-
-    @property
-    def witness(self) -> Tensor:
-        """`(n, T)` sequences that a plan states a loss on: held-out ones, if there are any."""
-        sequences = self.heldout if len(self.heldout) else self.train
-        return sequences[: max(1, WITNESS_TOKENS // sequences.shape[1]), :WITNESS_TOKENS]
 
 
 @dataclass(frozen=True)
