@@ -257,7 +257,6 @@ def test_norms_carry_their_scales(
         weight = dense[f"{name}.weight"]
         expected = (weight.float() * plan.norm_scales[row]).to(weight.dtype)
         assert torch.equal(cut[f"{name}.weight"], expected)
-    assert all(check.ok for check in verify(output))
     config = replace(quick, **COMPENSATED, compensation=True, norm_scales=False)
     plain, _ = compressed(config, tmp_path / "plain")
     stays = load_file(tmp_path / "plain" / "model.safetensors")["model.norm.weight"]
