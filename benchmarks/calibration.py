@@ -75,6 +75,7 @@ def rows_of(
             stages = Stages(workspace, job.budget.units, on_progress)
             calibration = with_own_text(replace(job, text=other.text), model, stages)
             calibrated = FrozenModel(calibration, model)
+            calibrated.outputs = chosen.outputs  # which have the dense model's own weights
             scales, norms = learn_scales(calibrated, stages, mask)
             provenance = {
                 "dense_layers": bench.dense_layers,

@@ -34,9 +34,9 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
 from grasp_deploy.compression.budget_options import shape_within
-from grasp_deploy.compression.dry_run import PROCESS_BYTES, Way
 from grasp_deploy.compression.ranks import begun, divided, joined_alone, team
 from grasp_deploy.compression.recovery import sequences_in_step
+from grasp_deploy.compression.stage_memory import PROCESS_BYTES, Way
 from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.training import freeze, recompute

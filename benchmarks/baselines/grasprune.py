@@ -16,7 +16,7 @@ from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.gates import gated, straight_through
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
-from grasp_deploy.pruning.training import LearningState, StepRecord, descend
+from grasp_deploy.pruning.training import LearningState, StepRecord, descend, text_loss
 
 EPOCHS, LEARNING_RATE, TEMPERATURE = 4, 0.01, 1.5
 
@@ -66,7 +66,8 @@ def learning(
 
     def steps() -> Iterator[StepRecord]:
         with gated(model, budget.units) as gates:
-            yield from descend("gates", model, gates.assign, gates_at, schedule, state)
+            loss = text_loss(model, schedule)
+            yield from descend("gates", model, gates.assign, gates_at, schedule, state, loss)
 
     return state, steps()
 

@@ -118,6 +118,17 @@ class FrozenModel:
             team=self.team,
         )
 
+    @contextmanager
+    def as_dense(self, mask: Tensor) -> Iterator[None]:
+        """Hold the dense model's own weights within the `with` block, then what a mask keeps."""
+        if not self.run.config.compensation:
+            yield  # they are there
+            return
+        columns = self.outputs.extract(mask)
+        self.outputs.reset()
+        yield
+        self.outputs.load(mask, columns)
+
     def put(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The vectors among a stage's tensors; the columns among them are put into the model."""
         columns = {name: tensor for name, tensor in tensors.items() if COLUMNS in name}

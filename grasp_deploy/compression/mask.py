@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.resume import StageResult
-from grasp_deploy.compression.stages import Stages
+from grasp_deploy.compression.stages import PREDICTIONS, Stages
 from grasp_deploy.pruning import training
+from grasp_deploy.pruning.distilling import DensePredictions
 from grasp_deploy.pruning.projection import project
 
 SOLVED = "compensation-so-far"  # the file of layers that are solved
@@ -80,9 +82,30 @@ def learn_scales(frozen: FrozenModel, stages: Stages, mask: Tensor) -> tuple[Ten
     hidden = math.prod(norms) if config.norm_scales and config.scale_epochs else 0
     start = torch.ones(len(mask) + hidden, device=run.device)
     units = run.budget.units
-    steps = partial(training.learn_scales, frozen.model, units, mask, schedule, team=frozen.team)
-    values = stages.learn("scales", start, schedule, steps)
+    is_text = config.scale_target == "text" or not schedule.steps
+
+    def steps(state: training.LearningState) -> Iterator[training.StepRecord]:
+        loss = training.text_loss(frozen.model, schedule)
+        if not is_text:
+            loss = _predictions(frozen, stages, mask, state.step).divergence
+        options = schedule, state, loss, frozen.team
+        return training.learn_scales(frozen.model, units, mask, *options)
+
+    values = stages.learn("scales", start, schedule, steps, "loss" if is_text else "divergence")
     return values[: len(mask)], values[len(mask) :].view(norms) if hidden else None
+
+
+def _predictions(frozen: FrozenModel, stages: Stages, mask: Tensor, step: int) -> DensePredictions:
+    """What the dense model makes of the text that scales are yet to learn from, from a step on."""
+    began, schedule = time.perf_counter(), frozen.run.scale_schedule
+    predictions = DensePredictions(frozen.model, schedule.blocks.rows, frozen.team)
+    batches = schedule.batches(step, frozen.team.size)
+    with frozen.as_dense(mask):
+        for done, batch in enumerate(batches, start=1):
+            predictions.read(batch)
+            stages.report(PREDICTIONS, done, len(batches))
+    stages.records[PREDICTIONS] = {"seconds": time.perf_counter() - began}
+    return predictions
 
 
 def fold_scales(

@@ -23,7 +23,7 @@ class Heldout:
     def is_better(self, first: Heldout, best: Heldout) -> bool:
         """True if it is nearer to the dense model than the best, and no kind further than first.
 
-        The text's own loss does not count: it falls where scales learnt prompts and templates by
+        The text's own loss does not count: it falls where prompts and templates are learnt by
         heart, which the dense model never predicts, and rises where that is unlearnt.
         """
         kinds = self._by_kind(self.divergences)

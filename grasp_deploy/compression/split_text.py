@@ -40,7 +40,7 @@ class SplitText:
     def judges(self) -> Tensor:
         """`(h,)` bool: the held-out sequences that losses are stated on, given text where there is.
 
-        Own text flatters: scales learn its prompts and templates by heart, which nobody serves.
+        Own text flatters: its prompts and templates come again, and nobody serves them.
         """
         return self.is_own if bool(self.is_own.all()) else ~self.is_own
 

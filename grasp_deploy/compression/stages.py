@@ -23,12 +23,11 @@ from grasp_deploy.pruning.training import LearningState, StepRecord
 from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0
-OWN_TEXT, RECOVERY = "own-text", "recovery"
+OWN_TEXT, PREDICTIONS, RECOVERY = "own-text", "predictions", "recovery"
 MOST_ROWS = 128  # of own text that are written at once: a step reads the weights once for all
 MOST_ROWS_ON_GPU = 512  # which computes a step of a small model no sooner for fewer
 ALONE_PASSES = 50  # that the reading of weights costs for a batch of such rows, token by token
 MORE_TEXT = "recovery-text"  # what the model writes to recover on
-TOLD = ("stage", "step", "steps", "loss", "heldout_loss")  # of each step of learning
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
 
@@ -77,6 +76,7 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
         "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * rounds * (1 + refits),
         "gates": gates and gates * step + checks,
         "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
+        PREDICTIONS: scales and (scales + n.heldout) * (config.scale_target == "dense"),
         "scales": scales and scales * step + checks,
         MORE_TEXT: _written(n.more_own),
         # The dense model reads along; gradients of weights are a pass more.
@@ -129,8 +129,12 @@ class Stages:
         start: Tensor,
         schedule: Schedule,
         steps: Callable[[LearningState], Iterable[StepRecord]],
+        measure: str = "loss",
     ) -> Tensor:
-        """Run a learning stage from where it was saved; the `(n,)` values that it ends with."""
+        """Run a learning stage from where it was saved; the `(n,)` values that it ends with.
+
+        `measure` names what it lowers.
+        """
         state = LearningState(start, schedule.learning_rate)
         record: dict[str, Any] = {"seconds": 0.0, "metrics": []}
         if self.workspace.has(stage):
@@ -140,7 +144,8 @@ class Stages:
         for step in steps(state):
             record["seconds"] += step.seconds
             ffn, kv = self._units.kept_shares(step.mask)
-            row = {name: getattr(step, name) for name in TOLD}
+            row = {name: getattr(step, name) for name in ("stage", "step", "steps")}
+            row |= {measure: step.loss, f"heldout_{measure}": step.heldout_loss}
             row |= {"kept_ffn_share": ffn, "kept_kv_share": kv, "seconds": record["seconds"]}
             record["metrics"].append(row)
             if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:

@@ -184,6 +184,9 @@ class CompressOptions:
     temperature: Factor = study("Temperature of the gates: p = sigmoid(score / temperature).", 1.5)
     batch_size: Count = study("Sequences in a step.", 1)
     scale_epochs: CountOrZero = study("Passes over the text to learn scales; 0: none.", 1)
+    scale_target: Literal["dense", "text"] = study(
+        "What scales learn: the dense model's predictions, or the text itself.", "dense"
+    )
     norm_scales: bool = study("Learn scales of hidden channels behind norms too.", True)
     recover: Count | None = option(
         "Tokens of recovery, such as 2M: the pruned weights learn the dense model's predictions. "

@@ -46,14 +46,42 @@ class Divergence(torch.autograd.Function):
         for chunk in _chunks(len(hidden), head):
             predicted, wanted = (_log_chances(x[chunk], head) for x in (hidden, expected))
             total += _divergence(predicted, wanted).sum()
-            excess = predicted.exp_().sub_(wanted.exp_())  # of a mean float16 would lose the small
-            gradient[chunk] = (excess.to(head.dtype) @ head) / len(hidden)
+            excess = predicted.exp_().sub_(wanted.exp_())
+            gradient[chunk] = excess.to(head.dtype) @ head
         ctx.save_for_backward(gradient)
         return total / len(hidden)
 
     @staticmethod
     def backward(ctx: Any, *of_mean: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.saved_tensors[0] * of_mean[0], None, None
+        (gradient,) = ctx.saved_tensors  # of the sum: float16 would lose the small of a mean
+        return gradient * (of_mean[0] / len(gradient)), None, None
+
+
+class DensePredictions:
+    """A dense model's hidden states over calibration text, from which its predictions come.
+
+    They wait on the CPU; each process has those of the rows that it was dealt.
+    """
+
+    def __init__(self, model: nn.Module, rows: Tensor, team: Team = ALONE) -> None:
+        self._model, self._rows, self._team = model, rows, team
+        self._states: dict[int, Tensor] = {}  # (T, d) by the row's place
+
+    @torch.no_grad()
+    def read(self, batch: Tensor) -> None:
+        """Have the model, as it is now, read `(B,)` places of rows, of which this process's."""
+        places, _ = self._team.deal(batch)
+        states = last_hidden(self._model, input_ids=self._ids(places)).cpu()
+        self._states.update(zip(places.tolist(), states, strict=True))
+
+    def divergence(self, places: Tensor) -> Tensor:
+        """Mean divergence of what the model predicts by now, in nats per token, over some rows."""
+        hidden = last_hidden(self._model, input_ids=self._ids(places))
+        expected = torch.stack([self._states[place] for place in places.tolist()]).to(hidden.device)
+        return mean_divergence(hidden, expected, self._model, self._team)
+
+    def _ids(self, places: Tensor) -> Tensor:
+        return self._rows[places].to(device_of(self._model))
 
 
 class Distiller:
@@ -92,9 +120,7 @@ class Distiller:
         """
         mine, share = self.team.deal(ids)
         hidden, expected = self._hidden(mine)
-        with self.team.gathered(self.teacher.lm_head):
-            head = self.teacher.lm_head.weight
-            mean = Divergence.apply(hidden.flatten(0, 1), expected.flatten(0, 1), head) * share
+        mean = mean_divergence(hidden, expected, self.teacher, self.team) * share
         divergence = mean.detach().clone()
         self.team.add_up(divergence)
         value = finite(divergence, "recovery", step)
@@ -157,10 +183,22 @@ class Distiller:
         """`(B, T, d)` inputs of the head, the student's and the dense model's."""
         with torch.no_grad():
             embedded = self.teacher.model.embed_tokens(ids.to(device_of(self.teacher)))
-            expected = self.teacher.model(inputs_embeds=embedded, use_cache=False)[0]
-        hidden = self.student.model(inputs_embeds=embedded, use_cache=False)[0]
-        scaling = getattr(self.teacher.config, "logits_scaling", 1.0)  # of Granite
-        return hidden / scaling, expected / scaling
+            expected = last_hidden(self.teacher, inputs_embeds=embedded)
+        return last_hidden(self.student, inputs_embeds=embedded), expected
+
+
+def last_hidden(model: Any, **inputs: Tensor) -> Tensor:
+    """`(B, T, d)` inputs of the head, scaled as its logits are."""
+    hidden: Tensor = model.model(**inputs, use_cache=False)[0]
+    return hidden / getattr(model.config, "logits_scaling", 1.0)  # of Granite
+
+
+def mean_divergence(hidden: Tensor, expected: Tensor, model: Any, team: Team) -> Tensor:
+    """The mean divergence of `(B, T, d)` hidden states under a model's head."""
+    with team.gathered(model.lm_head):
+        states = hidden.flatten(0, 1), expected.flatten(0, 1)
+        mean: Tensor = Divergence.apply(*states, model.lm_head.weight)
+    return mean
 
 
 def _means(hidden: Tensor, expected: Tensor, head: Tensor, ids: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -20,20 +22,25 @@ class LossError(ValueError):
 
 def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
     """Mean next-token loss of `(B, T)` ids in nats, in float32."""
+    ids = ids.to(device_of(model))
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-@torch.no_grad()
 def mean_loss(model: nn.Module, sequences: Tensor, batch_size: int, team: Team = ALONE) -> float:
     """Mean next-token loss of `(n, T)` sequences in nats per token."""
-    device = device_of(model)
+    return mean_of(partial(language_loss, model), sequences, batch_size, team)
+
+
+@torch.no_grad()
+def mean_of(loss: Callable[[Tensor], Tensor], rows: Tensor, batch_size: int, team: Team) -> float:
+    """Mean over `(n, …)` rows of a loss that is a mean over those of a batch."""
     total = torch.zeros((), dtype=torch.float64)
-    for batch in sequences.split(batch_size * team.size):
-        ids, share = team.deal(batch)
-        total += float(language_loss(model, ids.to(device))) * share * len(batch)
+    for batch in rows.split(batch_size * team.size):
+        mine, share = team.deal(batch)
+        total += float(loss(mine)) * share * len(batch)
     team.add_up(total)
-    return float(total) / len(sequences)
+    return float(total) / len(rows)
 
 
 @torch.no_grad()

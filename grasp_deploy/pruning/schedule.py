@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,6 +18,16 @@ class CalibrationBlocks:
 
     train: Tensor  # (n, T) int64
     heldout: Tensor  # (h, T) int64; may be empty
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """`(n + h, T)` ids: those to learn from, then those held out."""
+        return torch.cat([self.train, self.heldout])
+
+    @property
+    def heldout_places(self) -> Tensor:
+        """`(h,)` places among the rows."""
+        return torch.arange(len(self.train), len(self.rows))
 
     @classmethod
     def split(
@@ -56,17 +67,22 @@ class Schedule:
         return math.ceil(len(self.blocks.train) / self.batch_size)
 
     def batch(self, step: int) -> Tensor:
-        """`(B, T)` ids of a step; each epoch has its own order, drawn from the seed alone."""
+        """`(B,)` places among the rows; each epoch has its own order, drawn from the seed alone."""
         epoch, place = divmod(step, self.steps_per_epoch)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.blocks.train), generator=generator)
-        return self.blocks.train[order[place * self.batch_size : (place + 1) * self.batch_size]]
+        return order[place * self.batch_size : (place + 1) * self.batch_size]
 
     def rate(self, step: int) -> float:
         """Learning rate of a step; with `cosine` it falls along half a cosine, to 0 at the end."""
         if not self.cosine:
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
+
+    def batches(self, step: int, processes: int = 1) -> list[Tensor]:
+        """The places of rows that a team reads from a step on: each step's, then held-out ones."""
+        heldout = self.blocks.heldout_places.split(self.batch_size * processes)
+        return [*map(self.batch, range(step, self.steps)), *heldout]
 
     def is_check(self, step: int) -> bool:
         """True if the held-out loss is measured after `step` steps."""

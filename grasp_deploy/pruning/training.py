@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.gates import gated, scaled_norms, straight_through
 from grasp_deploy.pruning.layout import decoder_layers
-from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss, mean_loss
+from grasp_deploy.pruning.objective import OVERFLOW, LossError, finite, language_loss, mean_of
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.team import ALONE, Team
 from grasp_deploy.pruning.units import UnitTable
+
+Loss = Callable[[Tensor], Tensor]  # of a model over (B,) places of rows: their mean, in nats
 
 
 class LearningState:
@@ -82,7 +84,7 @@ class StepRecord:
     stage: str
     step: int  # steps done
     steps: int  # steps in all
-    loss: float  # nats per token on the step's batch
+    loss: float  # nats per token on the step's batch; of scales a divergence
     heldout_loss: float | None  # of the values before this step, where it was measured
     seconds: float
     mask: Tensor  # (N,) bool
@@ -107,8 +109,14 @@ def learn_scores(
         mask = project(probabilities.detach(), budget)
         return straight_through(probabilities, mask), mask
 
+    loss = text_loss(model, schedule)
     with gated(model, budget.units) as gates:
-        yield from descend("gates", model, gates.assign, gates_at, schedule, state, team)
+        yield from descend("gates", model, gates.assign, gates_at, schedule, state, loss, team)
+
+
+def text_loss(model: nn.Module, schedule: Schedule) -> Loss:
+    """The next-token loss of the text itself, in nats per token."""
+    return lambda places: language_loss(model, schedule.blocks.rows[places])
 
 
 def learn_scales(
@@ -117,6 +125,7 @@ def learn_scales(
     mask: Tensor,
     schedule: Schedule,
     state: LearningState,
+    loss: Loss,
     team: Team = ALONE,
 ) -> Iterator[StepRecord]:
     """Learn multipliers of the kept units, 1 at the start, while the `(N,)` mask is fixed (3.4).
@@ -137,7 +146,7 @@ def learn_scales(
             gates.assign(values[:size])
             norms.assign(values[size:])
 
-        yield from descend("scales", model, assign, multipliers_at, schedule, state, team)
+        yield from descend("scales", model, assign, multipliers_at, schedule, state, loss, team)
 
 
 def descend(
@@ -147,30 +156,30 @@ def descend(
     values_at: Callable[[int | None], tuple[Tensor, Tensor]],
     schedule: Schedule,
     state: LearningState,
+    loss: Loss,
     team: Team = ALONE,
 ) -> Iterator[StepRecord]:
     """Steps of gradient descent on `state.values`.
 
     `values_at(step)` gives the `(n,)` multipliers and the mask of a step; for None those to be
-    measured. `assign` puts them into the model; all 1 leave it as it is.
+    measured. `assign` puts them into the model; all 1 leave it as it is. `loss` is lowered.
     """
     is_half = next(model.parameters()).dtype == torch.float16
 
     def measure() -> float:
         assign(values_at(None)[0].detach())
-        loss = mean_loss(model, schedule.blocks.heldout, schedule.batch_size, team)
-        state.consider(loss)
-        return loss
+        mean = mean_of(loss, schedule.blocks.heldout_places, schedule.batch_size, team)
+        state.consider(mean)
+        return mean
 
     while state.step < schedule.steps:
         start = time.perf_counter()
         heldout_loss = measure() if schedule.is_check(state.step) else None
         values, mask = values_at(state.step)
-        ids, share = team.deal(schedule.batch(state.step).to(values.device))
+        places, share = team.deal(schedule.batch(state.step))
         assign(values)
-        loss = language_loss(model, ids) * share
         tokens = schedule.batch_size * schedule.blocks.train.shape[1]
-        value = _backward(loss, state, stage, tokens if is_half else 1, team)
+        value = _backward(loss(places) * share, state, stage, tokens if is_half else 1, team)
         state.optimizer.param_groups[0]["lr"] = schedule.rate(state.step)
         state.optimizer.step()
         state.optimizer.zero_grad()

@@ -27,6 +27,7 @@ STAGES = {
     "criterion": "scoring units",
     "gates": "learning gates",
     "compensation": "compensating",
+    "predictions": "reading the dense model",
     "scales": "calibrating scales",
     "recovery-text": "writing more text",
     "recovery": "recovering",
@@ -109,11 +110,11 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
 
 def figures(row: dict[str, Any]) -> str:
     """Loss and kept shares, where the row has them."""
+    text = ""
     if "divergence" in row:
-        return f"{row['divergence']:.3f} nats from dense"
-    if "loss" not in row:
-        return ""
-    text = f"loss {row['loss']:.3f}"
+        text = f"{row['divergence']:.3f} nats from dense"
+    elif "loss" in row:
+        text = f"loss {row['loss']:.3f}"
     if "kept_ffn_share" in row:
         text += f"  FFN {row['kept_ffn_share']:.0%}  KV {row['kept_kv_share']:.0%}"
     return text

@@ -28,8 +28,10 @@ from grasp_deploy.compression.ranks import (
 from grasp_deploy.pruning.compensation import OutputProjections, compensate
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
-from grasp_deploy.pruning.distilling import Distiller
+from grasp_deploy.pruning.distilling import DensePredictions, Distiller
 from grasp_deploy.pruning.objective import mean_loss, sequence_losses
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
+from grasp_deploy.pruning.training import LearningState, learn_scales
 from tests.pruning.tiny_units import UNITS, generator, token_ids
 
 RESULTS = "results.safetensors"
@@ -45,15 +47,16 @@ def disturbed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def learnt_by(teacher: PreTrainedModel, student: PreTrainedModel) -> dict[str, Tensor]:
-    """What a student measures, and its weights, once it has learnt a little."""
+    """What a student measures, and then its weights, once it has learnt a little."""
     distiller, ids = Distiller(teacher, student, team()), token_ids(11, 12)
+    measured = distiller.measure(ids)._asdict()
     for step, batch in enumerate(ids.split(4)):
         distiller.learn(batch, 0.02, step)
     weights = {
         f"{LEARNT}{name}": part if name in distiller.whole else rows_at_lead(part)
         for name, part in distiller.parts.items()
     }
-    return weights | dict(distiller.measure(ids)._asdict())
+    return weights | {f"measured {name}": values for name, values in measured.items()}
 
 
 def results_of(model: PreTrainedModel, student: PreTrainedModel) -> dict[str, Tensor]:
@@ -77,6 +80,13 @@ def results_of(model: PreTrainedModel, student: PreTrainedModel) -> dict[str, Te
         "scores": obs_scores(model, UNITS, CalibrationText(ids, 2, team=team())),
         "own": own,
     }
+    schedule = Schedule(CalibrationBlocks(ids[:5], ids[5:]), 2, 2, 0.02, seed=0)
+    predictions = DensePredictions(model, schedule.blocks.rows, team())
+    for batch in schedule.batches(0, team().size):
+        predictions.read(batch)
+    state, loss = LearningState(torch.ones(UNITS.size), 0.02), predictions.divergence
+    steps = learn_scales(model, UNITS, mask, schedule, state, loss, team())
+    found["divergences"] = torch.tensor([step.loss for step in steps] + [state.best_loss])
     outputs = OutputProjections(model, UNITS, team=team())
     fits = list(compensate(model, UNITS, mask, ids, batch_size=2, ridge=1.0, team=team()))
     found["errors"] = torch.tensor([(fit.before, fit.after) for fit in fits])

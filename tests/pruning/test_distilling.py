@@ -11,8 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_deploy.pruning import distilling
-from grasp_deploy.pruning.distilling import Distiller, Divergence
+from grasp_deploy.pruning.distilling import DensePredictions, Distiller, Divergence
+from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.objective import LossError, mean_loss
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
+from grasp_deploy.pruning.training import LearningState, learn_scales
+from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.tiny_units import generator, token_ids
 from tests.tiny import VARIANTS, tiny_model
 
@@ -37,6 +41,40 @@ def test_the_divergence_and_its_gradient_are_those_of_whole_logits(
     (3 * reference).backward()
     torch.testing.assert_close(found, reference)
     torch.testing.assert_close(chunked.grad, whole.grad)
+
+
+@pytest.mark.parametrize("name", ["llama-biases", "granite"])  # which scales its logits
+def test_scales_learn_what_the_dense_model_predicts(name: str) -> None:
+    """Of text that they are measured on; from the divergence of whole logits, and to less of it."""
+    model: Any = tiny_model(**VARIANTS[name]).requires_grad_(False)
+    blocks = CalibrationBlocks(token_ids(6, 12), token_ids(3, 12))
+    schedule = Schedule(blocks, epochs=8, batch_size=2, learning_rate=0.02, seed=0)
+    predictions = DensePredictions(model, blocks.rows)
+    for batch in schedule.batches(0):
+        predictions.read(batch)
+    assert float(predictions.divergence(torch.arange(9))) == pytest.approx(0, abs=1e-6)
+    wanted = F.log_softmax(model(blocks.heldout).logits, -1)
+    units = UnitTable.of_layers(
+        [
+            (x.mlp.down_proj.in_features, x.self_attn.config.num_key_value_heads)
+            for x in model.model.layers
+        ]
+    )
+    mask = torch.arange(units.size) % 3 > 0
+    with gated(model, units) as gates:
+        gates.assign(mask.float())
+        predicted = F.log_softmax(model(blocks.heldout).logits, -1)
+    expected = F.kl_div(
+        predicted.flatten(0, 1), wanted.flatten(0, 1), log_target=True, reduction="batchmean"
+    )
+    state = LearningState(torch.ones(units.size), 0.02)
+    losses = [
+        record.heldout_loss
+        for record in learn_scales(model, units, mask, schedule, state, predictions.divergence)
+        if record.heldout_loss is not None
+    ]
+    assert losses[0] == pytest.approx(float(expected), rel=1e-4)
+    assert state.best_loss < 0.97 * losses[0]
 
 
 def pair(name: str) -> tuple[Any, Any]:

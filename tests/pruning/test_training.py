@@ -21,6 +21,7 @@ from grasp_deploy.pruning.training import (
     StepRecord,
     learn_scales,
     learn_scores,
+    text_loss,
 )
 from tests.pruning.tiny_units import UNITS, frozen, token_ids
 
@@ -56,7 +57,8 @@ def learn(
     schedule: Schedule = SCHEDULE,
 ) -> Iterator[StepRecord]:
     if stage == "scales":
-        return learn_scales(model, UNITS, FIRST_MASK, schedule, state)
+        loss = text_loss(model, schedule)
+        return learn_scales(model, UNITS, FIRST_MASK, schedule, state, loss)
     return learn_scores(model, BUDGET, schedule, state, temperature=1.5)
 
 
@@ -176,7 +178,7 @@ def test_the_first_step_is_the_learning_rate_against_the_gradients_sign(
     scores = torch.zeros(UNITS.size, requires_grad=True)
     with gated(model, UNITS) as gates:
         gates.assign(straight_through(torch.sigmoid(scores / 1.5), FIRST_MASK))
-        loss = language_loss(model, SCHEDULE.batch(0))
+        loss = language_loss(model, BLOCKS.rows[SCHEDULE.batch(0)])
         loss.backward()
     assert record.loss == pytest.approx(float(loss.detach()), rel=1e-5)
     assert scores.grad is not None
