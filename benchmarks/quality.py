@@ -45,6 +45,7 @@ PAPER: dict[str, Any] = {
     "method": f"{BASELINES}.grasprune:paper",
     "compensation": False,
     "norm_scales": False,
+    "scale_target": "text",
 }
 SMOKE_VARIANTS = 3
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
@@ -84,6 +85,8 @@ STUDIES: dict[str, list[Variant]] = {
         Variant("rounds alone", {"method": "progressive"}),
         Variant("no scales", {"scale_epochs": 0}),
         Variant("no scales of norms", {"norm_scales": False}),
+        Variant("scales that learn the text", {"scale_target": "text"}),
+        Variant("mask alone", MASK_ALONE),
         Variant("three rounds", {"rounds": 3}),
         Variant("a tenth of the ridge", {"ridge": 1.6}),
         Variant("ten times the ridge", {"ridge": 160.0}),

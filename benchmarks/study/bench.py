@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import OWN, CompressConfig
 from grasp_deploy.data import TextSource, calibration_sources, read_blocks
-from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.evaluate.perplexity import measure, perplexity
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.criteria.batches import CalibrationText
@@ -93,7 +94,8 @@ class Bench:
             corpus.label: read_blocks(tokenizer, corpus, length, count) for corpus in corpora
         }
         self.directory: Path = options.model
-        self.dense = self.perplexities(loaded(self.directory))
+        self.dense_model = loaded(self.directory)
+        self.dense = self.perplexities(self.dense_model)
         self.shape = model_shape(read_config(options.model / "config.json"))
         self.dense_layers: list[Layer] = [
             (layer.ffn_units, layer.num_key_value_heads) for layer in self.shape.layers
@@ -152,10 +154,12 @@ class Bench:
             self.set_losses(row, model)
 
     def set_losses(self, row: Row, model: PreTrainedModel) -> None:
-        """Note perplexities by corpus, and the loss above the dense model's in nats per token."""
-        row.perplexity = self.perplexities(model)
-        excess = {name: math.log(p / self.dense[name]) for name, p in row.perplexity.items()}
-        row.excess_nats = excess
+        """Note by corpus perplexity, and nats per token above the dense model and from it."""
+        for name, blocks in self.sequences.items():
+            _, found = measure([self.dense_model, model], blocks, batch_size=4)
+            row.perplexity[name] = found.perplexity
+            row.excess_nats[name] = math.log(found.perplexity / self.dense[name])
+            row.divergence[name] = statistics.fmean(found.divergences)
 
     def row(self, variant: str, config: CompressConfig, plan: Plan) -> Row:
         """The row of a plan, without losses and seconds, which are measured elsewhere."""

@@ -47,6 +47,7 @@ class Row(Struct, kw_only=True, omit_defaults=True):
     seed: Count
     perplexity: Perplexities
     excess_nats: ByCorpus
+    divergence: dict[str, float] = {}  # from the dense model; older records lack it
     kept_cost_share: Share
     kept_ffn_share: Share
     kept_kv_share: Share

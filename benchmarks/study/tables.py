@@ -25,17 +25,24 @@ BROKEN = 1e5  # a perplexity from here on says no more than that the model is br
 def quality_tables(study: Study) -> list[Table]:
     """Perplexity by variant and budget, one table for each corpus, and the excess over several."""
     tables = [_quality_table(study, corpus) for corpus in study.dense_perplexity]
-    return [*tables, _excess_table(study)] if len(tables) > 1 else tables
+    return [*tables, _excess_table(study)] if len(tables) > 1 or _has_divergences(study) else tables
+
+
+def _has_divergences(study: Study) -> bool:
+    return all(row.divergence for row in study.rows)
 
 
 def _excess_table(study: Study) -> Table:
     """Mean and worst loss above the dense model's over all corpora, by variant and budget.
 
     The mean is the number to optimise: what is fitted to one kind of text flatters on that alone.
+    Below it stands the divergence from the dense model, which no style of a text flatters.
     """
     table = variant_table(f"Excess by budget: study of {study.study}, mean and below it worst text")
     kinds = listed(list(study.dense_perplexity))
-    table.caption = f"nats per token above the dense model's over {kinds}; means over seeds"
+    known = _has_divergences(study)
+    third = "; third line: mean divergence from it" if known else ""
+    table.caption = f"nats per token above the dense model's over {kinds}; means over seeds{third}"
     for keep in study.budgets:
         table.add_column(f"{keep:g}", justify="right", no_wrap=True)
 
@@ -44,7 +51,11 @@ def _excess_table(study: Study) -> Table:
             return UNKNOWN
         means = [statistics.fmean(row.excess_nats.values()) for row in rows]
         worst = [max(row.excess_nats.values()) for row in rows]
-        return f"{statistics.fmean(means):+.3f}\n{statistics.fmean(worst):+.3f}"
+        lines = [f"{statistics.fmean(means):+.3f}", f"{statistics.fmean(worst):+.3f}"]
+        if known:
+            drifts = [statistics.fmean(row.divergence.values()) for row in rows]
+            lines.append(f"{statistics.fmean(drifts):.3f}")
+        return "\n".join(lines)
 
     for variant in study.variants:
         cells = (cell(study.runs(variant, keep)) for keep in study.budgets)

@@ -50,6 +50,7 @@ def test_a_study_is_continued_where_its_record_ends(
         assert kept / dense == pytest.approx(row.kept_ffn_share)
         ratio = row.perplexity["held-out"] / study.dense_perplexity["held-out"]
         assert row.excess_nats["held-out"] == pytest.approx(math.log(ratio))
+        assert row.divergence["held-out"] > 0
 
 
 def test_one_ranking_of_experts_differs_from_equal_numbers(

@@ -58,6 +58,12 @@ def test_the_excess_is_the_mean_over_texts_and_the_worst_of_them() -> None:
     assert cells_of(lines, "") == [["", "+0.200", "+0.500"], ["", "+0.200", ""]]
     assert cells_of(lines, "none") == [["none", "+0.100", "-"]]
     assert len(quality_tables(study())) == 1, "of one text its own table says all"
+    for row in made.rows:
+        row.divergence = {"c4": 0.4, "ptb": 0.1 + row.seed}
+    lines = drawn(quality_tables(made)[-1])
+    assert "third line: mean divergence from it" in words_of(lines)
+    # 0.25 and 0.75 by seed
+    assert cells_of(lines, "")[1::2] == [["", "0.500", "0.250"], ["", "0.250", ""]]
 
 
 def test_what_is_kept_by_count_and_the_seconds_in_all() -> None:
