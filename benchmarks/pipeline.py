@@ -1,7 +1,8 @@
 """Seconds and memory of each stage of a compression at a true shape.
 
 Random weights and random tokens: time and memory do not depend on them. One round, the
-paper's gates, the closed-form compensation, the scales, and the cut in rounds. Beside them the
+paper's gates, the closed-form compensation, the scales with what the dense model makes of their
+text, and the cut in rounds. Beside them the
 projection alone, which each step of gates makes once.
 
     python -m benchmarks.pipeline --config benchmarks/configs/qwen3-0.6b.json --device cuda

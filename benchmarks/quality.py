@@ -86,7 +86,7 @@ STUDIES: dict[str, list[Variant]] = {
         Variant("no scales", {"scale_epochs": 0}),
         Variant("no scales of norms", {"norm_scales": False}),
         Variant("scales that learn the text", {"scale_target": "text"}),
-        Variant("mask alone", MASK_ALONE),
+        Variant("no refits, no scales", MASK_ALONE),
         Variant("three rounds", {"rounds": 3}),
         Variant("a tenth of the ridge", {"ridge": 1.6}),
         Variant("ten times the ridge", {"ridge": 160.0}),

@@ -94,8 +94,7 @@ class Bench:
             corpus.label: read_blocks(tokenizer, corpus, length, count) for corpus in corpora
         }
         self.directory: Path = options.model
-        self.dense_model = loaded(self.directory)
-        self.dense = self.perplexities(self.dense_model)
+        self.dense = self.perplexities(loaded(self.directory))
         self.shape = model_shape(read_config(options.model / "config.json"))
         self.dense_layers: list[Layer] = [
             (layer.ffn_units, layer.num_key_value_heads) for layer in self.shape.layers
@@ -155,8 +154,9 @@ class Bench:
 
     def set_losses(self, row: Row, model: PreTrainedModel) -> None:
         """Note by corpus perplexity, and nats per token above the dense model and from it."""
+        dense = loaded(self.directory)
         for name, blocks in self.sequences.items():
-            _, found = measure([self.dense_model, model], blocks, batch_size=4)
+            _, found = measure([dense, model], blocks, batch_size=4)
             row.perplexity[name] = found.perplexity
             row.excess_nats[name] = math.log(found.perplexity / self.dense[name])
             row.divergence[name] = statistics.fmean(found.divergences)

@@ -36,7 +36,7 @@ def _excess_table(study: Study) -> Table:
     """Mean and worst loss above the dense model's over all corpora, by variant and budget.
 
     The mean is the number to optimise: what is fitted to one kind of text flatters on that alone.
-    Below it stands the divergence from the dense model, which no style of a text flatters.
+    Below both stands the divergence from the dense model, which no style of a text flatters.
     """
     table = variant_table(f"Excess by budget: study of {study.study}, mean and below it worst text")
     kinds = listed(list(study.dense_perplexity))

@@ -78,15 +78,18 @@ def learn_scales(frozen: FrozenModel, stages: Stages, mask: Tensor) -> tuple[Ten
     All are 1 at the start, and stay 1 wherever a unit is removed.
     """
     run, schedule, config = frozen.run, frozen.run.scale_schedule, frozen.run.config
-    norms = (2 * run.budget.units.layers + 1, frozen.model.config.hidden_size)
-    hidden = math.prod(norms) if config.norm_scales and config.scale_epochs else 0
-    start = torch.ones(len(mask) + hidden, device=run.device)
+    if not config.scale_epochs:
+        return torch.ones(len(mask), device=run.device), None
     units = run.budget.units
-    is_text = config.scale_target == "text" or not schedule.steps
+    norms = (2 * units.layers + 1, frozen.model.config.hidden_size)
+    hidden = math.prod(norms) * config.norm_scales
+    start = torch.ones(len(mask) + hidden, device=run.device)
+    is_text = config.scale_target == "text"
 
     def steps(state: training.LearningState) -> Iterator[training.StepRecord]:
-        loss = training.text_loss(frozen.model, schedule)
-        if not is_text:
+        if is_text:
+            loss = training.text_loss(frozen.model, schedule)
+        else:
             loss = _predictions(frozen, stages, mask, state.step).divergence
         options = schedule, state, loss, frozen.team
         return training.learn_scales(frozen.model, units, mask, *options)
@@ -97,14 +100,13 @@ def learn_scales(frozen: FrozenModel, stages: Stages, mask: Tensor) -> tuple[Ten
 
 def _predictions(frozen: FrozenModel, stages: Stages, mask: Tensor, step: int) -> DensePredictions:
     """What the dense model makes of the text that scales are yet to learn from, from a step on."""
-    began, schedule = time.perf_counter(), frozen.run.scale_schedule
+    schedule = frozen.run.scale_schedule
     predictions = DensePredictions(frozen.model, schedule.blocks.rows, frozen.team)
     batches = schedule.batches(step, frozen.team.size)
     with frozen.as_dense(mask):
         for done, batch in enumerate(batches, start=1):
             predictions.read(batch)
             stages.report(PREDICTIONS, done, len(batches))
-    stages.records[PREDICTIONS] = {"seconds": time.perf_counter() - began}
     return predictions
 
 

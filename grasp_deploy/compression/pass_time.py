@@ -1,4 +1,4 @@
-"""The time that a compression takes, from one forward and backward pass measured on its device."""
+"""The time that a compression takes, from forward and backward passes measured on its device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seconds_of(
     dtype: torch.dtype,
     device: torch.device,
 ) -> float:
-    """Seconds of all passes of one process, from one forward and backward pass by random weights.
+    """Seconds of all passes of one process, from the fastest of some by random weights.
 
     Of a large model some layers are measured, and the others go by their weights.
     """
@@ -40,13 +40,14 @@ def seconds_of(
         ids = torch.zeros(config.batch_size, config.sequence_length, dtype=torch.int64)
     freeze(model, config.gradient_checkpointing)
     model.get_input_embeddings().register_forward_hook(lambda *made: made[-1].requires_grad_())
-    for _ in range(2):  # the first one also starts the libraries
+    steps = []
+    for _ in range(4):  # the first one also starts the libraries, and others may be held up
         began = time.perf_counter()
         language_loss(model, ids).backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        step = time.perf_counter() - began
-    step *= _multiplied(shape) / _multiplied(model_shape(part))
+        steps.append(time.perf_counter() - began)
+    step = min(steps) * _multiplied(shape) / _multiplied(model_shape(part))
     each = step / config.batch_size / (2 + config.gradient_checkpointing)
     return passes * each
 

@@ -77,7 +77,10 @@ class Way:
         if self.config.recover is not None:  # the state of learning; the best weights stay there
             saved = max(saved, self._learnt * (3 * 4 + 2 * width))
             dense += self._learnt * width
-        in_stage = n * (self._state_bytes if self.on_gpu else self.device_bytes)
+        in_stage = n * self.device_bytes
+        if self.on_gpu:  # the dense model's hidden states are read while the columns wait
+            in_stage = self._state_bytes + _output_values(self.pruned) * width * refits
+            in_stage += n * self._weight_bytes * self.offload
         return n * PROCESS_BYTES + dense + max(saved, in_stage)
 
     @cached_property
@@ -104,10 +107,12 @@ class Way:
         last = self._layerwise(n.fitted, refits=True)
         peaks = {OWN_TEXT: writing, "rounds": largest, "criterion": largest}
         gathered = {"gathered weights": 2 * max(self._gathered)}
-        states = {} if self.on_gpu else {"dense model's hidden states": self._state_bytes}
-        of_scales = self._divergence if config.scale_target == "dense" else {}
-        peaks |= {"gates": step, "compensation": last, "scales": step | of_scales | states}
-        peaks |= {PREDICTIONS: gathered | states}
+        # Processes share a batch, the first of them the most.
+        mine = -(-self._state_bytes * self._each(config.batch_size) // config.batch_size)
+        states = {} if self.on_gpu else {"dense model's hidden states": mine}
+        scales = step if config.scale_target == "text" else step | self._head_of_divergence | states
+        peaks |= {"gates": step, "compensation": last, PREDICTIONS: gathered | states}
+        peaks |= {"scales": scales}
         peaks |= {MORE_TEXT: writing, RECOVERY: self._recovery}
         weights = {} if self.offload else {"weights": self._weight_bytes}
         return {stage: weights | peaks[stage] for stage in passes_of(config)}
@@ -126,25 +131,23 @@ class Way:
         del terms["scores and their optimiser"]
         return terms | {
             "gathered weights": 2 * self._gathered[0],
-            **self._divergence,
+            **self._head_of_divergence,
             "weights that learn": self._each(3 * 4 * self._learnt),
             "gradients": 2 * 3 * 4 * self._columns[0] * self.shape.hidden_size,
         }
 
     @property
-    def _divergence(self) -> Terms:
+    def _head_of_divergence(self) -> Terms:
         """A chunk of both models' logits, their chances and a gradient, in float32."""
-        return {"head, logits and loss": 5 * 4 * LOGITS_AT_ONCE + 2 * self._gathered[1]}
+        mlp, head = self._gathered
+        return {"head, logits and loss": max(5 * 4 * LOGITS_AT_ONCE + 2 * head, 2 * mlp)}
 
     @property
     def _state_bytes(self) -> int:
-        """The dense model's hidden states that scales learn from, as they wait on the CPU.
-
-        Processes share a batch: those that have nothing of one read its first sequence.
-        """
-        rows = passes_of(self.config).get(PREDICTIONS, 0)
-        mine = -(-rows * self._each(self.config.batch_size) // self.config.batch_size)
-        return mine * self.config.sequence_length * self.shape.hidden_size * self.dtype.itemsize
+        """The dense model's hidden states that scales learn from, on the CPU, of all processes."""
+        n, config = sequences_of(self.config), self.config
+        rows = (n.train + n.heldout) * (PREDICTIONS in passes_of(config))
+        return rows * config.sequence_length * self.shape.hidden_size * self.dtype.itemsize
 
     @property
     def _learnt(self) -> int:

@@ -140,8 +140,10 @@ class Stages:
         if self.workspace.has(stage):
             tensors, record = self.workspace.load(stage)
             state.restore(tensors)
-        saved_at = time.monotonic()
-        for step in steps(state):
+        saved_at, began = time.monotonic(), time.perf_counter()
+        taken = steps(state)  # which may read the text first
+        record["seconds"] += time.perf_counter() - began
+        for step in taken:
             record["seconds"] += step.seconds
             ffn, kv = self._units.kept_shares(step.mask)
             row = {name: getattr(step, name) for name in ("stage", "step", "steps")}

@@ -1,8 +1,8 @@
-"""Learning of a pruned model's own weights from the dense model's predictions (distillation).
+"""The dense model's predictions, which scales and a pruned model's weights learn (distillation).
 
-The dense model embeds the tokens for both and has the head of both: neither is ever cut. What
-learns is in float32, whatever the dtype that its products are taken in. As in `training`, all state
-can be saved, so that a run may stop after any step and continue bit for bit.
+For a `Distiller` the dense model embeds the tokens for both and has the head of both: neither is
+ever cut. What learns is in float32, whatever the dtype that its products are taken in. As in
+`training`, all state can be saved: a run may stop after any step and continue bit for bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.objective import finite
 from grasp_deploy.pruning.team import ALONE, Team
 
-LOGITS_AT_ONCE = 2**24  # of each model; a chunk takes some 20 bytes for each
+LOGITS_AT_ONCE = 2**22  # of each model, some 20 bytes for each: more leave a processor's caches
 BETAS = (0.9, 0.99)
 LEAST_SIZE = 1e-3  # of a weight, for its rate: one of zeros has to move too, as in Adafactor
 
@@ -45,9 +45,11 @@ class Divergence(torch.autograd.Function):
         gradient, total = torch.empty_like(hidden), hidden.new_zeros((), dtype=torch.float32)
         for chunk in _chunks(len(hidden), head):
             predicted, wanted = (_log_chances(x[chunk], head) for x in (hidden, expected))
-            total += _divergence(predicted, wanted).sum()
-            excess = predicted.exp_().sub_(wanted.exp_())
-            gradient[chunk] = excess.to(head.dtype) @ head
+            chances = wanted.exp()
+            total += torch.linalg.vecdot(chances, wanted.sub_(predicted)).sum()
+            if ctx.needs_input_grad[0]:
+                excess = predicted.exp_().sub_(chances)
+                gradient[chunk] = excess.to(head.dtype) @ head
         ctx.save_for_backward(gradient)
         return total / len(hidden)
 
@@ -60,7 +62,7 @@ class Divergence(torch.autograd.Function):
 class DensePredictions:
     """A dense model's hidden states over calibration text, from which its predictions come.
 
-    They wait on the CPU; each process has those of the rows that it was dealt.
+    They wait on the CPU; each process has those of the rows that it was dealt, where it counts.
     """
 
     def __init__(self, model: nn.Module, rows: Tensor, team: Team = ALONE) -> None:
@@ -70,14 +72,19 @@ class DensePredictions:
     @torch.no_grad()
     def read(self, batch: Tensor) -> None:
         """Have the model, as it is now, read `(B,)` places of rows, of which this process's."""
-        places, _ = self._team.deal(batch)
-        states = last_hidden(self._model, input_ids=self._ids(places)).cpu()
-        self._states.update(zip(places.tolist(), states, strict=True))
+        places, share = self._team.deal(batch)
+        states = last_hidden(self._model, input_ids=self._ids(places))
+        if share:
+            self._states.update(zip(places.tolist(), states.cpu(), strict=True))
 
     def divergence(self, places: Tensor) -> Tensor:
-        """Mean divergence of what the model predicts by now, in nats per token, over some rows."""
+        """Mean divergence of what the model predicts by now, in nats per token, over some rows.
+
+        0 for rows that do not count in this process.
+        """
         hidden = last_hidden(self._model, input_ids=self._ids(places))
-        expected = torch.stack([self._states[place] for place in places.tolist()]).to(hidden.device)
+        own = zip(places.tolist(), hidden.detach(), strict=True)
+        expected = torch.stack([self._states.get(p, x).to(hidden.device) for p, x in own])
         return mean_divergence(hidden, expected, self._model, self._team)
 
     def _ids(self, places: Tensor) -> Tensor:

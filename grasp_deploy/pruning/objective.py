@@ -1,4 +1,4 @@
-"""The next-token loss, which learning minimises."""
+"""The next-token loss, which gates learn by, and means of a loss over rows of text."""
 
 from __future__ import annotations
 

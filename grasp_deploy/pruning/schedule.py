@@ -82,7 +82,7 @@ class Schedule:
     def batches(self, step: int, processes: int = 1) -> list[Tensor]:
         """The places of rows that a team reads from a step on: each step's, then held-out ones."""
         heldout = self.blocks.heldout_places.split(self.batch_size * processes)
-        return [*map(self.batch, range(step, self.steps)), *heldout]
+        return [*map(self.batch, range(step, self.steps)), *filter(len, heldout)]
 
     def is_check(self, step: int) -> bool:
         """True if the held-out loss is measured after `step` steps."""

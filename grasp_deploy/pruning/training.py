@@ -84,7 +84,7 @@ class StepRecord:
     stage: str
     step: int  # steps done
     steps: int  # steps in all
-    loss: float  # nats per token on the step's batch; of scales a divergence
+    loss: float  # nats per token on the step's batch; of scales a divergence, by default
     heldout_loss: float | None  # of the values before this step, where it was measured
     seconds: float
     mask: Tensor  # (N,) bool

@@ -109,7 +109,7 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
 
 
 def figures(row: dict[str, Any]) -> str:
-    """Loss and kept shares, where the row has them."""
+    """Loss or divergence, and kept shares, where the row has them."""
     text = ""
     if "divergence" in row:
         text = f"{row['divergence']:.3f} nats from dense"

@@ -121,7 +121,7 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["loading", "rounds", "scales"])
+@pytest.mark.parametrize("stage", ["loading", "rounds", "predictions", "scales"])
 def test_where_memory_runs_out_weights_wait_on_the_cpu(
     stage: str,
     short_config: CompressConfig,

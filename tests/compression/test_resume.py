@@ -95,3 +95,8 @@ def test_a_refit_starts_from_the_dense_weights_whatever_was_refitted_before() ->
 
     first, _, again = refitted(mask), refitted(other), refitted(mask)
     assert all(torch.equal(again[name], columns) for name, columns in first.items())
+    dense = frozen().state_dict()
+    with model.as_dense(mask):
+        assert all(torch.equal(x.weight, dense[n]) for n, x in model.outputs.linears.items())
+    back = model.outputs.extract(mask)
+    assert all(torch.equal(back[name], columns) for name, columns in first.items())

@@ -1,0 +1,60 @@
+"""What scales learn through a whole compression: the dense model's predictions, or the text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.nn.functional as F
+
+from grasp_deploy.checkpoint.plan import Plan
+from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.run_options import RunOptions
+from grasp_deploy.config.compress_config import CompressConfig
+
+pytestmark = pytest.mark.slow  # each compresses the embedded model
+
+
+def scaled(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[str, Any]]]:
+    """The plan, and the rows of the scales."""
+    rows: list[dict[str, Any]] = []
+    plan = compress(config, RunOptions(output, on_progress=rows.append)).plan
+    return plan, [row for row in rows if row["stage"] == "scales"]
+
+
+def test_scales_begin_at_what_the_refitted_model_is_without_them(
+    short_config: CompressConfig, tmp_path: Path
+) -> None:
+    """By the divergence from the dense model, whose columns were refitted; or by the loss."""
+    rounds: dict[str, Any] = {
+        "method": "progressive",
+        "rounds": 1,
+        "sequences": 48,
+        "sequence_length": 128,
+    }
+    config = replace(short_config, compensation=True, scale_epochs=1, **rounds)
+    without, none = scaled(replace(config, scale_epochs=0), tmp_path / "none")
+    assert none == [] and without.provenance["compensation"], "columns were refitted"
+    heldout = prepare(config).blocks.heldout
+    models = (load(path, dtype="float32") for path in (config.model, tmp_path / "none"))
+    wanted, predicted = (F.log_softmax(model(heldout).logits, -1) for model in models)
+    sums = F.kl_div(predicted, wanted, log_target=True, reduction="sum")
+    divergence = float(sums.detach()) / heldout.numel()
+
+    _, rows = scaled(config, tmp_path / "dense")
+    assert rows[0]["heldout_divergence"] == pytest.approx(divergence, rel=0.03)
+    _, rows = scaled(replace(config, scale_target="text"), tmp_path / "text")
+    loss = without.provenance["losses"]["heldout_pruned"]
+    assert rows[0]["heldout_loss"] == pytest.approx(loss, rel=1e-4) and "loss" in rows[0]
+
+
+def test_scales_are_learnt_where_nothing_is_held_out(
+    short_config: CompressConfig, tmp_path: Path
+) -> None:
+    plan, rows = scaled(replace(short_config, sequences=1, scale_epochs=2), tmp_path / "out")
+    assert [row["heldout_divergence"] for row in rows] == [None, None]
+    assert bool((plan.scales != 1).any())
