@@ -2,8 +2,7 @@
 
 Random weights and random tokens: time and memory do not depend on them. One round, the
 paper's gates, the closed-form compensation, the scales with what the dense model makes of their
-text, and the cut in rounds. Beside them the
-projection alone, which each step of gates makes once.
+text, and the cut in rounds. Beside them the projection alone, which each step of gates makes once.
 
     python -m benchmarks.pipeline --config benchmarks/configs/qwen3-0.6b.json --device cuda
 """

@@ -29,7 +29,7 @@ def quality_tables(study: Study) -> list[Table]:
 
 
 def _has_divergences(study: Study) -> bool:
-    return all(row.divergence for row in study.rows)
+    return bool(study.rows) and all(row.divergence for row in study.rows)
 
 
 def _excess_table(study: Study) -> Table:

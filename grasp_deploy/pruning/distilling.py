@@ -215,7 +215,8 @@ def _means(hidden: Tensor, expected: Tensor, head: Tensor, ids: Tensor) -> Tenso
     for chunk in _chunks(len(following), head):
         predicted, wanted = (_log_chances(x[chunk], head) for x in (hidden[:-1], expected[:-1]))
         of_text = (F.nll_loss(x, following[chunk], reduction="sum") for x in (predicted, wanted))
-        sums += torch.stack([_divergence(predicted, wanted).sum(), *of_text]).double().cpu()
+        divergence = torch.linalg.vecdot(wanted.exp(), wanted - predicted).sum()
+        sums += torch.stack([divergence, *of_text]).double().cpu()
     return sums / len(following)
 
 
@@ -228,8 +229,3 @@ def _chunks(rows: int, head: Tensor) -> list[slice]:
 def _log_chances(hidden: Tensor, head: Tensor) -> Tensor:
     """`(n, V)` log-probabilities in float32."""
     return F.log_softmax((hidden.to(head.dtype) @ head.T).float(), dim=-1)
-
-
-def _divergence(predicted: Tensor, wanted: Tensor) -> Tensor:
-    """`(n,)` divergences of `(n, V)` log-probabilities from those that are wanted."""
-    return (wanted.exp() * (wanted - predicted)).sum(dim=-1)
