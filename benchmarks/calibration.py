@@ -44,6 +44,7 @@ from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import final_mask, learn_scales, refit
+from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.result import budget_record
@@ -67,16 +68,18 @@ def rows_of(
         job = with_own_text(job, model, choosing)
         chosen = FrozenModel(job, model)
         initial, reached = initial_scores(chosen, choosing)
-        scores = learn_gates(chosen, choosing, initial)
+        learning = chosen, choosing, Objective(chosen, choosing)
+        scores = learn_gates(*learning, initial, reached)
         mask = final_mask(chosen, scores, reached)
-        refit(chosen, choosing, mask)
+        refit(*learning, mask)
     for calibrator, other in jobs.items():
         with new_workspace(job, work) as workspace:
             stages = Stages(workspace, job.budget.units, on_progress)
             calibration = with_own_text(replace(job, text=other.text), model, stages)
             calibrated = FrozenModel(calibration, model)
             calibrated.outputs = chosen.outputs  # which have the dense model's own weights
-            scales, norms = learn_scales(calibrated, stages, mask)
+            objective = Objective(calibrated, stages)
+            scales, norms = learn_scales(calibrated, stages, objective, mask)
             provenance = {
                 "dense_layers": bench.dense_layers,
                 "budget": budget_record(job.budget, mask),

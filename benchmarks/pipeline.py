@@ -41,6 +41,7 @@ from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import final_mask, learn_scales, refit
+from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.resume import Workspace
@@ -107,7 +108,15 @@ def measured(device: torch.device, stage: Callable[[], Any]) -> tuple[Any, float
 def mask_chosen(frozen: FrozenModel, stages: Stages) -> torch.Tensor:
     """`(N,)` mask of the scores that the run asks for."""
     initial, reached = initial_scores(frozen, stages)
-    return final_mask(frozen, learn_gates(frozen, stages, initial), reached)
+    scores = learn_gates(frozen, stages, Objective(frozen, stages), initial, reached)
+    return final_mask(frozen, scores, reached)
+
+
+def on_mask(
+    stage: Callable[..., Any], masks: dict[str, torch.Tensor], frozen: FrozenModel, stages: Stages
+) -> Any:
+    """What a stage makes of the mask of one round."""
+    return stage(frozen, stages, Objective(frozen, stages), masks["one round"])
 
 
 def projection_seconds(options: argparse.Namespace) -> float:
@@ -131,13 +140,13 @@ def stage_rows(
         (
             "compensation",
             rounds,
-            lambda frozen, stages: refit(frozen, stages, masks["one round"]),
+            partial(on_mask, refit, masks),
             COMPENSATION_BLOCKS,
         ),
         (
             "scales",
             rounds,
-            lambda frozen, stages: learn_scales(frozen, stages, masks["one round"]),
+            partial(on_mask, learn_scales, masks),
             SCALE_BLOCKS,
         ),
         ("rounds", rounds, mask_chosen, CRITERION_BLOCKS),

@@ -45,7 +45,7 @@ PAPER: dict[str, Any] = {
     "method": f"{BASELINES}.grasprune:paper",
     "compensation": False,
     "norm_scales": False,
-    "scale_target": "text",
+    "objective": "text",
 }
 SMOKE_VARIANTS = 3
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}
@@ -85,7 +85,7 @@ STUDIES: dict[str, list[Variant]] = {
         Variant("rounds alone", {"method": "progressive"}),
         Variant("no scales", {"scale_epochs": 0}),
         Variant("no scales of norms", {"norm_scales": False}),
-        Variant("scales that learn the text", {"scale_target": "text"}),
+        Variant("gates and scales that learn the text", {"objective": "text"}),
         Variant("no refits, no scales", MASK_ALONE),
         Variant("three rounds", {"rounds": 3}),
         Variant("a tenth of the ridge", {"ridge": 1.6}),

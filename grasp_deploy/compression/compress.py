@@ -15,6 +15,7 @@ from grasp_deploy.compression.frozen_model import (
     with_room,
 )
 from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales, refit
+from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.ranks import by_lead, is_lead
@@ -110,10 +111,11 @@ def learn_plan(
     losses = {"heldout_dense": frozen.heldout_loss(sequences=heldout)}
     dense_losses = frozen.heldout_losses() if run.config.is_bound else []
     initial, reached = initial_scores(frozen, stages)  # iterative pruning in rounds, by default
-    scores = learn_gates(frozen, stages, initial)  # section 3.3: on budget at every step
+    learning = frozen, stages, Objective(frozen, stages)
+    scores = learn_gates(*learning, initial, reached)  # section 3.3: on budget at every step
     mask = final_mask(frozen, scores, reached)
-    refit(frozen, stages, mask)  # least squares
-    scales, norms = learn_scales(frozen, stages, mask)  # section 3.4
+    refit(*learning, mask)  # least squares
+    scales, norms = learn_scales(*learning, mask)  # section 3.4
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms, heldout)
     losses["witness"] = frozen.heldout_loss(mask * scales, norms, run.split.witness)
     excess = excess_of(frozen, mask * scales, norms, dense_losses)

@@ -90,14 +90,6 @@ class FrozenModel:
             batch_size = self.run.config.batch_size
             return sequence_losses(self.model, heldout, batch_size, self.team).tolist()
 
-    def mask_loss(self, mask: Tensor) -> float:
-        """Held-out loss of a `(N,)` mask; infinite where it is unknown or not finite."""
-        try:
-            loss = self.heldout_loss(mask.float())
-        except LossError:
-            loss = None
-        return math.inf if loss is None else loss
-
     def refit(
         self, mask: Tensor, sequences: Tensor, solved: Mapping[str, Tensor] = MappingProxyType({})
     ) -> Iterator[Fit]:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.resume import StageResult
-from grasp_deploy.compression.stages import PREDICTIONS, Stages
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.pruning import training
-from grasp_deploy.pruning.distilling import DensePredictions
 from grasp_deploy.pruning.projection import project
 
 SOLVED = "compensation-so-far"  # the file of layers that are solved
@@ -38,17 +38,20 @@ def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> T
     return mask if run.start.mask is None else mask & run.start.mask
 
 
-def refit(frozen: FrozenModel, stages: Stages, mask: Tensor) -> None:
-    """Put the output columns of a `(N,)` mask into the model, refitted if that lowers its loss.
+def refit(frozen: FrozenModel, stages: Stages, objective: Objective, mask: Tensor) -> None:
+    """Put the output columns of a `(N,)` mask into the model, refitted if that is better.
 
-    Little text cannot tell many columns apart. Where refitting raises the held-out loss, columns
-    stay the dense model's.
+    Little text cannot tell many columns apart. Where refitting raises the objective on held-out
+    text, columns stay the dense model's.
     """
     if frozen.run.config.compensation:
-        frozen.put(stages.once("compensation", partial(_refitted, frozen, stages, mask))[0])
+        make = partial(_refitted, frozen, stages, objective, mask)
+        frozen.put(stages.once("compensation", make)[0])
 
 
-def _refitted(frozen: FrozenModel, stages: Stages, mask: Tensor) -> StageResult:
+def _refitted(
+    frozen: FrozenModel, stages: Stages, objective: Objective, mask: Tensor
+) -> StageResult:
     layers, workspace, saved_at = len(frozen.outputs.linears), stages.workspace, time.monotonic()
     solved: dict[str, Tensor] = {}
     fits: list[dict[str, Any]] = []
@@ -65,14 +68,16 @@ def _refitted(frozen: FrozenModel, stages: Stages, mask: Tensor) -> StageResult:
         stages.report("compensation", len(fits), layers)
     columns = frozen.outputs.extract(mask)
     if len(frozen.run.blocks.heldout):
-        loss = frozen.mask_loss(mask)
+        refitted = objective.heldout(mask)
         frozen.outputs.reset()
-        if frozen.mask_loss(mask) < loss:
+        if objective.heldout(mask) < refitted:
             columns, fits = frozen.outputs.extract(mask), []
     return {"mask": mask, **columns}, {"fits": fits}
 
 
-def learn_scales(frozen: FrozenModel, stages: Stages, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+def learn_scales(
+    frozen: FrozenModel, stages: Stages, objective: Objective, mask: Tensor
+) -> tuple[Tensor, Tensor | None]:
     """`(N,)` scales of a `(N,)` mask, and `(2L + 1, d)` scales of the norms, if those are learnt.
 
     All are 1 at the start, and stay 1 wherever a unit is removed.
@@ -84,30 +89,13 @@ def learn_scales(frozen: FrozenModel, stages: Stages, mask: Tensor) -> tuple[Ten
     norms = (2 * units.layers + 1, frozen.model.config.hidden_size)
     hidden = math.prod(norms) * config.norm_scales
     start = torch.ones(len(mask) + hidden, device=run.device)
-    is_text = config.scale_target == "text"
 
     def steps(state: training.LearningState) -> Iterator[training.StepRecord]:
-        if is_text:
-            loss = training.text_loss(frozen.model, schedule)
-        else:
-            loss = _predictions(frozen, stages, mask, state.step).divergence
-        options = schedule, state, loss, frozen.team
+        options = schedule, state, objective.over(schedule, state.step, mask), frozen.team
         return training.learn_scales(frozen.model, units, mask, *options)
 
-    values = stages.learn("scales", start, schedule, steps, "loss" if is_text else "divergence")
+    values = stages.learn("scales", start, schedule, steps, objective.name)
     return values[: len(mask)], values[len(mask) :].view(norms) if hidden else None
-
-
-def _predictions(frozen: FrozenModel, stages: Stages, mask: Tensor, step: int) -> DensePredictions:
-    """What the dense model makes of the text that scales are yet to learn from, from a step on."""
-    schedule = frozen.run.scale_schedule
-    predictions = DensePredictions(frozen.model, schedule.blocks.rows, frozen.team)
-    batches = schedule.batches(step, frozen.team.size)
-    with frozen.as_dense(mask):
-        for done, batch in enumerate(batches, start=1):
-            predictions.read(batch)
-            stages.report(PREDICTIONS, done, len(batches))
-    return predictions
 
 
 def fold_scales(

@@ -159,7 +159,7 @@ class PreparedRun:
         return self.split.blocks
 
     def read_in(self, stage: str) -> Tensor:
-        """`(n, T)` ids that a round's "criterion" reads, the last "compensation", or a "gate"."""
+        """`(n, T)` ids that a round's "criterion" reads, or the last "compensation"."""
         return self.blocks.train[: self.config.sequences_of(stage)]
 
     @property
@@ -176,9 +176,9 @@ class PreparedRun:
 
     @property
     def gate_schedule(self) -> Schedule:
-        """The steps of learning gates, once over the first of the sequences to learn from."""
-        blocks = replace(self.blocks, train=self.read_in("gate"))
-        return replace(self.scale_schedule, blocks=blocks, epochs=1)
+        """The steps of learning gates, over a share of the sequences to learn from."""
+        share = self.config.sequences_of("gate") / len(self.blocks.train)
+        return replace(self.scale_schedule, epochs=min(1.0, share))
 
 
 def prepare(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from grasp_deploy.compression.frozen_model import FrozenModel
+from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_function import METHOD_CALL, own_values
 from grasp_deploy.compression.resume import StageResult
 from grasp_deploy.compression.stages import Stages
@@ -22,7 +23,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.progressive import below_all, by_rank, cut_round, per_cost
-from grasp_deploy.pruning.training import learn_scores
+from grasp_deploy.pruning.training import LearningState, StepRecord, learn_scores
 
 
 def initial_scores(frozen: FrozenModel, stages: Stages) -> tuple[Tensor, Tensor | None]:
@@ -104,13 +105,21 @@ def _one_round(frozen: FrozenModel, stages: Stages, mask: Tensor, number: int) -
     return {"scores": scores, "mask": mask, **columns}
 
 
-def learn_gates(frozen: FrozenModel, stages: Stages, start: Tensor) -> Tensor:
-    """`(N,)` scores learnt from `start`; `start` itself for a method that does not learn."""
-    run, schedule = frozen.run, frozen.run.gate_schedule
-    if not run.config.learns:
+def learn_gates(
+    frozen: FrozenModel, stages: Stages, objective: Objective, start: Tensor, reached: Tensor | None
+) -> Tensor:
+    """`(N,)` scores learnt from `start`; `start` itself for a method that does not learn.
+
+    The columns of the `(N,)` mask that rounds `reached` are in the model.
+    """
+    run, schedule, temperature = frozen.run, frozen.run.gate_schedule, frozen.run.config.temperature
+    if reached is None or not run.config.learns:
         return start
-    options: dict[str, Any] = {"temperature": run.config.temperature, "team": frozen.team}
-    steps = partial(learn_scores, frozen.model, run.budget, schedule, **options)
-    learnt = stages.learn("gates", start, schedule, steps)
+
+    def steps(state: LearningState) -> Iterator[StepRecord]:
+        options = schedule, state, objective.over(schedule, state.step, reached), frozen.team
+        return learn_scores(frozen.model, run.budget, *options, temperature=temperature)
+
+    learnt = stages.learn("gates", start, schedule, steps, objective.name)
     mask = run.start.mask
     return learnt if mask is None else below_all(learnt, ~mask)

@@ -24,7 +24,7 @@ from grasp_deploy.compression.stages import (
 )
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.sizes import format_bytes
-from grasp_deploy.pruning.distilling import LOGITS_AT_ONCE
+from grasp_deploy.pruning.distilling import LOGITS_AT_ONCE, LOGITS_ON_GPU
 from grasp_deploy.pruning.norms import norms_of
 
 Terms = dict[str, int]  # bytes by what takes them
@@ -110,9 +110,10 @@ class Way:
         # Processes share a batch, the first of them the most.
         mine = -(-self._state_bytes * self._each(config.batch_size) // config.batch_size)
         states = {} if self.on_gpu else {"dense model's hidden states": mine}
-        scales = step if config.scale_target == "text" else step | self._head_of_divergence | states
-        peaks |= {"gates": step, "compensation": last, PREDICTIONS: gathered | states}
-        peaks |= {"scales": scales}
+        if config.objective == "dense":
+            step |= self._head_of_divergence | states
+        peaks |= {PREDICTIONS: gathered | states, "gates": step}
+        peaks |= {"compensation": last | states, "scales": step}
         peaks |= {MORE_TEXT: writing, RECOVERY: self._recovery}
         weights = {} if self.offload else {"weights": self._weight_bytes}
         return {stage: weights | peaks[stage] for stage in passes_of(config)}
@@ -139,8 +140,9 @@ class Way:
     @property
     def _head_of_divergence(self) -> Terms:
         """A chunk of both models' logits, their chances and a gradient, in float32."""
+        logits = LOGITS_ON_GPU if self.on_gpu else LOGITS_AT_ONCE
         mlp, head = self._gathered
-        return {"head, logits and loss": max(5 * 4 * LOGITS_AT_ONCE + 2 * head, 2 * mlp)}
+        return {"head, logits and loss": max(5 * 4 * logits + 2 * head, 2 * mlp)}
 
     @property
     def _state_bytes(self) -> int:

@@ -71,12 +71,14 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     gates = min(n.train, config.sequences_of("gate")) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
+    learnt_from = max(gates, min(scales, n.train))  # sequences, which the dense model reads once
+    predicted = bool(learnt_from or refits) and config.objective == "dense"
     found = {
         OWN_TEXT: _written(n.own),
         "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * rounds * (1 + refits),
+        PREDICTIONS: predicted and learnt_from + n.heldout,
         "gates": gates and gates * step + checks,
         "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
-        PREDICTIONS: scales and (scales + n.heldout) * (config.scale_target == "dense"),
         "scales": scales and scales * step + checks,
         MORE_TEXT: _written(n.more_own),
         # The dense model reads along; gradients of weights are a pass more.
@@ -129,7 +131,7 @@ class Stages:
         start: Tensor,
         schedule: Schedule,
         steps: Callable[[LearningState], Iterable[StepRecord]],
-        measure: str = "loss",
+        measure: str,
     ) -> Tensor:
         """Run a learning stage from where it was saved; the `(n,)` values that it ends with.
 

@@ -30,7 +30,7 @@ COST_OF_BUDGET = {
     "speedup": "latency",
 }
 METHODS = ("grasp", "progressive")
-STAGE_PARTS = {"criterion": 8, "gate": 8, "compensation": 2}  # of all sequences one part
+STAGE_PARTS = {"criterion": 8, "gate": 1, "compensation": 2}  # of all sequences one part
 FEWEST_SEQUENCES = 16  # of a stage, where there are so many
 ALL_ROUNDS_SHARE = 0.4  # of the cost; where all rounds together remove less, fewer do as well
 WIDEST, NARROWEST = 128, 8  # multiples of widths that matrix kernels like
@@ -184,8 +184,8 @@ class CompressOptions:
     temperature: Factor = study("Temperature of the gates: p = sigmoid(score / temperature).", 1.5)
     batch_size: Count = study("Sequences in a step.", 1)
     scale_epochs: CountOrZero = study("Passes over the text to learn scales; 0: none.", 1)
-    scale_target: Literal["dense", "text"] = study(
-        "What scales learn: the dense model's predictions, or the text itself.", "dense"
+    objective: Literal["dense", "text"] = study(
+        "What gates and scales learn: the dense model's predictions, or the text itself.", "dense"
     )
     norm_scales: bool = study("Learn scales of hidden channels behind norms too.", True)
     recover: Count | None = option(

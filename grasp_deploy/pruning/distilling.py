@@ -19,6 +19,7 @@ from grasp_deploy.pruning.objective import finite
 from grasp_deploy.pruning.team import ALONE, Team
 
 LOGITS_AT_ONCE = 2**22  # of each model, some 20 bytes for each: more leave a processor's caches
+LOGITS_ON_GPU = 2**25  # where fewer take longer to launch than to compute
 BETAS = (0.9, 0.99)
 LEAST_SIZE = 1e-3  # of a weight, for its rate: one of zeros has to move too, as in Adafactor
 
@@ -68,12 +69,18 @@ class DensePredictions:
     def __init__(self, model: nn.Module, rows: Tensor, team: Team = ALONE) -> None:
         self._model, self._rows, self._team = model, rows, team
         self._states: dict[int, Tensor] = {}  # (T, d) by the row's place
+        self._read: set[tuple[int, ...]] = set()  # batches, of the whole team
+
+    def has(self, batch: Tensor) -> bool:
+        """True if `(B,)` places were read together."""
+        return tuple(batch.tolist()) in self._read
 
     @torch.no_grad()
     def read(self, batch: Tensor) -> None:
         """Have the model, as it is now, read `(B,)` places of rows, of which this process's."""
         places, share = self._team.deal(batch)
         states = last_hidden(self._model, input_ids=self._ids(places))
+        self._read.add(tuple(batch.tolist()))
         if share:
             self._states.update(zip(places.tolist(), states.cpu(), strict=True))
 
@@ -222,7 +229,7 @@ def _means(hidden: Tensor, expected: Tensor, head: Tensor, ids: Tensor) -> Tenso
 
 def _chunks(rows: int, head: Tensor) -> list[slice]:
     """Rows whose logits are there together."""
-    size = max(1, LOGITS_AT_ONCE // len(head))
+    size = max(1, (LOGITS_ON_GPU if head.is_cuda else LOGITS_AT_ONCE) // len(head))
     return [slice(first, first + size) for first in range(0, rows, size)]
 
 

@@ -52,7 +52,7 @@ class Schedule:
     """The steps of one stage over its calibration sequences."""
 
     blocks: CalibrationBlocks
-    epochs: int
+    epochs: float
     batch_size: int
     learning_rate: float
     seed: int
@@ -60,7 +60,7 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        return self.epochs * self.steps_per_epoch
+        return math.ceil(self.epochs * self.steps_per_epoch)
 
     @property
     def steps_per_epoch(self) -> int:

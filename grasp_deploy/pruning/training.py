@@ -84,7 +84,7 @@ class StepRecord:
     stage: str
     step: int  # steps done
     steps: int  # steps in all
-    loss: float  # nats per token on the step's batch; of scales a divergence, by default
+    loss: float  # nats per token on the step's batch; by default a divergence
     heldout_loss: float | None  # of the values before this step, where it was measured
     seconds: float
     mask: Tensor  # (N,) bool
@@ -95,9 +95,10 @@ def learn_scores(
     budget: Budget,
     schedule: Schedule,
     state: LearningState,
+    loss: Loss,
+    team: Team = ALONE,
     *,
     temperature: float,
-    team: Team = ALONE,
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
@@ -109,7 +110,6 @@ def learn_scores(
         mask = project(probabilities.detach(), budget)
         return straight_through(probabilities, mask), mask
 
-    loss = text_loss(model, schedule)
     with gated(model, budget.units) as gates:
         yield from descend("gates", model, gates.assign, gates_at, schedule, state, loss, team)
 

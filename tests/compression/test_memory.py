@@ -28,6 +28,7 @@ SHAPE = model_shape(read_config(LLAMA_2_7B))
 CONFIG = CompressConfig(model="m", keep=0.6)
 D, F, LAYERS, VOCABULARY, TOKENS = 4096, 11008, 32, 32000, 512
 PROCESS = 525 * 2**20
+LEARNT = ("gates", "scales")
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +44,16 @@ def test_terms_of_one_process_and_of_two(one: Way) -> None:
     assert refit["hidden states"] == 2 * 2 * 256 * TOKENS * D
     # Four matrices of k x k; cross products, target and solution in float64; columns in bfloat16.
     assert refit["float64 matrices"] == 8 * (4 * F * F + 3 * D * F) + 2 * D * F
-    assert one.stages["gates"]["head, logits and loss"] == 12 * TOKENS * VOCABULARY
-    # Of the dense model every hidden state that scales learn from, on the CPU.
-    here = replace(one, on_gpu=False, config=replace(CONFIG, dtype="bfloat16")).stages["scales"]
-    assert here["dense model's hidden states"] == 2 * 512 * TOKENS * D
-    assert one.stages["scales"] == {n: here[n] for n in here if "dense" not in n}
+    of_text = replace(one, config=replace(CONFIG, objective="text")).stages
+    assert of_text["gates"]["head, logits and loss"] == 12 * TOKENS * VOCABULARY
+    # Of the dense model every hidden state that gates and scales learn from, on the CPU.
+    here = replace(one, on_gpu=False, config=replace(CONFIG, dtype="bfloat16")).stages
+    for stage in ("predictions", "gates", "compensation", "scales"):
+        assert here[stage].pop("dense model's hidden states") == 2 * 512 * TOKENS * D
+        assert here[stage].keys() == one.stages[stage].keys()
+    # Four million logits of both models at once there, and 33 million on a GPU.
+    heads = [of[stage]["head, logits and loss"] for of in (here, one.stages) for stage in LEARNT]
+    assert heads == [20 * 2**22] * 2 + [20 * 2**25] * 2
     dense = LAYERS * D * (F + D)
     kept = round((one.machine_bytes - PROCESS - 2 * dense) / 6)
     assert kept == pytest.approx(0.6 * dense, rel=0.01)
@@ -68,24 +74,28 @@ def test_terms_of_one_process_and_of_two(one: Way) -> None:
 )
 def test_the_stages_own_code_takes_as_much(one: Way, stage: str, counted_bytes: int) -> None:
     """As counted on the meta device: benchmarks/results/peak_memory-llama-2-7b.json."""
-    # In a round: scoring, not the refit behind it.
-    way = replace(one, config=replace(CONFIG, compensation=stage != "rounds"))
+    # In a round: scoring, not the refit behind it. Gates that learn the text.
+    config = replace(CONFIG, compensation=stage != "rounds", objective="text")
+    way = replace(one, config=config)
     terms = way.stages[stage]
     assert sum(terms.values()) - terms["weights"] == pytest.approx(counted_bytes, rel=0.005)
 
 
 def test_passes() -> None:
-    rounds, gates, scales = 5 * 6 * 64, 2 * 64 + 5 * 32, 2 * 480 + 5 * 32
+    learning = 2 * 480 + 5 * 32
     expected = {
         "own-text": 512 + 4 * 50,
-        "rounds": rounds,
-        "gates": gates,
+        "rounds": 5 * 6 * 64,
+        "predictions": 480 + 32,
+        "gates": learning,
         "compensation": 3 * 256 + 64,
+        "scales": learning,
     }
-    expected |= {"predictions": 480 + 32, "scales": scales}
     assert passes_of(CONFIG) == expected
+    heldout_alone = passes_of(replace(CONFIG, method="progressive", scale_epochs=0))
+    assert heldout_alone["predictions"] == 32
     del expected["predictions"]
-    assert passes_of(replace(CONFIG, scale_target="text")) == expected
+    assert passes_of(replace(CONFIG, objective="text")) == expected
     recovered = 4 * 2000 + 2 * 32 * 5  # the dense model's, and three of what learns
     assert passes_of(replace(CONFIG, recover=2000 * TOKENS))["recovery"] == recovered
 

@@ -47,7 +47,7 @@ def test_scales_begin_at_what_the_refitted_model_is_without_them(
 
     _, rows = scaled(config, tmp_path / "dense")
     assert rows[0]["heldout_divergence"] == pytest.approx(divergence, rel=0.03)
-    _, rows = scaled(replace(config, scale_target="text"), tmp_path / "text")
+    _, rows = scaled(replace(config, objective="text"), tmp_path / "text")
     loss = without.provenance["losses"]["heldout_pruned"]
     assert rows[0]["heldout_loss"] == pytest.approx(loss, rel=1e-4) and "loss" in rows[0]
 

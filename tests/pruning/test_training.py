@@ -56,10 +56,10 @@ def learn(
     state: LearningState,
     schedule: Schedule = SCHEDULE,
 ) -> Iterator[StepRecord]:
+    options = schedule, state, text_loss(model, schedule)
     if stage == "scales":
-        loss = text_loss(model, schedule)
-        return learn_scales(model, UNITS, FIRST_MASK, schedule, state, loss)
-    return learn_scores(model, BUDGET, schedule, state, temperature=1.5)
+        return learn_scales(model, UNITS, FIRST_MASK, *options)
+    return learn_scores(model, BUDGET, *options, temperature=1.5)
 
 
 def test_the_budget_holds_at_every_step(model: PreTrainedModel) -> None:
