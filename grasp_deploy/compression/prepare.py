@@ -44,7 +44,7 @@ from grasp_deploy.compression.resume import LARGER, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, Start
 from grasp_deploy.compression.split_text import SplitText, check_recovery, split_text
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.compress_options import METHODS
+from grasp_deploy.config.compress_options import GATE_SEQUENCES, METHODS
 from grasp_deploy.config.option import assigned
 from grasp_deploy.data import Blocks, calibration_sources, read_calibration
 from grasp_deploy.errors import InputError
@@ -176,8 +176,8 @@ class PreparedRun:
 
     @property
     def gate_schedule(self) -> Schedule:
-        """The steps of learning gates, over a share of the sequences to learn from."""
-        share = self.config.sequences_of("gate") / len(self.blocks.train)
+        """The steps of learning gates, over some of the sequences to learn from."""
+        share = GATE_SEQUENCES / len(self.blocks.train)
         return replace(self.scale_schedule, epochs=min(1.0, share))
 
 

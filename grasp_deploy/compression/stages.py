@@ -15,6 +15,7 @@ from torch import Tensor
 from grasp_deploy.compression.ranks import by_lead
 from grasp_deploy.compression.resume import StageResult, Workspace
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.compress_options import GATE_SEQUENCES
 from grasp_deploy.data import calibration_sources
 from grasp_deploy.data.mixture import shares
 from grasp_deploy.files.progress import OnProgress
@@ -68,7 +69,7 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     n, refits = sequences_of(config), config.compensation
     # Of a budget that is no share of the cost all: only its model tells what it removes.
     rounds = config.rounds_for(1 - (config.keep or 0)) if config.cuts_in_rounds else 1
-    gates = min(n.train, config.sequences_of("gate")) if config.learns else 0
+    gates = min(n.train, GATE_SEQUENCES) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
     learnt_from = max(gates, min(scales, n.train))  # sequences, which the dense model reads once

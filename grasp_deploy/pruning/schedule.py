@@ -60,7 +60,7 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        return math.ceil(self.epochs * self.steps_per_epoch)
+        return math.ceil(self.epochs * self.steps_per_epoch - 1e-9)  # as 128 / 480 rounds
 
     @property
     def steps_per_epoch(self) -> int:

@@ -82,14 +82,13 @@ def test_the_stages_own_code_takes_as_much(one: Way, stage: str, counted_bytes: 
 
 
 def test_passes() -> None:
-    learning = 2 * 480 + 5 * 32
     expected = {
         "own-text": 512 + 4 * 50,
         "rounds": 5 * 6 * 64,
         "predictions": 480 + 32,
-        "gates": learning,
+        "gates": 2 * 128 + 5 * 32,
         "compensation": 3 * 256 + 64,
-        "scales": learning,
+        "scales": 2 * 480 + 5 * 32,
     }
     assert passes_of(CONFIG) == expected
     heldout_alone = passes_of(replace(CONFIG, method="progressive", scale_epochs=0))

@@ -1,4 +1,4 @@
-"""What scales learn through a whole compression: the dense model's predictions, or the text."""
+"""What gates and scales learn in a compression: the dense model's predictions, or the text."""
 
 from __future__ import annotations
 
@@ -50,6 +50,18 @@ def test_scales_begin_at_what_the_refitted_model_is_without_them(
     _, rows = scaled(replace(config, objective="text"), tmp_path / "text")
     loss = without.provenance["losses"]["heldout_pruned"]
     assert rows[0]["heldout_loss"] == pytest.approx(loss, rel=1e-4) and "loss" in rows[0]
+
+
+def test_the_dense_model_reads_the_text_once(short_config: CompressConfig, tmp_path: Path) -> None:
+    """For gates, which lower the divergence from it, and for scales."""
+    rows: list[dict[str, Any]] = []
+    compress(short_config, RunOptions(tmp_path / "out", on_progress=rows.append))
+    stages = list(dict.fromkeys(row["stage"] for row in rows))
+    read = [row["step"] for row in rows if row["stage"] == "predictions"]
+    assert read == [*range(1, 1 + len(prepare(short_config).scale_schedule.batches(0)))]
+    assert stages.index("rounds") < stages.index("predictions") < stages.index("gates")
+    gates = [row for row in rows if row["stage"] == "gates"]
+    assert gates[0]["heldout_divergence"] > 0 and "divergence" in gates[0]
 
 
 def test_scales_are_learnt_where_nothing_is_held_out(
