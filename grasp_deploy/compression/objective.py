@@ -17,7 +17,7 @@ from grasp_deploy.pruning.training import Loss, text_loss
 class Objective:
     """The objective of a run, in nats per token over the sequences to learn from and held out.
 
-    The dense model reads each batch once, when a stage first needs it.
+    The dense model reads each batch once, in one go unless a run was killed.
     """
 
     def __init__(self, frozen: FrozenModel, stages: Stages) -> None:
@@ -33,29 +33,30 @@ class Objective:
     def over(self, schedule: Schedule, step: int, mask: Tensor) -> Loss:
         """The objective on a schedule's batches from a step on.
 
-        The model stands under a `(N,)` mask, with refitted columns.
+        The `(N,)` mask says whose refitted columns are in the model. The dense model reads what
+        gates need, and with it all that scales will need.
         """
         if self._of_text:
             return text_loss(self._frozen.model, schedule)
-        self._read(schedule.batches(step, self._frozen.team.size), mask)
+        size, scales = self._frozen.team.size, self._frozen.run.scale_schedule
+        later = [] if schedule == scales else scales.batches(0, size)
+        self._read([*schedule.batches(step, size), *later], mask)
         return self._predictions.divergence
 
     def heldout(self, mask: Tensor) -> float:
-        """The objective of a `(N,)` mask on held-out text; infinite if unknown or not finite."""
+        """The objective of a `(N,)` mask on held-out text; infinite where it is not finite."""
         schedule, team = self._frozen.run.scale_schedule, self._frozen.team
-        places = schedule.blocks.heldout_places
-        if not len(places):
-            return math.inf
-        loss = self.over(schedule, schedule.steps, mask)
+        loss = self.over(schedule, 0, mask)
         with self._frozen.gated(mask.float()):
+            places = schedule.blocks.heldout_places
             mean = mean_of(loss, places, schedule.batch_size, team)
         return mean if math.isfinite(mean) else math.inf
 
     def _read(self, batches: list[Tensor], mask: Tensor) -> None:
-        new = [batch for batch in batches if not self._predictions.has(batch)]
+        new = {tuple(b.tolist()): b for b in batches if not self._predictions.has(b)}
         if not new:
             return
         with self._frozen.as_dense(mask):
-            for done, batch in enumerate(new, start=1):
+            for done, batch in enumerate(new.values(), start=1):
                 self._predictions.read(batch)
                 self._stages.report(PREDICTIONS, done, len(new))

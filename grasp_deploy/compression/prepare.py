@@ -177,8 +177,8 @@ class PreparedRun:
     @property
     def gate_schedule(self) -> Schedule:
         """The steps of learning gates, over some of the sequences to learn from."""
-        share = GATE_SEQUENCES / len(self.blocks.train)
-        return replace(self.scale_schedule, epochs=min(1.0, share))
+        most = max(1, GATE_SEQUENCES // self.config.batch_size)
+        return replace(self.scale_schedule, epochs=1, most_steps=most)
 
 
 def prepare(

@@ -111,7 +111,7 @@ class Way:
         mine = -(-self._state_bytes * self._each(config.batch_size) // config.batch_size)
         states = {} if self.on_gpu else {"dense model's hidden states": mine}
         if config.objective == "dense":
-            step |= self._head_of_divergence | states
+            step |= self._head_of_divergence(self._each(config.batch_size)) | states
         peaks |= {PREDICTIONS: gathered | states, "gates": step}
         peaks |= {"compensation": last | states, "scales": step}
         peaks |= {MORE_TEXT: writing, RECOVERY: self._recovery}
@@ -132,23 +132,23 @@ class Way:
         del terms["scores and their optimiser"]
         return terms | {
             "gathered weights": 2 * self._gathered[0],
-            **self._head_of_divergence,
+            **self._head_of_divergence(self._each(sequences_in_step(self.config))),
             "weights that learn": self._each(3 * 4 * self._learnt),
             "gradients": 2 * 3 * 4 * self._columns[0] * self.shape.hidden_size,
         }
 
-    @property
-    def _head_of_divergence(self) -> Terms:
+    def _head_of_divergence(self, sequences: int) -> Terms:
         """A chunk of both models' logits, their chances and a gradient, in float32."""
-        logits = LOGITS_ON_GPU if self.on_gpu else LOGITS_AT_ONCE
+        of_all = sequences * self.config.sequence_length * self.shape.vocab_size
+        logits = min(of_all, LOGITS_ON_GPU if self.on_gpu else LOGITS_AT_ONCE)
         mlp, head = self._gathered
         return {"head, logits and loss": max(5 * 4 * logits + 2 * head, 2 * mlp)}
 
     @property
     def _state_bytes(self) -> int:
-        """The dense model's hidden states that scales learn from, on the CPU, of all processes."""
+        """The dense model's hidden states on the CPU, of all processes."""
         n, config = sequences_of(self.config), self.config
-        rows = (n.train + n.heldout) * (PREDICTIONS in passes_of(config))
+        rows = min(n.train + n.heldout, passes_of(config).get(PREDICTIONS, 0))
         return rows * config.sequence_length * self.shape.hidden_size * self.dtype.itemsize
 
     @property

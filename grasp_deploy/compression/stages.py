@@ -72,14 +72,18 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     gates = min(n.train, GATE_SEQUENCES) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
-    learnt_from = max(gates, min(scales, n.train))  # sequences, which the dense model reads once
-    predicted = bool(learnt_from or refits) and config.objective == "dense"
+    # The dense model reads a sequence once; in batches, which each epoch draws anew, each time.
+    read = max(gates, scales if config.batch_size > 1 else min(scales, n.train))
+    is_read = bool(read or refits) and config.objective == "dense"
+    reading = {PREDICTIONS: is_read and read + n.heldout}
+    choosing = {
+        "gates": gates and gates * step + checks,
+        "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
+    }
     found = {
         OWN_TEXT: _written(n.own),
         "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * rounds * (1 + refits),
-        PREDICTIONS: predicted and learnt_from + n.heldout,
-        "gates": gates and gates * step + checks,
-        "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
+        **(reading | choosing if gates else choosing | reading),  # when it is first needed
         "scales": scales and scales * step + checks,
         MORE_TEXT: _written(n.more_own),
         # The dense model reads along; gradients of weights are a pass more.

@@ -32,7 +32,7 @@ COST_OF_BUDGET = {
 METHODS = ("grasp", "progressive")
 STAGE_PARTS = {"criterion": 8, "compensation": 2}  # of all sequences one part
 FEWEST_SEQUENCES = 16  # of a stage, where there are so many
-GATE_SEQUENCES = 128  # more steps drive scores past the masks that are near to the rounds'
+GATE_SEQUENCES = 128  # at most: more steps drive scores past the masks near to the rounds'
 ALL_ROUNDS_SHARE = 0.4  # of the cost; where all rounds together remove less, fewer do as well
 WIDEST, NARROWEST = 128, 8  # multiples of widths that matrix kernels like
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]

@@ -1,4 +1,4 @@
-"""The dense model's predictions, which scales and a pruned model's weights learn (distillation).
+"""The dense model's predictions, which gates, scales and weights learn (distillation).
 
 For a `Distiller` the dense model embeds the tokens for both and has the head of both: neither is
 ever cut. What learns is in float32, whatever the dtype that its products are taken in. As in

@@ -1,4 +1,4 @@
-"""The next-token loss, which gates learn by, and means of a loss over rows of text."""
+"""The next-token loss of a text, and means of a loss over rows of it."""
 
 from __future__ import annotations
 

@@ -52,15 +52,17 @@ class Schedule:
     """The steps of one stage over its calibration sequences."""
 
     blocks: CalibrationBlocks
-    epochs: float
+    epochs: int
     batch_size: int
     learning_rate: float
     seed: int
     cosine: bool = True  # let the learning rate fall to 0, or keep it as it is
+    most_steps: int | None = None
 
     @property
     def steps(self) -> int:
-        return math.ceil(self.epochs * self.steps_per_epoch - 1e-9)  # as 128 / 480 rounds
+        steps = self.epochs * self.steps_per_epoch
+        return steps if self.most_steps is None else min(steps, self.most_steps)
 
     @property
     def steps_per_epoch(self) -> int:

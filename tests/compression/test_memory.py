@@ -51,9 +51,9 @@ def test_terms_of_one_process_and_of_two(one: Way) -> None:
     for stage in ("predictions", "gates", "compensation", "scales"):
         assert here[stage].pop("dense model's hidden states") == 2 * 512 * TOKENS * D
         assert here[stage].keys() == one.stages[stage].keys()
-    # Four million logits of both models at once there, and 33 million on a GPU.
+    # Four million logits of both models at once there, and on a GPU all 16 million of a step.
     heads = [of[stage]["head, logits and loss"] for of in (here, one.stages) for stage in LEARNT]
-    assert heads == [20 * 2**22] * 2 + [20 * 2**25] * 2
+    assert heads == [20 * 2**22] * 2 + [20 * TOKENS * VOCABULARY] * 2
     dense = LAYERS * D * (F + D)
     kept = round((one.machine_bytes - PROCESS - 2 * dense) / 6)
     assert kept == pytest.approx(0.6 * dense, rel=0.01)
@@ -93,6 +93,9 @@ def test_passes() -> None:
     assert passes_of(CONFIG) == expected
     heldout_alone = passes_of(replace(CONFIG, method="progressive", scale_epochs=0))
     assert heldout_alone["predictions"] == 32
+    assert passes_of(replace(CONFIG, scale_epochs=2))["predictions"] == 512
+    # Each epoch draws other batches, which are read again.
+    assert passes_of(replace(CONFIG, scale_epochs=2, batch_size=2))["predictions"] == 992
     del expected["predictions"]
     assert passes_of(replace(CONFIG, objective="text")) == expected
     recovered = 4 * 2000 + 2 * 32 * 5  # the dense model's, and three of what learns

@@ -14,6 +14,7 @@ from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.run_options import RunOptions
+from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
 
 pytestmark = pytest.mark.slow  # each compresses the embedded model
@@ -52,16 +53,31 @@ def test_scales_begin_at_what_the_refitted_model_is_without_them(
     assert rows[0]["heldout_loss"] == pytest.approx(loss, rel=1e-4) and "loss" in rows[0]
 
 
-def test_the_dense_model_reads_the_text_once(short_config: CompressConfig, tmp_path: Path) -> None:
-    """For gates, which lower the divergence from it, and for scales."""
+def test_the_dense_model_reads_the_text_once(
+    short_config: CompressConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that gates and scales learn from, where gates learn from less."""
+    for module in ("prepare", "stages"):
+        monkeypatch.setattr(f"grasp_deploy.compression.{module}.GATE_SEQUENCES", 8)
+    config = replace(short_config, batch_size=1)
     rows: list[dict[str, Any]] = []
-    compress(short_config, RunOptions(tmp_path / "out", on_progress=rows.append))
-    stages = list(dict.fromkeys(row["stage"] for row in rows))
+    compress(config, RunOptions(tmp_path / "out", on_progress=rows.append))
     read = [row["step"] for row in rows if row["stage"] == "predictions"]
-    assert read == [*range(1, 1 + len(prepare(short_config).scale_schedule.batches(0)))]
-    assert stages.index("rounds") < stages.index("predictions") < stages.index("gates")
+    assert read == [*range(1, 1 + passes_of(config)["predictions"])] and len(read) > 8 + 1
     gates = [row for row in rows if row["stage"] == "gates"]
+    assert [row["step"] for row in gates] == [*range(1, 9)]
     assert gates[0]["heldout_divergence"] > 0 and "divergence" in gates[0]
+    told = [stage for stage in dict.fromkeys(row["stage"] for row in rows) if stage != "export"]
+    assert told == [*passes_of(config)]
+
+
+def test_gates_learn_the_text_if_asked(short_config: CompressConfig, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    config = replace(short_config, objective="text")
+    compress(config, RunOptions(tmp_path / "out", on_progress=rows.append))
+    assert "predictions" not in {row["stage"] for row in rows}
+    gates = [row for row in rows if row["stage"] == "gates"]
+    assert gates[0]["heldout_loss"] > 0 and "loss" in gates[0]
 
 
 def test_scales_are_learnt_where_nothing_is_held_out(
