@@ -26,7 +26,7 @@ def test_its_record(tiny_folder: Path, work: Path) -> None:
     assert 0 < record["kept_ffn_share"] < 1
     assert record["start_seconds"] > 0 and record["scale_seconds"] > 0
     assert record["peak_memory_bytes"] > 2**20
-    for stage in ("cutting in rounds", "calibrating scales", "writing tensors", "loss"):
+    for stage in ("cutting in rounds", "calibrating scales", "writing tensors", "nats from"):
         assert stage in ended.stderr
     inspected = document("inspect", work / "out", "--json")
     assert {key: record[key] for key in INSPECTED} == {key: inspected[key] for key in INSPECTED}
