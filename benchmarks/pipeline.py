@@ -137,18 +137,8 @@ def stage_rows(
     for name, changes, stage, blocks_at_schedule in (
         ("one round", {**rounds, "rounds": 1}, mask_chosen, CRITERION_BLOCKS),
         ("gates", gates, mask_chosen, GATE_BLOCKS),
-        (
-            "compensation",
-            rounds,
-            partial(on_mask, refit, masks),
-            COMPENSATION_BLOCKS,
-        ),
-        (
-            "scales",
-            rounds,
-            partial(on_mask, learn_scales, masks),
-            SCALE_BLOCKS,
-        ),
+        ("compensation", rounds, partial(on_mask, refit, masks), COMPENSATION_BLOCKS),
+        ("scales", rounds, partial(on_mask, learn_scales, masks), SCALE_BLOCKS),
         ("rounds", rounds, mask_chosen, CRITERION_BLOCKS),
     ):
         job = random_job(options, **changes)

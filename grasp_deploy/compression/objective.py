@@ -33,13 +33,13 @@ class Objective:
     def over(self, schedule: Schedule, step: int, mask: Tensor) -> Loss:
         """The objective on a schedule's batches from a step on.
 
-        The `(N,)` mask says whose refitted columns are in the model. The dense model reads what
-        gates need, and with it all that scales will need.
+        The `(N,)` mask says whose refitted columns are in the model. Until scales have begun, the
+        dense model reads all that they will need, too.
         """
         if self._of_text:
             return text_loss(self._frozen.model, schedule)
-        size, scales = self._frozen.team.size, self._frozen.run.scale_schedule
-        later = [] if schedule == scales else scales.batches(0, size)
+        size, begun = self._frozen.team.size, self._stages.workspace.has("scales")
+        later = [] if begun else self._frozen.run.scale_schedule.batches(0, size)
         self._read([*schedule.batches(step, size), *later], mask)
         return self._predictions.divergence
 
