@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from importlib.resources import files
+from random import Random
 from typing import TYPE_CHECKING
 
 import torch
@@ -118,8 +119,10 @@ def beginnings(
     """Token ids that the model's own texts begin with, for a source `self[:PROMPTS]`.
 
     A tokenizer with a chat template writes prompts by it: those of the file or data set, or a list
-    of our own. Any other begins with each prompt as it is, or with the first token of every text.
-    Prompts of a file that fill more than half of a sequence are left out: the model is to write.
+    of our own. Beside ours as many texts begin with a token drawn from the vocabulary, so that the
+    model writes what is no chat too. Any other tokenizer begins with each prompt as it is, or with
+    the first token of every text. Prompts of a file that fill more than half of a sequence are left
+    out: the model is to write.
 
     Raises InputError as `read_documents` does, for prompts that are all too long, and for a
     tokenizer that knows no first token.
@@ -142,7 +145,18 @@ def beginnings(
                 f"{sequence_length} tokens, and leaves the model too little to write: give shorter "
                 "prompts or a longer --sequence-length"
             )
+    if asks and not source.prompts:
+        written += _drawn_tokens(tokenizer, len(written))
     return [ids for ids in written if ids] or [[_first_token(tokenizer)]]
+
+
+def _drawn_tokens(tokenizer: PreTrainedTokenizerBase, count: int) -> list[list[int]]:
+    """`count` beginnings of no prompt: one token each, the same ones in every run."""
+    before = tokens(tokenizer, "", add_special_tokens=True)
+    special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+    words = sorted({*tokenizer.get_vocab().values()} - special)
+    drawn = Random(0).choices(words, k=count) if words else []
+    return [[*before, token] for token in drawn]
 
 
 def _prompts_of(source: TextSource) -> list[str]:

@@ -150,7 +150,12 @@ def test_what_texts_begin_with(tmp_path: Path) -> None:
     )
     asked = [tokenizer.decode(ids) for ids in beginnings(tokenizer, prompts)]
     assert asked == ["<user>Hi<assistant>", "<user>Why?<assistant>"]
-    assert len(beginnings(tokenizer, TextSource("self"))) > 50, "prompts of our own"
+    ours = beginnings(tokenizer, TextSource("self"))
+    chats = ["<assistant>" in str(tokenizer.decode(ids)) for ids in ours]
+    half = len(ours) // 2
+    assert half > 50 and chats == [True] * half + [False] * half, "prompts, and tokens drawn"
+    assert len({tuple(ids) for ids in ours[half:]}) > 10
+    assert ours == beginnings(tokenizer, TextSource("self"))
     tokenizer.chat_template = tokenizer.eos_token = None
     with pytest.raises(InputError, match=r"begins with: give text alone .* self=0"):
         beginnings(tokenizer, TextSource("self"))
