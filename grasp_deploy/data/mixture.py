@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from importlib.resources import files
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from grasp_deploy.data.blocks import Blocks, Part, read_blocks, read_documents
 from grasp_deploy.data.documents import find_corpus, has_columns
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.data.table import write_chat
-from grasp_deploy.data.tokenizing import tokens
+from grasp_deploy.data.tokenizing import readable_failures, tokens
 from grasp_deploy.errors import InputError
 
 if TYPE_CHECKING:
@@ -151,12 +152,18 @@ def beginnings(
 
 
 def _drawn_tokens(tokenizer: PreTrainedTokenizerBase, count: int) -> list[list[int]]:
-    """`count` beginnings of no prompt: one token each, the same ones in every run."""
+    """Up to `count` beginnings of no prompt: one token each, the same ones in every run.
+
+    Only tokens that their own text gives again: no part of a character, no word that fills up a
+    vocabulary.
+    """
     before = tokens(tokenizer, "", add_special_tokens=True)
-    special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
-    words = sorted({*tokenizer.get_vocab().values()} - special)
-    drawn = Random(0).choices(words, k=count) if words else []
-    return [[*before, token] for token in drawn]
+    with readable_failures():
+        special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+        words = sorted({*tokenizer.get_vocab().values()} - special)
+        drawn = Random(0).choices(words, k=4 * count) if words else []
+        whole = (t for t in drawn if tokens(tokenizer, str(tokenizer.decode([t]))) == [t])
+        return [[*before, token] for token in islice(whole, count)]
 
 
 def _prompts_of(source: TextSource) -> list[str]:
