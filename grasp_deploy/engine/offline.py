@@ -80,9 +80,7 @@ def _ask(
     *,
     counts_bytes: bool = False,
 ) -> dict[str, Any]:
-    from grasp_deploy.checkpoint.read.validate import (
-        config_and_shape,  # help must not load safetensors
-    )
+    from grasp_deploy.checkpoint.read.validate import config_and_shape  # help needs no safetensors
 
     environment = vllm_child_environment()
     shape = config_and_shape(directory)[1]

@@ -15,12 +15,7 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.card.model_card import objection
-from grasp_deploy.checkpoint.format.shapes import (
-    ModelShape,
-    limits_of,
-    read_config,
-    rope_of,
-)
+from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, read_config, rope_of
 from grasp_deploy.checkpoint.limits import (
     Platform,
     check_positions,

@@ -27,12 +27,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
 from grasp_deploy.checkpoint.format.families import register
-from grasp_deploy.checkpoint.format.shapes import (
-    DTYPES,
-    limits_of,
-    model_shape,
-    read_config,
-)
+from grasp_deploy.checkpoint.format.shapes import DTYPES, limits_of, model_shape, read_config
 from grasp_deploy.checkpoint.limits import check_positions
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.checkpoint.read.validate import read_folder, refuse_quantised

@@ -13,12 +13,7 @@ from safetensors import SafetensorError, safe_open
 from grasp_deploy.checkpoint.format.families import IN_WHOLE, stored_name
 from grasp_deploy.checkpoint.format.layer_kinds import MAYBE_FLOAT32
 from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.read.source import (
-    INDEX_FILE,
-    QUANTIZATION_FILE,
-    listed,
-    weight_files,
-)
+from grasp_deploy.checkpoint.read.source import INDEX_FILE, QUANTIZATION_FILE, listed, weight_files
 from grasp_deploy.errors import InputError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")

@@ -19,11 +19,7 @@ from msgspec import Meta, Struct, to_builtins
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.config_keys import Positive, Size
-from grasp_deploy.checkpoint.format.shapes import (
-    DTYPES,
-    ModelShape,
-    dense_shape,
-)
+from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape, dense_shape
 from grasp_deploy.checkpoint.limits import refuse_experts
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.source import ADAPTER_FILE

@@ -36,12 +36,7 @@ from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256, write_files
 from grasp_deploy.files.json_files import write_json
-from grasp_deploy.files.outputs import (
-    MANIFEST_FILE,
-    manifest_of,
-    refuse_existing,
-    staged_directory,
-)
+from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import file_of
 
