@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.card.model_card import objection
-from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, read_config, rope_of
+from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, rope_of
 from grasp_deploy.checkpoint.limits import (
     Platform,
     check_positions,
@@ -76,15 +76,14 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
     flags = read_flags(vllm_arguments)
     if not directory.is_dir():
         raise InputError(f"no such folder: {directory}; name the folder of a model")
-    shape = read_folder(directory).shape
+    model = read_folder(directory)
     if flags.tokenizer is None and not flags.skip_tokenizer_init:
         check_tokenizer(directory)
-    config = read_config(directory)
     allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
-    if not (rope_of(config).factor or allowed in ("1", "true")):  # as vLLM reads it
-        check_positions(flags.max_model_len, config, "--max-model-len")
-    _check_parallel(shape, flags, platform)
-    check_vllm_runs(shape, platform)
+    if not (rope_of(model.config).factor or allowed in ("1", "true")):  # as vLLM reads it
+        check_positions(flags.max_model_len, model.config, "--max-model-len")
+    _check_parallel(model.shape, flags, platform)
+    check_vllm_runs(model.shape, platform)
     if platform == "cuda":
         _check_gpu()
     if flags.uds is None:
