@@ -41,7 +41,7 @@ from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import digest_of
-from grasp_deploy.pruning.norms import Norms, norms_of
+from grasp_deploy.pruning.norms import norms_of
 from grasp_deploy.pruning.slicing import LayerCut, cut_expert, cut_tensor, layer_cut
 from grasp_deploy.pruning.units import UnitTable
 
@@ -212,8 +212,10 @@ def cut_tensors(
     Raises InputError for a fitted tensor whose SHA-256 is not the plan's.
     """
     units = UnitTable.of_layers(plan.dense_layers)
-    of_family = norms_of(base.shape.family.model_type)
-    norms, offset = norm_scales_by_name(plan, of_family), of_family.offset
+    of_family, norms = norms_of(base.shape.family.model_type), {}
+    if plan.norm_scales is not None:
+        names = of_family.in_order(len(plan.dense_layers))
+        norms = {f"{name}.weight": row for name, row in zip(names, plan.norm_scales, strict=True)}
     cut: tuple[int, LayerCut] | None = None
     for name, path in base.files.items():
         stored = getattr(torch, base.shape.dtype_of(name))
@@ -223,6 +225,7 @@ def cut_tensors(
             continue
         tensor = read_tensor(path, name).to(dtype)
         if name in norms:
+            offset = of_family.offset
             tensor = ((tensor.float() + offset) * norms[name] - offset).to(dtype)
         elif name.startswith("model.layers."):
             layer, tail = layer_and_tail(name)
@@ -242,14 +245,6 @@ def fitted_tensor(plan: Plan, name: str, path: Path, dtype: torch.dtype) -> Tens
             f"{name} is not the fitted tensor whose SHA-256 the plan states: compress again"
         )
     return tensor
-
-
-def norm_scales_by_name(plan: Plan, of_family: Norms) -> dict[str, Tensor]:
-    """The `(d,)` scales of each norm by the name of its weight; none where they were not learnt."""
-    if plan.norm_scales is None:
-        return {}
-    names = of_family.in_order(len(plan.dense_layers))
-    return {f"{name}.weight": row for name, row in zip(names, plan.norm_scales, strict=True)}
 
 
 def layer_and_tail(name: str) -> tuple[int, str]:
