@@ -7,7 +7,6 @@ llm-compressor's, and so does transformers where compressed-tensors is installed
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Iterator
@@ -274,4 +273,4 @@ def _write_weights(staging: Path, tensors: Iterator[dict[str, Tensor]], shard_by
         (staging / f"shard{place}").rename(staging / name)
     places = {tensor: name for name, of in zip(names, shards, strict=True) for tensor in of}
     index = {"metadata": {"total_size": total}, "weight_map": places}
-    (staging / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    write_json(staging / INDEX_FILE, index)

@@ -7,7 +7,6 @@ checkpoint are known before its first tensor is cut, so the file's header can go
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from grasp_deploy.checkpoint.format.families import stored_name
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
 from grasp_deploy.files.disk import write_pieces
+from grasp_deploy.files.json_files import as_json
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import bytes_of, header_of
 
@@ -78,7 +78,7 @@ def write_shards(
     # Also for a single shard: without an index vLLM would load every .safetensors file that comes
     # to lie beside it.
     files = {name: file for file, names in shards.items() for name in names}
-    index = (json.dumps(index_of(files, shape), indent=2) + "\n").encode()
+    index = as_json(index_of(files, shape)).encode()
     (directory / INDEX_FILE).write_bytes(index)
     return {**hashes, INDEX_FILE: hashlib.sha256(index).hexdigest()}
 
