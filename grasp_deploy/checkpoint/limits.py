@@ -71,8 +71,6 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
 
     vLLM itself compares the size with the widest layer only, and dies on a narrower one.
     """
-    if size < 1:
-        raise InputError(f"the tensor-parallel size is {size}: it must be at least 1")
     if undivided := _undivided(shape, size):
         named = {u: f"layer{'s' * (len(at) > 1)} {listed(at)}" for u, at in undivided.items()}
         named |= {n: "all layers" for n, at in undivided.items() if len(at) == len(shape.layers)}

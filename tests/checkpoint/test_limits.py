@@ -66,7 +66,6 @@ def test_layers_and_remedy_are_named() -> None:
     told = refusal(shape, 2)
     assert "the KV groups of layers 0, 2, 3 and 4; the FFN channels of layer 1:" in told
     assert "--tensor-parallel 2" in told
-    assert "at least 1" in refusal(shape, 0)
 
 
 def test_stages_are_those_of_vllm() -> None:
