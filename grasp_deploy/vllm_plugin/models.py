@@ -11,9 +11,8 @@ from unittest.mock import patch
 
 from torch import nn
 from transformers import PreTrainedConfig
-from vllm.config import CacheConfig, VllmConfig
+from vllm.config import VllmConfig
 from vllm.model_executor.layers.linear import RowParallelLinear
-from vllm.model_executor.layers.quantization import QuantizationConfig
 from vllm.model_executor.models import gemma3, granite, qwen3_moe
 from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralDecoderLayer, MistralForCausalLM
@@ -82,22 +81,26 @@ class GraspQwen2ForCausalLM(GraspLlamaForCausalLM):
     decoder_layer = GraspQwen2DecoderLayer
 
 
-class GraspQwen3DecoderLayer(Qwen3DecoderLayer):
+class OwnConfigMixin:
+    """Gives a layer whose first argument is the model's config its own one."""
+
     def __init__(
-        self,
-        config: PreTrainedConfig,
-        cache_config: CacheConfig | None = None,
-        quant_config: QuantizationConfig | None = None,
-        prefix: str = "",
+        self, config: PreTrainedConfig, *args: Any, prefix: str = "", **kwargs: Any
     ) -> None:
-        config = layer_config(config, prefix)
-        super().__init__(config, cache_config, quant_config, prefix)
-        if config.attention_bias:  # vLLM's layer drops the bias of o_proj silently
+        own = layer_config(config, prefix)
+        super().__init__(own, *args, prefix=prefix, **kwargs)  # type: ignore[call-arg]
+
+
+class GraspQwen3DecoderLayer(OwnConfigMixin, Qwen3DecoderLayer):
+    def __init__(self, config: PreTrainedConfig, *, prefix: str = "", **kwargs: Any) -> None:
+        super().__init__(config, prefix=prefix, **kwargs)
+        own = layer_config(config, prefix)
+        if own.attention_bias:  # vLLM's layer drops the bias of o_proj silently
             self.self_attn.o_proj = RowParallelLinear(
-                config.num_attention_heads * config.head_dim,
-                config.hidden_size,
+                own.num_attention_heads * own.head_dim,
+                own.hidden_size,
                 bias=True,
-                quant_config=quant_config,
+                quant_config=kwargs["quant_config"],
                 prefix=f"{prefix}.self_attn.o_proj",
             )
 
@@ -113,16 +116,6 @@ class GraspQwen3ForCausalLM(LlamaForCausalLM):
         self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
     ) -> nn.Module:
         return GraspQwen3Model(vllm_config=vllm_config, prefix=prefix)
-
-
-class OwnConfigMixin:
-    """Gives a layer whose first argument is the model's config its own one."""
-
-    def __init__(
-        self, config: PreTrainedConfig, *args: Any, prefix: str = "", **kwargs: Any
-    ) -> None:
-        own = layer_config(config, prefix)
-        super().__init__(own, *args, prefix=prefix, **kwargs)  # type: ignore[call-arg]
 
 
 class GraspGraniteDecoderLayer(OwnConfigMixin, granite.GraniteDecoderLayer):
