@@ -30,10 +30,7 @@ class PreallocatedLayer(DynamicLayer):
         shape = (2, batch, attention.k_proj.out_features // width, tokens, width)
         dtype = attention.k_proj.weight.dtype
         self.all_keys, self.all_values = torch.zeros(shape, dtype=dtype, device=device)
-        self.lazy_initialization(self.all_keys, self.all_values)
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.dtype, self.device = key_states.dtype, key_states.device
+        self.dtype, self.device = dtype, device
         self.keys, self.values = self.all_keys[:, :, :0], self.all_values[:, :, :0]
         self.is_initialized = True
 
