@@ -18,7 +18,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grasp_deploy.checkpoint.card.quality_verdict import BROKEN, NEEDS_HEALING, excess_loss
-from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape, read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.data.source import TextSource
@@ -280,12 +280,9 @@ def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
     folder as it was, if the disk refuses or another process writes it.
     """
     directory = directory.resolve()
-    config = read_config(directory)
-    shapes, stated = (dense_shape(config), read_folder(directory).shape), card_metadata(directory)
-    texts = {
-        QUALITY_FILE: as_json(quality),
-        CARD_FILE: model_card(plan, *shapes, quality, from_base=stated),
-    }
+    stored, stated = read_folder(directory), card_metadata(directory)
+    card = model_card(plan, dense_shape(stored.config), stored.shape, quality, from_base=stated)
+    texts = {QUALITY_FILE: as_json(quality), CARD_FILE: card}
     with readable_disk_errors(directory), locked(lock_of(directory), directory):
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
         files = dict(sorted((manifest_of(directory) | hashes).items()))
