@@ -34,10 +34,8 @@ class GraspLlamaDecoderLayer(LlamaDecoderLayer):
 class GraspLlamaForCausalLM(LlamaForCausalLM):
     decoder_layer: type[nn.Module] = GraspLlamaDecoderLayer
 
-    def _init_model(
-        self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
-    ) -> nn.Module:
-        return super()._init_model(vllm_config, prefix, self.decoder_layer)
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix, layer_type=self.decoder_layer)
 
 
 class GraspMistralDecoderLayer(MistralDecoderLayer):
