@@ -14,22 +14,13 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from benchmarks.common import output
 from benchmarks.common.models import MODEL
-from benchmarks.common.output import (
-    add_output_options,
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.write.adapter import cut_adapter
 from grasp_deploy.data import Blocks, evaluation_source, read_blocks
 from grasp_deploy.evaluate.perplexity import measure
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.files.record import new_record
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.clustered import standard_error
 
@@ -56,15 +47,13 @@ def train(model: Path, text: Blocks, folder: Path, on_progress: OnProgress) -> N
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     parser.add_argument("pruned", nargs="*", type=Path, help="folders of pruned checkpoints")
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of the dense model")
     parser.add_argument("--text", default="code.txt", help="to learn from, 128 x 512 tokens")
     parser.add_argument("--evaluate", default="code-heldout.txt", help="held out, 40 x 512 tokens")
     parser.add_argument("--work", type=Path, help="keep the adapters here, or take those there")
-    add_output_options(parser, "8 sequences of 64 tokens of both")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "adapters")
+    options = output.parsed(parser, arguments, "adapters", "8 sequences of 64 tokens of both")
     from peft import PeftModel
 
     tokenizer, rows = load_tokenizer(options.model), []
@@ -73,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, size in ((options.text, (512, 128)), (options.evaluate, (512, 40)))
     )
     table = figure_table("Loss on held-out text", ("model", "without", "with", "gain", "error"))
-    with working_folder("adapters") as (folder, on_progress):
+    with output.working_folder("adapters") as (folder, on_progress):
         work = options.work or folder
         if not (work / "dense").exists():
             train(options.model, text, work / "dense", on_progress)
@@ -90,9 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             table.add_row(place.name, *(f"{figure:.3f}" for figure in row))
     Console().print(table)
     settings = {"text": text.as_dict(), "evaluate": heldout.as_dict()}
-    command = command_of("adapters", arguments)
-    write(options.output, new_record("adapters", command, settings, rows=rows))
+    output.write(options.output, output.new_record("adapters", arguments, settings, rows=rows))
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

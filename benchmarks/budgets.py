@@ -24,14 +24,7 @@ from msgspec import Meta, Struct, to_builtins
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.output import (
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
+from benchmarks.common import output
 from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import add_study_options, corpora_of, settings_of
 from benchmarks.study.record import Perplexities
@@ -43,7 +36,6 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.files.record import new_record
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import plus_minus
 
@@ -128,51 +120,50 @@ def family_rows(
     nested = [True, *(bool((small <= large).all()) for large, small in pairwise(masks))]
     members = []
     for keep, path, within in zip(config.family, made, nested, strict=True):
-        single, output = replace(config, keep=keep, family=()), folder / f"alone-{keep}"
+        single, apart = replace(config, keep=keep, family=()), folder / f"alone-{keep}"
         begun = time.process_time()
-        compress(single, RunOptions(output, on_progress=on_progress))
+        compress(single, RunOptions(apart, on_progress=on_progress))
         alone_seconds = time.process_time() - begun
-        found, alone = (bench.perplexities(loaded(one)) for one in (path, output))
+        found, alone = (bench.perplexities(loaded(one)) for one in (path, apart))
         members.append(Member(keep, found, alone, alone_seconds, within))
     return seconds, members
 
 
-def bounded(bench: Bench, config: CompressConfig, output: Path, on_progress: OnProgress) -> Bounded:
+def bounded(bench: Bench, config: CompressConfig, folder: Path, on_progress: OnProgress) -> Bounded:
     """What the bound of a config comes to."""
     nats = config.max_loss
     assert nats is not None, "the config has a bound"
     try:
-        made = compress_within(config, RunOptions(output, on_progress=on_progress))
+        made = compress_within(config, RunOptions(folder, on_progress=on_progress))
     except InputError as error:
         return Bounded(nats, refused=str(error))
-    bound, found = made.plan.provenance["bound"], bench.perplexities(loaded(output))
+    bound, found = made.plan.provenance["bound"], bench.perplexities(loaded(folder))
     others = {text: math.log(found[text] / dense) for text, dense in bench.dense.items()}
     return Bounded(nats, bound["keep"], bound["excess"], bound["excess_error"], others)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     add_study_options(parser, keep="0.8,0.6,0.5,0.4")
     parser.add_argument("--max-loss", default="", help="bounds in nats, such as 0.02,0.1")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "budgets")
+    options = output.parsed(parser, arguments, "budgets")
     family = number_list(options.keep, "--keep", float) if options.keep else ()
     bounds = number_list(options.max_loss, "--max-loss", float) if options.max_loss else ()
-    with working_folder("budgets") as (folder, on_progress):
+    with output.working_folder("budgets") as (folder, on_progress):
         settings = settings_of(options, folder)
         bench = Bench(options, corpora_of(options, folder), on_progress=on_progress)
-        record = new_record("budgets", command_of("budgets", arguments), settings)
+        record = output.new_record("budgets", arguments, settings)
         result = Budgets(bench.dense, 0.0, [], [])
         if family:
             config = CompressConfig(**settings, keep=family[-1], family=tuple(family))
             result.family_seconds, result.members = family_rows(bench, config, folder, on_progress)
-            write(options.output, {**record, **to_builtins(result)})
+            output.write(options.output, {**record, **to_builtins(result)})
         for number, nats in enumerate(bounds):
             within = CompressConfig(**settings, max_loss=nats)
             result.bounds.append(bounded(bench, within, folder / f"within-{number}", on_progress))
-            write(options.output, {**record, **to_builtins(result)})
+            output.write(options.output, {**record, **to_builtins(result)})
     Console().print(*tables_of(result))
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

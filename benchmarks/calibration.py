@@ -21,15 +21,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.common import output
 from benchmarks.common.models import NO_OWN, demo_texts
-from benchmarks.common.output import (
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
 from benchmarks.study.bench import Bench
 from benchmarks.study.options import (
     add_study_options,
@@ -99,12 +92,11 @@ def new_workspace(job: PreparedRun, work: Path) -> AbstractContextManager[Worksp
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     add_study_options(parser, keep="0.5")
     parser.add_argument("--text", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="repeat")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "study")
-    with working_folder("calibration") as (folder, on_progress):
+    options = output.parsed(parser, arguments, "study")
+    with output.working_folder("calibration") as (folder, on_progress):
         named = options.text or [f"the text={demo_texts(folder)[0]}"]
         texts = parse_texts("--text", named, evaluates=False)
         if options.calibration:
@@ -115,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shared = {k: v for k, v in settings.items() if not k.startswith("calibration")}
         study = new_study(
             "calibration text",
-            command_of("calibration", arguments),
+            output.command_of("calibration", arguments),
             {**shared, "texts": options.text or ["the embedded model's"]},
             bench.dense,
             bench.dense_layers,
@@ -135,9 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for chooser in jobs:
                 for row in rows_of(jobs, chooser, bench, folder, on_progress):
                     study.rows.append(row)
-                    write(options.output, study.as_record())
+                    output.write(options.output, study.as_record())
     Console().print(*quality_tables(study))
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

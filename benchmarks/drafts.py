@@ -29,7 +29,6 @@ from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import vllm_child_environment
-from grasp_deploy.files.record import new_record
 from grasp_deploy.report.tables import value_table
 
 AT_ONCE, CACHE_BYTES = 16, 2**27  # prompts of a batch; of each engine
@@ -105,9 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = output.new_parser(__doc__)
     for name, default in {**OPTIONS, **SIZES}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
-    output.add_output_options(parser, "K = 1 alone, in a minute")
-    options = parser.parse_args(arguments)
-    output.check_place(options.output, "drafts")
+    options = output.parsed(parser, arguments, "drafts", "K = 1 alone, in a minute")
     if options.smoke:
         options.prompts, options.timed, options.rounds, options.most = 4, 1, 1, 1
     tokenizer, text = load_tokenizer(Path(options.model)), evaluation_source(options.data)
@@ -115,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = answers(blocks.token_ids.tolist(), options)
     made = {name: figures(row, rows) for name, row in rows.items()}
     settings = {name: getattr(options, name.replace("-", "_")) for name in (*OPTIONS, *SIZES)}
-    record = new_record("drafts", output.command_of("drafts", arguments), settings, engines=made)
+    record = output.new_record("drafts", arguments, settings, engines=made)
     Console().print(value_table(record))
     output.write(options.output, record)
 

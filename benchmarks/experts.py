@@ -20,16 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from benchmarks.common.output import (
-    add_output_options,
-    check_place,
-    check_positive,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
+from benchmarks.common import output
 from benchmarks.train_demo_model import (
     VOCABULARY,
     Recipe,
@@ -45,7 +36,6 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import write_files
-from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.report.tables import figure_table
 
@@ -114,17 +104,15 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     parser.add_argument("--train", type=Path, help="text; default: that of Python, for both")
     parser.add_argument("--heldout", type=Path, help="text that measures")
     parser.add_argument("--steps", type=int, default=400, help="of training, 2,048 tokens each")
     parser.add_argument("--keep", type=float, default=0.5)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--png", type=Path, help="where to draw the experts of layers, of seed 0")
-    add_output_options(parser, "two steps, one seed")
-    options = parser.parse_args(arguments)
-    check_positive(options, "steps", "seeds")
-    check_place(options.output, "experts")
+    options = output.parsed(parser, arguments, "experts", "two steps, one seed")
+    output.check_positive(options, "steps", "seeds")
     steps, seeds = (2, 1) if options.smoke else (options.steps, options.seeds)
     rows: list[dict[str, Any]] = [
         {"way": way, "keep": options.keep, "nats": [], "experts": []} for way in WAYS
@@ -136,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         learnt, heldout = (path.read_text("utf-8") for path in (options.train, options.heldout))
     else:
         learnt, heldout = map("\n\n".join, split(documents()))
-    with working_folder("experts") as (folder, _):
+    with output.working_folder("experts") as (folder, _):
         (folder / "text.txt").write_text(learnt, "utf-8")
         for seed in range(seeds):
             model = folder / f"model-{seed}"
@@ -148,18 +136,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             given |= {"sequences": 32, "sequence_length": 32} if options.smoke else {}
             shared = CompressConfig(str(model), **given)
             for number, row in enumerate(rows):
-                output = folder / f"{seed}-{number}"
-                compress(replace(shared, method=WAYS[row["way"]]), output)
-                row["nats"].append(mean_loss(load(output, device="cpu"), text, 8) - dense[-1])
-                layers = read_stored_model(output).shape.layers
+                cut = folder / f"{seed}-{number}"
+                compress(replace(shared, method=WAYS[row["way"]]), cut)
+                row["nats"].append(mean_loss(load(cut, device="cpu"), text, 8) - dense[-1])
+                layers = read_stored_model(cut).shape.layers
                 row["experts"].append([layer.num_experts for layer in layers])
             settings = asdict(shared) | {"model": "trained here", "steps": steps}
-            record = new_record("experts", command_of("experts", arguments), settings)
-            write(options.output, {**record, "dense": dense, "rows": rows})
+            record = output.new_record("experts", arguments, settings)
+            output.write(options.output, {**record, "dense": dense, "rows": rows})
             Console().print(f"dense loss {dense[-1]:.3f}", table_of(rows))
     if options.png:
         draw(rows, options.png)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

@@ -21,18 +21,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common import output
 from benchmarks.common.models import MODEL
-from benchmarks.common.output import (
-    add_output_options,
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    write,
-)
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.write.gguf_file import write_gguf
-from grasp_deploy.files.record import new_record
 
 TYPES = ("f32", "f16", "q8_0", "q4_0")
 TEXT = Path(__file__).parents[1] / "README.md"
@@ -108,26 +100,23 @@ def speed_table(record: dict[str, Any]) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     parser.add_argument("--model", type=Path, action="append", help="a folder; again for more")
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--new-tokens", type=int, default=200)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    add_output_options(parser, "the embedded model")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "llama-cpp")
+    options = output.parsed(parser, arguments, "llama-cpp", "the embedded model")
     options.model = options.model or [MODEL]
     if options.smoke:
         options.model, options.repetitions, options.new_tokens = [MODEL], 1, 16
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
     with TemporaryDirectory() as folder:
         rows = measured(options, Path(folder))
-    command = command_of("llama_cpp", arguments)
-    record = new_record("llama-cpp", command, settings, rows=rows)
+    record = output.new_record("llama-cpp", arguments, settings, rows=rows)
     Console().print(speed_table(record))
-    write(options.output, record)
+    output.write(options.output, record)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

@@ -23,21 +23,13 @@ from rich.text import Text
 from torch import Tensor
 
 from benchmarks.baselines.grasprune import TEMPERATURE, learning
-from benchmarks.common.output import (
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
+from benchmarks.common import output
 from benchmarks.study.options import add_study_options, keeps_and_seeds, settings_of
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import OWN, CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.training import freeze
@@ -105,26 +97,25 @@ def survival(masks: list[Tensor], chosen: Tensor) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     add_study_options(parser, keep="0.5")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "mask-stability")
+    options = output.parsed(parser, arguments, "mask-stability")
     (keep, *others), (seed, *seeds) = keeps_and_seeds(options)
     if others or seeds:
         raise InputError("masks are watched under one budget and one seed: name one of each")
     if OWN in (options.calibration or ()):
         raise InputError("masks are watched on a given text: leave self out of --calibration")
-    with working_folder("mask-stability") as (folder, on_progress):
+    with output.working_folder("mask-stability") as (folder, on_progress):
         settings = {**settings_of(options, folder), "keep": keep, "seed": seed}
-        record = new_record("mask-stability", command_of("mask_stability", arguments), settings)
+        record = output.new_record("mask-stability", arguments, settings)
         job, found = prepare(CompressConfig(**settings)), Stability([])
         is_kv = job.budget.units.is_kv
         for name, noisy in WAYS.items():
             masks = masks_while_learning(noisy, job, on_progress)
             found.rows.append(Survival(name, survival(masks, ~is_kv), survival(masks, is_kv)))
-            write(options.output, {**record, **to_builtins(found)})
+            output.write(options.output, {**record, **to_builtins(found)})
     Console().print(stability_table(found))
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

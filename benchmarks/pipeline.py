@@ -23,17 +23,8 @@ from rich.table import Table
 from transformers import PreTrainedModel
 
 from benchmarks.baselines.grasprune import EPOCHS
+from benchmarks.common import output
 from benchmarks.common.models import MODEL
-from benchmarks.common.output import (
-    CONFIGS,
-    add_output_options,
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import random_model, resolve_device, wanted_dtype
 from grasp_deploy.checkpoint.read.source import ModelSource
@@ -51,7 +42,6 @@ from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.projection import project
 
 GATE_BLOCKS = EPOCHS * 512  # the paper's schedule: four epochs of 512 sequences
@@ -177,20 +167,18 @@ def stage_table(record: dict[str, Any]) -> Table:
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     parser.add_argument("--config", type=Path, help="default: that of qwen3-0.6b")
     parser.add_argument("--keep", type=float, default=0.6)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--sequences", type=int, default=512)
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=1)
-    add_output_options(parser, "the embedded model's shape")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "pipeline")
+    options = output.parsed(parser, arguments, "pipeline", "the embedded model's shape")
     if options.smoke:
         options.config, options.device = options.config or MODEL / "config.json", "cpu"
         options.sequences, options.sequence_length, options.batch_size = 8, 32, 2
-    options.config = options.config or CONFIGS / "qwen3-0.6b.json"
+    options.config = options.config or output.CONFIGS / "qwen3-0.6b.json"
     return options
 
 
@@ -198,13 +186,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     model = random_model(options.config, resolve_device(options.device))
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
-    record = new_record("pipeline", command_of("pipeline", arguments), settings)
+    record = output.new_record("pipeline", arguments, settings)
     record["projection_seconds"] = projection_seconds(options)
-    with working_folder("pipeline") as (folder, on_progress):
+    with output.working_folder("pipeline") as (folder, on_progress):
         record["rows"] = list(stage_rows(options, model, folder, on_progress))
     Console().print(stage_table(record))
-    write(options.output, record)
+    output.write(options.output, record)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

@@ -17,23 +17,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common import output
 from benchmarks.common.models import MODEL, synthesized
-from benchmarks.common.output import (
-    CONFIGS,
-    add_output_options,
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
 from grasp_deploy.bench.memory import MemoryRecord, MemorySettings, bench_memory
 from grasp_deploy.bench.memory_show import tables
 from grasp_deploy.bench.prefill import predict_prefill
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 
-LLAMA_2_7B = CONFIGS / "llama-2-7b.json"
+LLAMA_2_7B = output.CONFIGS / "llama-2-7b.json"
 # Share of KV groups that the paper's models keep: their KV cache at 2,048 tokens over dense.
 KV_KEEP: dict[float, float | None] = {0.8: 3348 / 4096, 0.6: 2424 / 4096, 0.5: None}
 PAPER_BATCH = 4
@@ -67,33 +58,31 @@ def paper_table(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     parser.add_argument("--config", type=Path, default=LLAMA_2_7B, help="a dense config.json")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch", type=int, default=PAPER_BATCH)
     parser.add_argument("--predict-only", action="store_true", help="measure nothing")
-    add_output_options(parser, "the embedded model, in seconds")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "memory")
+    options = output.parsed(parser, arguments, "memory", "the embedded model, in seconds")
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
     ratios = dict(KV_KEEP)
     if options.smoke:
         options.config, lengths, ratios = MODEL, (32,), {0.5: None}
     record = None
-    with working_folder("prefill-memory") as (folder, on_progress):
+    with output.working_folder("prefill-memory") as (folder, on_progress):
         folders = [synthesized(options.config, folder, keep, ratios[keep]) for keep in ratios]
         models = bench_models([str(options.config), *map(str, folders)], random_weights=True)
         if not options.predict_only:
             settings = MemorySettings(lengths, options.batch, options.device)
-            command = command_of("prefill_memory", arguments)
+            command = output.command_of("prefill_memory", arguments)
             record = bench_memory(models, settings, command, on_progress)
         if record:
             Console().print(*tables(record))
         if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
             Console().print(paper_table(models, lengths, record))
     if record:
-        write(options.output, record)
+        output.write(options.output, record)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

@@ -23,14 +23,7 @@ from typing import Any
 from msgspec.structs import replace
 from rich.console import Console
 
-from benchmarks.common.output import (
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
+from benchmarks.common import output
 from benchmarks.study.bench import Bench, Variant
 from benchmarks.study.options import add_study_options, corpora_of, keeps_and_seeds, settings_of
 from benchmarks.study.record import new_study
@@ -146,7 +139,7 @@ STUDIES: dict[str, list[Variant]] = {
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     parser.add_argument("study", choices=STUDIES)
     add_study_options(parser, keep="0.8,0.6,0.5,0.4")
     add_task_options(parser)
@@ -159,25 +152,25 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="RECORD",
         help="of another study: rows of the same options are taken from it; repeat",
     )
-    return parser.parse_args(arguments)
+    options = output.parsed(parser, arguments, "study")
+    check_title(options.output, options.study)
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
-    check_place(options.output, "study")
-    check_title(options.output, options.study)
     variants = [v.in_brief() if options.smoke else v for v in STUDIES[options.study]]
     chosen = chosen_variants(variants, options)
     keeps, seeds = keeps_and_seeds(options)
     tasks = task_settings_of(options)
-    with working_folder("quality") as (folder, on_progress):
+    with output.working_folder("quality") as (folder, on_progress):
         settings = settings_of(options, folder)
         bench = Bench(options, corpora_of(options, folder), tasks, on_progress)
         # The embedded model's text lies elsewhere each run.
         calibration = ", ".join(options.calibration or ["the embedded model's"])
         study = new_study(
             options.study,
-            command_of("quality", arguments),
+            output.command_of("quality", arguments),
             {**settings, "calibration": calibration, **recorded(tasks)},
             bench.dense,
             bench.dense_layers,
@@ -199,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             known |= by_key(row)
             study.rows.append(replace(row, variant=variant.name))
-            write(options.output, study.as_record())
+            output.write(options.output, study.as_record())
     Console().print(*quality_tables(study), *accuracy_tables(study))
 
 
@@ -217,4 +210,4 @@ def chosen_variants(variants: list[Variant], options: argparse.Namespace) -> lis
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

@@ -26,16 +26,7 @@ from msgspec import Meta, Struct, to_builtins
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.output import (
-    add_output_options,
-    check_place,
-    check_positive,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
+from benchmarks.common import output
 from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import corpora_of
 from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
@@ -52,7 +43,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.files.record import new_record, read_record
+from grasp_deploy.files.record import read_record
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.report.tables import figure_table
 
@@ -174,21 +165,21 @@ def row_of(
     return row
 
 
-def measure(options: argparse.Namespace, command: list[str]) -> dict[str, Any]:
+def measure(options: argparse.Namespace, arguments: Sequence[str] | None) -> dict[str, Any]:
     """The record of all runs, written after each of them."""
-    check_place(options.output, "recovery-curve")
-    check_positive(options, "rate", "tokens_a_step")
+    output.check_place(options.output, "recovery-curve")
+    output.check_positive(options, "rate", "tokens_a_step")
     options.task_settings = task_settings_of(options)
     settings = {
         name: str(getattr(options, name))
         for name in ("model", "evaluate", "evaluation_blocks", "sequence_length")
     } | recorded(options.task_settings)
     tokens = sorted(number_list(options.tokens, "--tokens", int), reverse=True)
-    with working_folder("recovery-curve") as (work, on_progress):
+    with output.working_folder("recovery-curve") as (work, on_progress):
         options.own_text = options.own_text or work / "own-text.safetensors"
         bench = Bench(options, corpora_of(options, work))
-        record = new_record(
-            "recovery-curve", command, settings, dense_perplexity=bench.dense, rows=[]
+        record = output.new_record(
+            "recovery-curve", arguments, settings, dense_perplexity=bench.dense, rows=[]
         )
         if options.output is not None and options.output.exists():
             record["rows"] = rows_of(options.output, settings)
@@ -196,7 +187,7 @@ def measure(options: argparse.Namespace, command: list[str]) -> dict[str, Any]:
             now = identity(options, folder, count)
             if not any(now.items() <= row.items() for row in record["rows"]):
                 record["rows"].append(row_of(bench, options, folder, count, on_progress))
-                write(options.output, record)
+                output.write(options.output, record)
     return record
 
 
@@ -265,7 +256,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="recover and measure")
     run.add_argument("checkpoints", type=Path, nargs="+", help="folders of pruned checkpoints")
@@ -278,7 +269,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     run.add_argument("--evaluation-blocks", type=int, default=80)
     run.add_argument("--sequence-length", type=int, default=512, help="of the evaluation")
     add_task_options(run)
-    add_output_options(run, "two blocks of text of each kind")
+    output.add_output_options(run, "two blocks of text of each kind")
     drawn = commands.add_parser("draw", help="draw records")
     drawn.add_argument("records", type=Path, nargs="+")
     drawn.add_argument("--png", type=Path, help="where to write the figure")
@@ -288,7 +279,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     if options.command == "run":
-        rows = measure(options, command_of("recovery_curve", arguments))["rows"]
+        rows = measure(options, arguments)["rows"]
     else:
         rows = [row for path in options.records for row in curve_of(path)["rows"]]
     Console().print(table_of(rows))
@@ -297,4 +288,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

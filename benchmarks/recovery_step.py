@@ -19,16 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel
 
+from benchmarks.common import output
 from benchmarks.common.models import MODEL
-from benchmarks.common.output import (
-    CONFIGS,
-    add_output_options,
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    write,
-)
 from benchmarks.pipeline import measured, random_job
 from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION
@@ -37,7 +29,6 @@ from grasp_deploy.compression.budget_options import shape_within
 from grasp_deploy.compression.ranks import begun, divided, joined_alone, team
 from grasp_deploy.compression.recovery import sequences_in_step
 from grasp_deploy.compression.stage_memory import PROCESS_BYTES, Way
-from grasp_deploy.files.record import new_record
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.training import freeze, recompute
 
@@ -123,9 +114,9 @@ def step_table(record: dict[str, Any]) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     parser.add_argument(
-        "--config", type=Path, default=CONFIGS / "llama-1b.json", help="a dense config.json"
+        "--config", type=Path, default=output.CONFIGS / "llama-1b.json", help="a dense config.json"
     )
     parser.add_argument("--keep", type=float, default=0.8)
     parser.add_argument("--device", default="auto")
@@ -135,18 +126,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sequences", type=int, default=32, help="of random tokens to draw from")
     parser.add_argument("--steps", type=int, default=5, help="that are timed")
     parser.add_argument("--gradient-checkpointing", action="store_true")
-    add_output_options(parser, "the embedded model's shape")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "recovery-step")
+    options = output.parsed(parser, arguments, "recovery-step", "the embedded model's shape")
     if options.smoke:
         options.config, options.device, options.steps = MODEL / "config.json", "cpu", 1
         options.sequence_length = 64
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
-    command = command_of("recovery_step", arguments)
-    record = new_record("recovery-step", command, settings, **step_record(options))
+    record = output.new_record("recovery-step", arguments, settings, **step_record(options))
     Console().print(step_table(record))
-    write(options.output, record)
+    output.write(options.output, record)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

@@ -26,7 +26,6 @@ from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import vllm_child_environment
-from grasp_deploy.files.record import new_record
 from grasp_deploy.files.sizes import parse_bytes
 
 LIKELIEST = 5
@@ -100,9 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--cache", default="128MiB", help="for the KV cache of each")
     parser.add_argument("--dtype", default="bfloat16", help="of activations")
-    output.add_output_options(parser, "the embedded model, twice")
-    options = parser.parse_args(arguments)
-    output.check_place(options.output, "served")
+    options = output.parsed(parser, arguments, "served", "the embedded model, twice")
     if options.smoke or not options.models:
         options.models, options.sequences, options.sequence_length = 2 * [str(MODEL)], 2, 64
     engine = {**FORMAT, "dtype": options.dtype, "skip_tokenizer_init": True, "enforce_eager": True}
@@ -113,9 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     blocks = read.token_ids.tolist()
     rows = compared([figures(model, blocks, engine) for model in options.models], blocks)
     settings = {name: value for name, value in vars(options).items() if name != "output"}
-    command = output.command_of("served", arguments)
     Console().print(served_table(rows))
-    output.write(options.output, new_record("served", command, settings, rows=rows))
+    output.write(options.output, output.new_record("served", arguments, settings, rows=rows))
 
 
 if __name__ == "__main__":

@@ -20,17 +20,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.common import output
 from benchmarks.common.models import add_export_options, pruned, synthesized
-from benchmarks.common.output import (
-    add_output_options,
-    check_place,
-    check_positive,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
 from grasp_deploy.bench.throughput import ThroughputRecord, ThroughputSettings, bench_throughput
 from grasp_deploy.bench.throughput_show import tables
 from grasp_deploy.checkpoint.format.shapes import LayerShape
@@ -76,7 +67,7 @@ def write_layers(model: Path, name: str, layers: Sequence[LayerShape], work: Pat
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     add_export_options(parser)
     parser.add_argument(
         "--config", type=Path, help="instead of --model: a config.json, with random weights"
@@ -92,10 +83,8 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=2048)
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--repetitions", type=int, default=5)
-    add_output_options(parser, "the embedded model, in seconds")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "throughput")
-    check_positive(options, "repetitions", "prompt_tokens", "new_tokens")
+    options = output.parsed(parser, arguments, "throughput", "the embedded model, in seconds")
+    output.check_positive(options, "repetitions", "prompt_tokens", "new_tokens")
     options.ratios = RATIOS
     if options.smoke:
         options.ratios, options.batch, options.engine = (0.5,), "1,2", "transformers"
@@ -112,13 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         new_tokens=options.new_tokens,
         repetitions=options.repetitions,
     )
-    with working_folder("throughput") as (folder, on_progress):
+    with output.working_folder("throughput") as (folder, on_progress):
         models = models_of(options, options.work or folder)
-        command = command_of("throughput", arguments)
+        command = output.command_of("throughput", arguments)
         record = bench_throughput(models, settings, command, on_progress)
     Console().print(*tables(record))
-    write(options.output, record)
+    output.write(options.output, record)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

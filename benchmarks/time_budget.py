@@ -20,16 +20,8 @@ from msgspec import Meta
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common import output
 from benchmarks.common.models import MODEL
-from benchmarks.common.output import (
-    add_output_options,
-    check_place,
-    command_of,
-    new_parser,
-    run_command,
-    working_folder,
-    write,
-)
 from grasp_deploy.bench.times import (
     engine_for,
     paired_medians,
@@ -45,7 +37,6 @@ from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 from grasp_deploy.files.progress import OnProgress
-from grasp_deploy.files.record import new_record
 
 Speedup = Annotated[float, Meta(gt=1, le=1000)]
 
@@ -104,14 +95,12 @@ def speedup_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = new_parser(__doc__)
+    parser = output.new_parser(__doc__)
     parser.add_argument("--config", type=Path, default=MODEL, help="a dense config.json")
     parser.add_argument("--batch", default="1,16")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--speedup", default="1.2,1.5,2.0")
-    add_output_options(parser, "the embedded model, in a minute")
-    options = parser.parse_args(arguments)
-    check_place(options.output, "time_budget")
+    options = output.parsed(parser, arguments, "time_budget", "the embedded model, in a minute")
     if options.smoke:
         options.batch, options.context = "4", 64
     return options
@@ -121,16 +110,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options, rows = options_of(arguments), list[dict[str, Any]]()
     speedups = number_list(options.speedup, "--speedup", Speedup)
     (dense,) = bench_models([str(options.config)], random_weights=True)
-    with working_folder("time-budget") as (folder, show):
+    with output.working_folder("time-budget") as (folder, show):
         for batch in number_list(options.batch, "--batch"):
             point = {"batch": batch, "context": options.context}
             config = CompressConfig(model=str(options.config), speedup=2.0, **point)
             rows += rows_of(dense, config, speedups, folder, show)
     Console().print(speedup_table(rows))
     settings = {"engine": engine_for(dense.shape), "context": options.context}
-    command = command_of("time_budget", arguments)
-    write(options.output, new_record("time_budget", command, settings, rows=rows))
+    output.write(options.output, output.new_record("time_budget", arguments, settings, rows=rows))
 
 
 if __name__ == "__main__":
-    run_command(main)
+    output.run_command(main)

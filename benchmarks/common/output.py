@@ -14,10 +14,10 @@ from rich.console import Console
 
 from grasp_deploy.cli.console import error_boundary, tidy_process
 from grasp_deploy.errors import InputError
+from grasp_deploy.files import record as records
 from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import check_place as check_place
-from grasp_deploy.files.record import write_record
 from grasp_deploy.pruning.objective import LossError
 from grasp_deploy.report.progress import stage_bars
 
@@ -47,6 +47,22 @@ def add_output_options(parser: argparse.ArgumentParser, smoke: str) -> None:
     parser.add_argument("--output", type=Path, help="where to write the JSON record")
 
 
+def parsed(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    kind: str,
+    smoke: str = "a few seconds; figures of no use",
+) -> argparse.Namespace:
+    """The options of a study, with `--output` and `--smoke` among them.
+
+    InputError if no record of that kind can be written there.
+    """
+    add_output_options(parser, smoke)
+    options = parser.parse_args(arguments)
+    check_place(options.output, kind)
+    return options
+
+
 def check_positive(options: argparse.Namespace, *names: str) -> None:
     """InputError for the first of these numbers that is not above 0."""
     for name in names:
@@ -59,6 +75,14 @@ def command_of(name: str, arguments: Sequence[str] | None) -> list[str]:
     """The command as a record keeps it."""
     given = sys.argv[1:] if arguments is None else arguments
     return ["python", "-m", f"benchmarks.{name}", *given]
+
+
+def new_record(
+    kind: str, arguments: Sequence[str] | None, settings: Any, **figures: Any
+) -> dict[str, Any]:
+    """A record of the study of that kind, which its module is called after."""
+    command = command_of(kind.replace("-", "_"), arguments)
+    return records.new_record(kind, command, settings, **figures)
 
 
 @contextmanager
@@ -75,4 +99,4 @@ def write(output: Path | None, record: Any) -> None:
     """Write a record if a file is named for it; InputError if the disk refuses."""
     if output is not None:
         with readable_disk_errors(output):
-            write_record(output, record)
+            records.write_record(output, record)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.models import add_model_options, calibration_of, demo_texts
-from benchmarks.common.output import add_output_options
 from grasp_deploy.config.option import number_list
 from grasp_deploy.data import TextSource, evaluation_source
 from grasp_deploy.errors import InputError
@@ -28,7 +27,6 @@ def add_study_options(parser: argparse.ArgumentParser, keep: str) -> None:
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--evaluation-blocks", type=int, default=80)
-    add_output_options(parser, "a few seconds; figures of no use")
 
 
 def keeps_and_seeds(options: argparse.Namespace) -> tuple[list[float], list[int]]:
