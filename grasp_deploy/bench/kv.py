@@ -65,10 +65,7 @@ class Cell(BenchCell):
         return self.measured or self.predicted
 
 
-class KvRecord(BenchRecord[Cell], kw_only=True):
-    """The KV cache of every model, one cell each."""
-
-    settings: KvSettings
+KvRecord = BenchRecord[KvSettings, Cell]  # one cell for each model
 
 
 def bench_kv(

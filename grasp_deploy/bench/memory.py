@@ -69,10 +69,7 @@ class Cell(BenchCell):
         return self.measured or self.predicted
 
 
-class MemoryRecord(BenchRecord[Cell], kw_only=True):
-    """All models at all prompt lengths."""
-
-    settings: MemorySettings
+MemoryRecord = BenchRecord[MemorySettings, Cell]  # all models at all prompt lengths
 
 
 def bench_memory(

@@ -39,11 +39,12 @@ class BenchCell(Struct):
         return []
 
 
+Settings = TypeVar("Settings")
 Cell = TypeVar("Cell", bound=BenchCell)
 
 
-class BenchRecord(Struct, Generic[Cell], kw_only=True):
-    """The keys of every record of a bench; each bench types its `settings` and `cells`.
+class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
+    """The keys of every record of a bench, for its own types of `settings` and `cells`.
 
     The first model is the baseline that the others are compared with.
     """
@@ -54,7 +55,7 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
     created: str
     machine: dict[str, Any]
     versions: dict[str, str]
-    settings: Any
+    settings: Settings
     models: Annotated[list[RecordModel], Meta(min_length=1)]
     cells: Annotated[list[Cell], Meta(min_length=1)]
 
@@ -76,7 +77,7 @@ class BenchRecord(Struct, Generic[Cell], kw_only=True):
         cls,
         benchmark: str,
         command: Sequence[str],
-        settings: Any,
+        settings: Settings,
         models: Sequence[BenchModel],
         cells: Sequence[Cell],
     ) -> Self:

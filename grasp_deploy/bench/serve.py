@@ -145,10 +145,7 @@ class Cell(BenchCell):
         return statistics.median(getattr(seconds, percentile) for seconds in latencies)
 
 
-class ServeRecord(BenchRecord[Cell], kw_only=True):
-    """All models under all loads."""
-
-    settings: ServeSettings
+ServeRecord = BenchRecord[ServeSettings, Cell]  # all models under all loads
 
 
 def bench_serve(

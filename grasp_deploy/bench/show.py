@@ -49,7 +49,7 @@ def rate_cells(cell: Cell, dense: Cell | None) -> list[str | Text]:
 
 
 def cell_table(
-    record: BenchRecord[Cell],
+    record: BenchRecord[Any, Cell],
     title: str,
     heads: Sequence[str],
     notes: Sequence[str],
@@ -65,7 +65,7 @@ def cell_table(
 
 
 def gains(
-    record: BenchRecord[Cell], is_whole: Callable[[Cell], bool]
+    record: BenchRecord[Any, Cell], is_whole: Callable[[Cell], bool]
 ) -> list[tuple[Cell, Cell, Difference]]:
     """The first model's cell, another one's, and the difference of rates, where both are whole."""
     pairs = [
@@ -96,7 +96,7 @@ def prediction_outcome(error: float) -> str:
 
 
 def line_drawing(
-    record: BenchRecord[Any],
+    record: BenchRecord[Any, Any],
     heading: tuple[str, str, str],
     labels: tuple[str, str],
     cells: Sequence[Any],

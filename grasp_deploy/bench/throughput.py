@@ -120,10 +120,8 @@ class Cell(BenchCell, kw_only=True, omit_defaults=True):
         return [value for value in values if value]
 
 
-class ThroughputRecord(BenchRecord[Cell], kw_only=True):
-    """All models at all batch sizes; repetition i of every model ran side by side."""
-
-    settings: ThroughputSettings
+# All models at all batch sizes; repetition i of every model ran side by side.
+ThroughputRecord = BenchRecord[ThroughputSettings, Cell]
 
 
 def bench_throughput(
