@@ -63,7 +63,7 @@ def section_of(name: str, document: dict[str, Any], path: Path = Path("record.js
         title=kind.title,
         record=document,
         tables=kind.show.tables(record),
-        headlines=kind.show.headlines(record),
+        headlines=list(kind.show.headlines(record)),
         figures=lambda: list(kind.show.figures(record)),
         models=document["models"],
     )

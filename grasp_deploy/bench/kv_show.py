@@ -42,9 +42,8 @@ def tables(record: KvRecord) -> list[Table]:
     return [table]
 
 
-def headlines(record: KvRecord) -> list[dict[str, Any]]:
+def headlines(record: KvRecord) -> Iterator[dict[str, Any]]:
     """One sentence for each model: what fits, against the first model and the prediction."""
-    lines = []
     for cell in record.cells:
         tokens, predicted = cell.held.cached_tokens, cell.predicted.cached_tokens
         outcome, off, more = "predicted only", "", ""
@@ -60,8 +59,7 @@ def headlines(record: KvRecord) -> list[dict[str, Any]]:
             f"{format_bytes(cell.memory_bytes)} of cache hold {sequences} of "
             f"{cell.context_tokens:,} tokens{more}; {outcome}{off}."
         )
-        lines.append(record.line(cell.model, outcome, sentence))
-    return lines
+        yield record.line(cell.model, outcome, sentence)
 
 
 def figures(record: KvRecord) -> Iterator[Drawing]:

@@ -44,9 +44,8 @@ def _change(cell: Cell, dense: Cell) -> float:
     return cell.sizes.peak_bytes / dense.sizes.peak_bytes - 1
 
 
-def headlines(record: MemoryRecord) -> list[dict[str, Any]]:
+def headlines(record: MemoryRecord) -> Iterator[dict[str, Any]]:
     """One sentence for each model over all its points: its peak, and how well it was predicted."""
-    lines = []
     for cells in grouped(record.cells, lambda cell: cell.model):
         changes = [_change(c, dense) for c in cells if (dense := record.dense_cell(c))]
         against = f" ({span(changes, '+.1%')} against {record.baseline})" if changes else ""
@@ -67,8 +66,7 @@ def headlines(record: MemoryRecord) -> list[dict[str, Any]]:
                 outcome = "peak not as predicted"
         else:
             sentence += f"{outcome}."
-        lines.append(record.line(cells[0].model, outcome, sentence))
-    return lines
+        yield record.line(cells[0].model, outcome, sentence)
 
 
 def _error(cell: Cell, name: str) -> float:

@@ -59,13 +59,12 @@ def tables(record: ServeRecord) -> list[Table]:
     return [cell_table(record, title, heads, notes, lambda cell: cell.load.title, figures)]
 
 
-def headlines(record: ServeRecord) -> list[dict[str, Any]]:
+def headlines(record: ServeRecord) -> Iterator[dict[str, Any]]:
     """One sentence for each model over all loads.
 
     A server that drops requests has less to do, so it is not compared where some failed.
     """
     compared = gains(record, lambda cell: not cell.failed and all(cell.rates))
-    lines = []
     for cells in grouped(record.cells, lambda cell: cell.model):
         model, failed = cells[0].model, sum(cell.failed for cell in cells)
         found = {cell.load.title: one for _, cell, one in compared if cell.model == model}
@@ -77,15 +76,14 @@ def headlines(record: ServeRecord) -> list[dict[str, Any]]:
             what = f"the output tokens per second of {record.baseline} over {len(found)} loads"
             sentence += f"; {gain_in_words(found, what, len(cells[0].samples))}"
         outcome = no_claim if failed else common_outcome(outcomes)
-        lines.append(record.line(model, outcome, f"{sentence}."))
-    return lines
+        yield record.line(model, outcome, f"{sentence}.")
 
 
 def figures(record: ServeRecord) -> Iterator[Drawing]:
     """Output tokens per second, then each latency: its median and 99th percentile."""
     cells, first = record.cells, record.cells[0]
     failed = sum(cell.failed for cell in cells)
-    repeated = of_repetitions("median", len(first.samples))
+    repeated = of_repetitions(len(first.samples))
     note = f"{first.requests:,} requests at each load, {failed:,} failed; {repeated}"
     across = "requests per second" if first.load.request_rate else "requests at once"
 

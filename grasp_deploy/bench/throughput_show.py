@@ -125,31 +125,29 @@ def _judged(_: Cell, measured: Difference, ideal: float) -> list[str]:
     return [f"{measured.ratio:.2f}x", interval, f"{ideal:.2f}x", verdict]
 
 
-def headlines(record: ThroughputRecord) -> list[dict[str, Any]]:
+def headlines(record: ThroughputRecord) -> Iterator[dict[str, Any]]:
     """For each model one sentence over all batches.
 
     Batches that did not fit are named as well, also those of the first model.
     """
-    lines = []
     for cells in grouped((c for c in record.cells if not c.samples), lambda cell: cell.model):
         batches = listed(cell.batch for cell in cells)
         refusal = f"not measured at batch {batches}: {cells[0].refused}."
-        lines.append(record.line(cells[0].model, "not measured", refusal))
+        yield record.line(cells[0].model, "not measured", refusal)
     for rows in gains_by_model(record):
         found = {cell.batch: difference for cell, difference, _ in rows}
         batches, ideals = span([*found], ","), span([ideal for *_, ideal in rows], ".2f", "x")
         what = f"the throughput of {record.baseline} at batch {batches} (ideal {ideals})"
         first, outcome = rows[0][0], common_outcome(one.outcome for one in found.values())
         sentence = gain_in_words(found, what, len(first.samples))
-        lines.append(record.line(first.model, outcome, f"{sentence}."))
-    return lines
+        yield record.line(first.model, outcome, f"{sentence}.")
 
 
 def figures(record: ThroughputRecord) -> Iterator[Drawing]:
     """Tokens per second, their ratio to the first model beside the ideal, and latencies."""
 
     def drawn(name: str, title: str, unit: str, cells: Sequence[Cell], **curves: Any) -> Drawing:
-        note = f"{record.settings.title}; {of_repetitions('median', len(cells[0].samples))}"
+        note = f"{record.settings.title}; {of_repetitions(len(cells[0].samples))}"
         labels = "batch size, sequences", unit
         return line_drawing(record, (name, title, note), labels, cells, lambda c: c.batch, curves)
 

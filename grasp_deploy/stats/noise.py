@@ -62,10 +62,10 @@ def _difference(ratios: Sequence[float], pooled: float) -> Difference:
     return Difference(math.exp(mean), interval, outcome)
 
 
-def of_repetitions(shown: str, repetitions: int) -> str:
+def of_repetitions(repetitions: int) -> str:
     """What a figure shows of its repetitions; below three, that nobody should read a slope."""
     few = TOO_FEW.format(repetitions)
-    return few if repetitions < FEWEST else f"{shown} of {repetitions} repetitions"
+    return few if repetitions < FEWEST else f"median of {repetitions} repetitions"
 
 
 @cache

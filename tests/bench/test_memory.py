@@ -62,7 +62,7 @@ def test_a_gpu_measures_what_was_predicted(config: Path) -> None:
 def test_the_peak_against_the_first_model() -> None:
     document = memory_record([model("dense"), model("pruned", 0.6)], prompt_tokens=(256, 2048))
     record = typed(document)
-    lines = headlines(record)
+    lines = list(headlines(record))
     assert {line["outcome"] for line in lines} == {"as predicted"}
     peaks = [cell["measured"]["peak_bytes"] for cell in document["cells"]]
     change = f"{peaks[3] / peaks[1] - 1:+.1%}"

@@ -19,9 +19,9 @@ def test_rates_against_the_first_model() -> None:
     assert pruned["outcome"] == FASTER and "over 3 loads: faster at each" in pruned["sentence"]
     for cell in made["cells"]:
         del cell["samples"][2:]
-    twice = headlines(typed(made))[1]
+    _, twice = headlines(typed(made))
     assert twice["outcome"] == UNDECIDED and "(n=2): repeat at least 3 times" in twice["sentence"]
-    same = headlines(typed(serve_record([DENSE, {**DENSE, "name": "dense#2"}])))[1]
+    _, same = headlines(typed(serve_record([DENSE, {**DENSE, "name": "dense#2"}])))
     assert same["outcome"] == NO_DIFFERENCE
 
 
@@ -37,7 +37,7 @@ def test_failed_requests_are_named_and_nothing_is_compared(failing: str) -> None
 def test_a_server_that_answered_without_a_token_is_not_compared() -> None:
     made = serve_record([DENSE, PRUNED])
     made["cells"][4]["samples"][0]["output_tokens_per_second"] = 0.0
-    line = headlines(typed(made))[1]
+    _, line = headlines(typed(made))
     assert line["outcome"] == "mixed" and "over 2 loads" in line["sentence"]
 
 
