@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +25,7 @@ from grasp_deploy.evaluate.settings import CompareSettings
 from grasp_deploy.evaluate.texts import LONGEST, heldout_corpora, read_texts
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
-from grasp_deploy.stats.clustered import paired_error, standard_error
+from grasp_deploy.stats.clustered import error_of_mean, paired_error, standard_error
 from grasp_deploy.stats.wording import grouped, listed
 
 Texts = dict[TextSource, Blocks]
@@ -112,8 +111,7 @@ class CompareRecord(Struct):
         points = []
         for model, cells in zip(self.models, zip(*self.counted, strict=True), strict=True):
             loss = statistics.fmean(cell.loss_nats_per_token for cell in cells)
-            errors = [cell.excess_error for cell in cells if cell.excess_error is not None]
-            error = math.hypot(*errors) / len(cells) if len(errors) == len(cells) else None
+            error = error_of_mean([cell.excess_error for cell in cells])
             known = [cell.divergence for cell in cells if cell.divergence is not None]
             drift = statistics.fmean(known) if len(known) == len(cells) else None
             points.append(LossPoint(model.name, model.footprint, loss, error, drift))

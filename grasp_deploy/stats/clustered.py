@@ -16,6 +16,12 @@ def standard_error(values: Sequence[float]) -> float | None:
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
+def error_of_mean(errors: Sequence[float | None]) -> float | None:
+    """Standard error of a mean of independent figures, from theirs; None if one is unknown."""
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) / len(known) if len(known) == len(errors) else None
+
+
 def paired_error(before: Sequence[float], after: Sequence[float]) -> float | None:
     """Standard error of the mean of `after - before`, mean losses of the same sequences.
 

@@ -20,7 +20,7 @@ from grasp_deploy.checkpoint.footprint import RecordModel
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.record import check_models, is_number, read_record
-from grasp_deploy.stats.clustered import paired_error
+from grasp_deploy.stats.clustered import error_of_mean, paired_error
 
 PRESETS = {
     "paper": ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande"),
@@ -101,7 +101,7 @@ def average(cells: Sequence[Cell]) -> dict[str, Any]:
     """
     return {
         "accuracy": statistics.fmean(cell["accuracy"] for cell in cells),
-        "standard_error": _error_of_mean([cell["standard_error"] for cell in cells]),
+        "standard_error": error_of_mean([cell["standard_error"] for cell in cells]),
         "tasks": len(cells),
     }
 
@@ -114,7 +114,7 @@ def change(first: Sequence[Cell], other: Sequence[Cell]) -> tuple[float, float |
     """
     pairs = list(zip(first, other, strict=True))
     shift = statistics.fmean(after["accuracy"] - before["accuracy"] for before, after in pairs)
-    return shift, _error_of_mean([_paired_error(before, after) for before, after in pairs])
+    return shift, error_of_mean([_paired_error(before, after) for before, after in pairs])
 
 
 def task_changes(dense: Sequence[Cell], pruned: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -147,11 +147,6 @@ def chance(items: Sequence[Mapping[str, Any]]) -> float:
     """The accuracy of guessing, 0 to 1: one of the choices of each item; 0 of written answers."""
     choices = (len(item.get("loglikelihoods", ())) for item in items)
     return statistics.fmean(1 / count if count else 0.0 for count in choices)
-
-
-def _error_of_mean(errors: Sequence[float | None]) -> float | None:
-    known = [error for error in errors if error is not None]
-    return math.hypot(*known) / len(known) if len(known) == len(errors) else None
 
 
 def _paired_error(before: Cell, after: Cell) -> float | None:
