@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from grasp_deploy.cli.console import CHECK_FAILED, print_json, print_line, stderr, stdout
 from grasp_deploy.cli.options import Json, Revision, VllmFlags
 from grasp_deploy.config.option import DEVICE_HELP
-from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes
 
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
@@ -74,7 +73,8 @@ def verify_command(
         str | None, typer.Option(help="Base model. Default: the one in the plan.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="transformers; or vllm, to compare the served model as well.")
+        Literal["transformers", "vllm"],
+        typer.Option(help="transformers; or vllm, to compare the served model as well."),
     ] = "transformers",
     without_base: Annotated[
         bool, typer.Option("--without-base", help="Skip checks against the base model's weights.")
@@ -121,8 +121,6 @@ def run_verify(
     from grasp_deploy.checkpoint.verify import verify
     from grasp_deploy.engine.offline import greedy_tokens
 
-    if engine not in ("transformers", "vllm"):
-        raise InputError(f"--engine {engine} is unknown: use transformers or vllm")
     # A vLLM that is missing, or cannot run the model, is an error, not a failed check.
     platform = installed_platform() if engine == "vllm" else None
     checks = []

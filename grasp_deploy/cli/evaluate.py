@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -52,7 +52,7 @@ def tasks_command(
         str | None, typer.Option(help="lm-eval's names, such as arc_easy,piqa.")
     ] = None,
     preset: Annotated[
-        str | None,
+        Literal["paper", "complex"] | None,
         typer.Option(
             help="paper: arc_challenge, arc_easy, hellaswag, piqa, winogrande; complex: gsm8k, "
             "mmlu, boolq, sciq."
@@ -73,12 +73,10 @@ def tasks_command(
     from grasp_deploy.evaluate.tasks.harness import check_installed
     from grasp_deploy.evaluate.tasks.run import bench_tasks
 
-    if preset is not None and preset not in PRESETS:
-        raise InputError(f"--preset {preset} is unknown: use {' or '.join(PRESETS)}")
     names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
     if "" in names:
         raise InputError(f"--tasks {tasks!r} has an empty name: write it like arc_easy,piqa")
-    names += [name for name in PRESETS.get(preset or "", ()) if name not in names]
+    names += [name for name in PRESETS[preset] if name not in names] if preset else []
     check_installed()
     measure = partial(bench_tasks, settings=replace(settings, tasks=tuple(names)))
     run_bench("tasks", measure, models, output, as_json, dtype=settings.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from grasp_deploy.config.option import (
     DEVICE_HELP,
@@ -68,7 +69,7 @@ class TaskSettings:
         flag="--task-file",
         metavar="FILE",
     )
-    engine: str = option("transformers or vllm.", "transformers")
+    engine: Literal["transformers", "vllm"] = option("transformers or vllm.", "transformers")
     limit: Count | None = option("Run only the first items of each task.", None)
     num_fewshot: CountOrZero | None = option(
         "Examples in the prompt. Default: the task's own number.", None

@@ -129,9 +129,9 @@ def test_the_table_says_what_it_shows(tiny_folder: Path, files: list[str]) -> No
     [
         ((), ("no task is named", "--tasks, --preset or --task-file")),
         (("--tasks", "piqa,,x"), ("--tasks 'piqa,,x'", "has an empty name")),
-        (("--preset", "hard"), ("--preset hard", "paper or complex")),
+        (("--preset", "hard"), ("'--preset'", "'hard'", "'paper'")),
         (("--tasks", "query", "--task-file", "query.jsonl"), ("query is named twice",)),
-        (("--task-file", "query.jsonl", "--engine", "slow"), ("--engine slow", "vllm")),
+        (("--task-file", "query.jsonl", "--engine", "slow"), ("--engine 'slow'", "vllm")),
         (("--task-file", "query.jsonl", "--max-tokens", "513"), ("513", "512 positions")),
         (("--task-file", "query.jsonl", "--enforce-eager"), ("option of vLLM",)),
         (("--task-file", "query.jsonl", "--device", "tpu"), ("--device tpu",)),

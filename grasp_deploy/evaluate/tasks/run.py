@@ -96,12 +96,10 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
         for model in models:
             check_vllm_runs(model.shape, platform)
         device: str = platform
-    elif settings.engine == "transformers":
+    else:
         if settings.enforce_eager:
             raise InputError("--enforce-eager is an option of vLLM: leave it out")
         device = str(resolve_device(settings.device))
-    else:
-        raise InputError(f"--engine {settings.engine} is unknown: use transformers or vllm")
     dtype = settings.dtype
     quantised = settings.engine == "vllm" and any(model.shape.quantization for model in models)
     if dtype == "auto" and device == "cpu" and not quantised:

@@ -15,7 +15,7 @@ from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 from tests.installed import pretend
 
 
-def run(model: Path, files: list[Path], engine: str) -> list[dict[str, Any]]:
+def run(model: Path, files: list[Path], engine: Any) -> list[dict[str, Any]]:
     settings = TaskSettings(
         task_files=tuple(files),
         engine=engine,
