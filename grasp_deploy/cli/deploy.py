@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,7 +101,7 @@ def _pruned_to_fit(
         else:
             print_line(f"serve it: {serve_command(output, config)}")
         stdout.print(served_table(served))
-    return {"result": inspect_model(str(output)), "served": served.as_dict()}
+    return {"result": inspect_model(str(output)), "served": asdict(served)}
 
 
 @takes_config

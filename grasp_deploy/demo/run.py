@@ -78,11 +78,8 @@ def run_demo(
 def _completion(url: str, model: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is local
     body = {"model": model, "prompt": PROMPT, "max_tokens": 32, "temperature": 0}
-    request = urllib.request.Request(
-        f"{url}/v1/completions",
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
+    data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/completions", data, headers)
     with opener.open(request) as response:
         return json.load(response)["choices"][0]["text"]
 

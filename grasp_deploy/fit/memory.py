@@ -138,10 +138,6 @@ class Served:
     measured: Deployed | None
     flags: list[str]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The record: sizes are whole bytes."""
-        return asdict(self)
-
 
 def pool_bytes(pruned: ModelShape, load: Load, room: Room) -> int:
     """Bytes that the room leaves the KV cache of the pruned model."""
