@@ -33,6 +33,7 @@ from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.training import freeze
+from grasp_deploy.report.tables import figure_table
 
 WAYS = {"projected straight-through": False, "Gumbel-TopK": True}  # whether noise is added
 SNAPSHOTS = 32
@@ -54,11 +55,8 @@ class Stability(Struct):
 
 def stability_table(record: Stability) -> Table:
     """The mean over the first half and over the second half of learning, in percent."""
-    table = Table(title="Units whose state survives to the next snapshot, %", title_justify="left")
-    table.add_column("gates", overflow="fold")
-    for kind in ("FFN", "KV"):
-        for half in ("1st half", "2nd half"):
-            table.add_column(f"{kind}, {half}", justify="right")
+    heads = ("gates", "FFN, 1st half", "FFN, 2nd half", "KV, 1st half", "KV, 2nd half")
+    table = figure_table("Units whose state survives to the next snapshot, %", heads)
     for row in record.rows:
         table.add_row(Text(row.variant), *_halves(row.ffn_survival), *_halves(row.kv_survival))
     return table

@@ -43,6 +43,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.projection import project
+from grasp_deploy.report.tables import figure_table
 
 GATE_BLOCKS = EPOCHS * 512  # the paper's schedule: four epochs of 512 sequences
 SCALE_BLOCKS = 512
@@ -151,9 +152,8 @@ def stage_rows(
 
 
 def stage_table(record: dict[str, Any]) -> Table:
-    table = Table("stage", title="Stages of a compression", title_justify="left")
-    for head in ("blocks", "seconds", "peak, MiB", "seconds at the paper's schedule"):
-        table.add_column(head, justify="right")
+    heads = ("stage", "blocks", "seconds", "peak, MiB", "seconds at the paper's schedule")
+    table = figure_table("Stages of a compression", heads)
     for row in record["rows"]:
         table.add_row(
             row["stage"],

@@ -23,6 +23,7 @@ from grasp_deploy.bench.memory import MemoryRecord, MemorySettings, bench_memory
 from grasp_deploy.bench.memory_show import tables
 from grasp_deploy.bench.prefill import predict_prefill
 from grasp_deploy.evaluate.models import BenchModel, bench_models
+from grasp_deploy.report.tables import figure_table
 
 LLAMA_2_7B = output.CONFIGS / "llama-2-7b.json"
 # Share of KV groups that the paper's models keep: their KV cache at 2,048 tokens over dense.
@@ -41,9 +42,8 @@ def paper_table(
     """Predicted and measured peaks beside the paper's, where the paper states one."""
     cells = record.cells if record else []
     measured = {(cell.model, cell.prompt_tokens): cell.measured for cell in cells}
-    table = Table(title="Prefill peak, MiB, beside the paper's", title_justify="left")
-    for head in ("model", "prompt", "predicted", "measured", "paper"):
-        table.add_column(head, justify="left" if head == "model" else "right")
+    heads = ("model", "prompt", "predicted", "measured", "paper")
+    table = figure_table("Prefill peak, MiB, beside the paper's", heads)
     for model, tokens in product(models, lengths):
         paper = PAPER_PEAK_MIB.get(model.name, {}).get(tokens)
         sizes = measured.get((model.name, tokens))

@@ -31,6 +31,7 @@ from grasp_deploy.compression.recovery import sequences_in_step
 from grasp_deploy.compression.stage_memory import PROCESS_BYTES, Way
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.training import freeze, recompute
+from grasp_deploy.report.tables import figure_table
 
 TURNS = 5  # of a product; the fastest counts
 
@@ -98,8 +99,7 @@ def step_record(options: argparse.Namespace) -> dict[str, Any]:
 def step_table(record: dict[str, Any]) -> Table:
     config = Path(record["settings"]["config"])
     name = config.parent.name if config.name == "config.json" else config.stem
-    table = Table("a step of recovery")
-    table.add_column(name, justify="right")
+    table = figure_table("", ("a step of recovery", name))
     step = min(record["step_seconds"])
     for name, figure in (
         ("tokens", f"{record['tokens']:,}"),

@@ -37,6 +37,7 @@ from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.report.tables import figure_table
 
 Speedup = Annotated[float, Meta(gt=1, le=1000)]
 
@@ -83,9 +84,7 @@ def predicted_seconds(time: TimeBudget, dense: ModelShape, pruned: ModelShape) -
 
 
 def speedup_table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table("batch", title="Times as fast as dense", title_justify="left")
-    for head in ("asked", "predicted", "measured"):
-        table.add_column(head, justify="right")
+    table = figure_table("Times as fast as dense", ("batch", "asked", "predicted", "measured"))
     for row in rows:
         gains = ["beyond reach"]
         if "refused" not in row:

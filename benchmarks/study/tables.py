@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec import UNSET
@@ -18,7 +18,7 @@ from grasp_deploy.stats.wording import listed, percent
 
 UNKNOWN = "-"
 AVERAGE = ""  # the name of the last column of accuracies; no task has it
-TASKS_PER_TABLE = 3
+TASKS_PER_TABLE = 3  # as many as fit a terminal
 BROKEN = 1e5  # a perplexity from here on says no more than that the model is broken
 
 
@@ -190,12 +190,6 @@ def _decimals(value: float) -> int:
     return 2 if value < 100 else 1 if value < 1000 else 0
 
 
-def chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """Names in groups of at most `size`, so that a table of each fits a terminal."""
-    for start in range(0, len(names), size):
-        yield names[start : start + size]
-
-
 def accuracy_tables(study: Study) -> list[Table]:
     """Accuracies by variant and budget with standard errors, dense first; empty without tasks."""
     if study.dense_tasks is UNSET or study.dense_task_average is UNSET:
@@ -203,7 +197,8 @@ def accuracy_tables(study: Study) -> list[Table]:
     dense = _columns(study.dense_tasks, study.dense_task_average)
     names = list(dense) if len(study.dense_tasks) > 1 else list(study.dense_tasks)
     tables = []
-    for group in chunks(names, TASKS_PER_TABLE):
+    for start in range(0, len(names), TASKS_PER_TABLE):
+        group = names[start : start + TASKS_PER_TABLE]
         table = variant_table(f"Accuracy on tasks, %: study of {study.study}")
         for name in group:
             table.add_column(Text(name or "average"), justify="right", overflow="fold")
