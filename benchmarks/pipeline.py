@@ -166,7 +166,7 @@ def stage_table(record: dict[str, Any]) -> Table:
     return table
 
 
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = output.new_parser(__doc__)
     parser.add_argument("--config", type=Path, help="default: that of qwen3-0.6b")
     parser.add_argument("--keep", type=float, default=0.6)
@@ -179,11 +179,6 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.config, options.device = options.config or MODEL / "config.json", "cpu"
         options.sequences, options.sequence_length, options.batch_size = 8, 32, 2
     options.config = options.config or output.CONFIGS / "qwen3-0.6b.json"
-    return options
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = options_of(arguments)
     model = random_model(options.config, resolve_device(options.device))
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
     record = output.new_record("pipeline", arguments, settings)

@@ -12,7 +12,6 @@ record is compared by the hash of its tokens.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sysconfig
@@ -53,16 +52,12 @@ def documents(kind: str) -> list[str]:
     return sources
 
 
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = new_parser(__doc__)
     parser.add_argument("output", type=Path, help="text file to write")
     kinds = ("documentation", "code", "held-out-code")
     parser.add_argument("--of", choices=kinds, default=kinds[0], help="what to write")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = options_of(arguments)
+    options = parser.parse_args(arguments)
     texts = documents(options.of)
     if options.output.suffix == ".jsonl":
         write_text(options.output, "".join(json.dumps({"text": text}) + "\n" for text in texts))

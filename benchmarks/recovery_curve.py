@@ -29,6 +29,8 @@ from rich.table import Table
 from benchmarks.common import output
 from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import corpora_of
+from benchmarks.study.record import Accuracy
+from benchmarks.study.rows import changed
 from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
 from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.cli.heal import FROM_PLAN, OF_TEXTS
@@ -46,18 +48,12 @@ from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import read_record
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.report.tables import figure_table
+from grasp_deploy.stats.wording import percent
 
 REMEDY = "name a record that `benchmarks.recovery_curve run` wrote"
 OWN_ROWS = "token_ids"
 NOTHING_WON = "recovery won nothing"
 Count = Annotated[int, Meta(ge=1)]
-
-
-class Average(Struct):
-    """Over the tasks."""
-
-    accuracy: float
-    standard_error: float
 
 
 class Row(Struct):
@@ -71,7 +67,7 @@ class Row(Struct):
     read: Count | None = None
     seconds: Annotated[float, Meta(gt=0)] | None = None
     divergences: list[float] = []
-    task_average: Average | None = None
+    task_average: Accuracy | None = None
 
     def __post_init__(self) -> None:
         if self.tokens and None in (self.tokens_a_step, self.rate):
@@ -194,13 +190,8 @@ def measure(options: argparse.Namespace, arguments: Sequence[str] | None) -> dic
 def rows_of(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of an earlier run; InputError if it had other settings."""
     earlier = curve_of(path)
-    had = earlier["settings"]
-    if names := [n for n in {**settings, **had} if had.get(n, ()) != settings.get(n, ())]:
-        there, here = (repr(of[names[0]]) if names[0] in of else "none" for of in (had, settings))
-        raise InputError(
-            f"{path} was measured with another {names[0]} ({there:.60}, and now {here:.60}): name "
-            "another file as --output"
-        )
+    if change := changed(earlier["settings"], settings):
+        raise InputError(f"{path} was measured with {change}: name another file as --output")
     rows: list[dict[str, Any]] = earlier["rows"]
     return rows
 
@@ -224,10 +215,8 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
         figures = [*losses, sum(losses) / len(losses)]
         nats = ["" if math.isnan(nats) else f"{nats:+.3f}" for nats in figures]
         speed = f"{row['read'] / row['seconds']:,.0f}" if "read" in row else ""
-        accuracy = ""
-        if average := row.get("task_average"):
-            of_all = f"{average['accuracy']:.1%}".rstrip("%")
-            accuracy = f"{of_all} ± {100 * average['standard_error']:.1f}"
+        average = row.get("task_average")
+        accuracy = percent(average["accuracy"], average["standard_error"]) if average else ""
         table.add_row(row["checkpoint"], f"{row['tokens']:,}", *recipe, *nats, accuracy, speed)
     return table
 
@@ -255,7 +244,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
             figure.savefig(path, dpi=200)
 
 
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = output.new_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="recover and measure")
@@ -273,11 +262,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     drawn = commands.add_parser("draw", help="draw records")
     drawn.add_argument("records", type=Path, nargs="+")
     drawn.add_argument("--png", type=Path, help="where to write the figure")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = options_of(arguments)
+    options = parser.parse_args(arguments)
     if options.command == "run":
         rows = measure(options, arguments)["rows"]
     else:

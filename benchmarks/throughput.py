@@ -66,7 +66,7 @@ def write_layers(model: Path, name: str, layers: Sequence[LayerShape], work: Pat
     return work / name
 
 
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = output.new_parser(__doc__)
     add_export_options(parser)
     parser.add_argument(
@@ -89,11 +89,6 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.smoke:
         options.ratios, options.batch, options.engine = (0.5,), "1,2", "transformers"
         options.prompt_tokens, options.new_tokens, options.repetitions = 16, 4, 3
-    return options
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = options_of(arguments)
     settings = ThroughputSettings(
         engine=options.engine,
         batches=number_list(options.batch, "--batch"),

@@ -10,7 +10,6 @@ All weights are random, so a config.json is enough.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +92,7 @@ def speedup_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = output.new_parser(__doc__)
     parser.add_argument("--config", type=Path, default=MODEL, help="a dense config.json")
     parser.add_argument("--batch", default="1,16")
@@ -102,11 +101,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = output.parsed(parser, arguments, "time_budget", "the embedded model, in a minute")
     if options.smoke:
         options.batch, options.context = "4", 64
-    return options
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options, rows = options_of(arguments), list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     speedups = number_list(options.speedup, "--speedup", Speedup)
     (dense,) = bench_models([str(options.config)], random_weights=True)
     with output.working_folder("time-budget") as (folder, show):

@@ -8,7 +8,6 @@ the perplexity measured on those very weights. Two processor cores are enough.
 
 from __future__ import annotations
 
-import argparse
 import math
 import platform
 import random
@@ -256,7 +255,7 @@ def run(recipe: Recipe, folder: Path) -> Result:
     return result
 
 
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="stop learning after this time")
     parser.add_argument("--epochs", type=int, default=12, help="passes over the text")
@@ -268,11 +267,6 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.smoke and options.output is None:
         parser.error("--smoke makes a useless model: name a folder for it with --output")
-    return options
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = options_of(arguments)
     check_positive(options, "minutes", "epochs", "batch_sequences", "learning_rate", "threads")
     folder = (options.output or MODEL).resolve()
     check_place(folder)

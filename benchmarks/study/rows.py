@@ -69,13 +69,13 @@ def key_of(options: dict[str, Any], keep: float, seed: int) -> Key:
 def _other_options(rows: Sequence[Row], options: Mapping[str, dict[str, Any]]) -> str:
     for row in rows:
         now = options.get(row.variant)
-        if now is not None and (change := _changed(row.options, now)):
+        if now is not None and (change := changed(row.options, now)):
             return f"has {row.variant!r} measured with {change}"
     return ""
 
 
 def _difference(earlier: Study, study: Study) -> str:
-    if change := _changed(earlier.settings, study.settings):
+    if change := changed(earlier.settings, study.settings):
         return f"was measured with {change}"
     before, now = earlier.dense_perplexity, study.dense_perplexity
     if not _alike(before, now, rel_tol=SAME_TEXT):
@@ -86,7 +86,8 @@ def _difference(earlier: Study, study: Study) -> str:
     return ""
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first setting that is another now, in words; empty if there is none."""
     for name in [*now, *(name for name in before if name not in now)]:
         if before.get(name) != now.get(name):
             return f"{name} {before.get(name)}, not {now.get(name)}"
