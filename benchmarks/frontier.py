@@ -23,6 +23,7 @@ from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.record import read_record
 from grasp_deploy.report.section import REMEDY
+from grasp_deploy.stats.wording import percent, plus_minus
 
 MIB = 2**20
 
@@ -70,11 +71,9 @@ def table_of(points: Sequence[Point], tokens: int) -> Table:
     for name in ("weights, MiB", "and KV", "nats above", "accuracy, %"):
         table.add_column(name, justify="right")
     for point in points:
-        accuracy = "" if point.accuracy is None else f"{point.accuracy:.1%}".rstrip("%")
-        if accuracy and point.accuracy_error is not None:
-            accuracy += f" ± {100 * point.accuracy_error:.1f}"
+        accuracy = "" if point.accuracy is None else percent(point.accuracy, point.accuracy_error)
         sizes = (f"{point.weights:,.0f}", f"{point.weights + point.cache:,.0f}")
-        loss = f"{point.loss:+.3f}" + (f" ± {point.loss_error:.3f}" if point.loss_error else "")
+        loss = plus_minus(point.loss, point.loss_error or None, ".3f", "+")
         table.add_row(point.model, point.scheme, *sizes, loss, accuracy)
     return table
 
