@@ -73,7 +73,8 @@ class Fit:
             output = f"{Path(model).name}-{scheme}"
             commands.append(["quantize", model, "--scheme", scheme, "--output", output])
             model = output
-        commands.append(["serve", model, "--", *_flags(options, self.room.utilization)])
+        options["gpu_memory_utilization"] = self.room.utilization
+        commands.append(["serve", model, "--", *_flags(options)])
         return " && ".join(shlex.join(["grasp-deploy", *words]) for words in commands)
 
     @property
@@ -167,7 +168,7 @@ def serve_flags(shape: ModelShape, load: Load, room: Room) -> list[str]:
     options = _engine_options(shape, load)
     if found_platform() == "cpu":  # where a share of the memory means something else
         return _flags({**options, "kv_cache_memory_bytes": pool_bytes(shape, load, room)})
-    return _flags(options, room.utilization)
+    return _flags({**options, "gpu_memory_utilization": room.utilization})
 
 
 def _engine_options(shape: ModelShape, load: Load) -> dict[str, Any]:
@@ -183,8 +184,6 @@ def _engine_options(shape: ModelShape, load: Load) -> dict[str, Any]:
     return options
 
 
-def _flags(options: dict[str, Any], utilization: float | None = None) -> list[str]:
-    if utilization is not None:
-        options = {**options, "gpu_memory_utilization": utilization}
+def _flags(options: dict[str, Any]) -> list[str]:
     pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in options.items())
     return list(chain(*pairs))
