@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from grasp_deploy.bench.record import (
     BenchCell,
@@ -19,11 +18,9 @@ from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
 from grasp_deploy.engine.offline import KvCapacity, deployed, predict_capacity
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import BenchModel, model_folder
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
-
-if TYPE_CHECKING:  # it imports safetensors, which no help text needs
-    from grasp_deploy.evaluate.models import BenchModel
 
 DEFAULT_CONTEXT_TOKENS = 2048
 
@@ -81,8 +78,6 @@ def bench_kv(
     Raises InputError for a context that a model was not made for and for a memory that does not
     hold one sequence beside the weights, ChildError if vLLM fails.
     """
-    from grasp_deploy.evaluate.models import model_folder
-
     longest = fewest_positions((model.path for model in models), DEFAULT_CONTEXT_TOKENS)
     context_tokens = settings.context_tokens or longest
     check_positions(models, context_tokens, "--context")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,11 +17,9 @@ from grasp_deploy.bench.record import (
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, option
 from grasp_deploy.config.option import Count as CountOption
+from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.stats.wording import listed
-
-if TYPE_CHECKING:  # it imports safetensors, which no help text needs
-    from grasp_deploy.evaluate.models import BenchModel
 
 DEFAULT_LENGTHS = (256, 512, 1024, 2048)
 

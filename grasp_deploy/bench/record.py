@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -11,10 +11,8 @@ from grasp_deploy.checkpoint import limits
 from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.record import check_models, new_record
-
-if TYPE_CHECKING:  # it imports safetensors, which no help text needs
-    from grasp_deploy.evaluate.models import BenchModel
 
 # Bounds beyond any measurement, within which no ratio, sum or square overflows.
 Positive = Annotated[float, Meta(ge=1e-12, le=1e15)]

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta, Struct, convert
 
@@ -39,10 +39,8 @@ from grasp_deploy.config.option import (
 from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.engine.child import child
 from grasp_deploy.engine.flags import FORMAT, read_flags
+from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
-
-if TYPE_CHECKING:  # it imports safetensors, which no help text needs
-    from grasp_deploy.evaluate.models import BenchModel
 
 CHILD = "grasp_deploy.bench.serve_child"
 CONCURRENCIES = (1, 8, 32)

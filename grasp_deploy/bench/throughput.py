@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, convert, to_builtins
 
@@ -39,11 +39,9 @@ from grasp_deploy.config.option import (
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.engine.vllm_process import vllm_child_environment, vllm_platform
 from grasp_deploy.errors import InputError
+from grasp_deploy.evaluate.models import BenchModel, model_folder
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.sizes import parse_bytes
-
-if TYPE_CHECKING:  # it imports safetensors, which no help text needs
-    from grasp_deploy.evaluate.models import BenchModel
 
 CHILD = "grasp_deploy.bench.throughput_child"
 PATIENCE_SECONDS = 6 * 3600.0  # a large batch on a CPU may take an hour
@@ -197,8 +195,6 @@ def _start(
     settings: ThroughputSettings,
     on_progress: OnProgress,
 ) -> list[Ask]:
-    from grasp_deploy.evaluate.models import model_folder
-
     # Threads shall not spin while a child is idle, at the next one's expense. GNU's OpenMP stops
     # after a few milliseconds by default, Intel's after 200; vLLM gives its own workers 5.
     environment = vllm_child_environment() if settings.engine == "vllm" else os.environ

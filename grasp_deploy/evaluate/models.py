@@ -14,7 +14,6 @@ from typing import Any
 from grasp_deploy.checkpoint.footprint import footprint
 from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape
 from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
-from grasp_deploy.checkpoint.read.validate import config_and_shape, read_folder, refuse_quantised
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
 
@@ -67,10 +66,12 @@ def model_folder(model: BenchModel) -> Iterator[Path]:
 
 def _path_and_shape(name: str, random_weights: bool) -> tuple[Path, ModelShape]:
     """A model's path, and its shape in the dtype of its weights."""
+    from grasp_deploy.checkpoint.read import validate  # help needs no safetensors
+
     if random_weights:
         path = resolve_config(name)
-        shape = config_and_shape(path)[1]
-        refuse_quantised(shape)
+        shape = validate.config_and_shape(path)[1]
+        validate.refuse_quantised(shape)
         return path, shape
     if kind_of(path_of(name)) == "file":
         raise InputError(
@@ -82,7 +83,7 @@ def _path_and_shape(name: str, random_weights: bool) -> tuple[Path, ModelShape]:
         raise InputError(
             f"{path} holds no weights (.safetensors): for its shape alone give --random-weights"
         )
-    return path, read_folder(path).shape
+    return path, validate.read_folder(path).shape
 
 
 def _labels(names: Sequence[str]) -> list[str]:
