@@ -10,12 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.footprint import (
-    KV_BYTES,
-    Load,
-    Room,
-    deployment_memory,
-)
+from grasp_deploy.checkpoint.footprint import KV_BYTES, Load, Room, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import LINEAR_HEADS
 from grasp_deploy.checkpoint.plan import shape_keeping

@@ -14,13 +14,7 @@ from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import by_lead
 from grasp_deploy.compression.stages import MORE_TEXT, Stages
-from grasp_deploy.data import (
-    Blocks,
-    calibration_sources,
-    own_places,
-    places_of,
-    read_calibration,
-)
+from grasp_deploy.data import Blocks, calibration_sources, own_places, places_of, read_calibration
 from grasp_deploy.errors import InputError
 
 TEXT = "recovery-sequences"  # its file

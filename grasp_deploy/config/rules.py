@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grasp_deploy.config.compress_options import (
-    COST_OF_BUDGET,
-    METHODS,
-    SIZES,
-    CompressOptions,
-)
+from grasp_deploy.config.compress_options import COST_OF_BUDGET, METHODS, SIZES, CompressOptions
 from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import parse_bytes

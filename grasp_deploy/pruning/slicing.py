@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from grasp_deploy.pruning.layout import (
-    PRUNABLE_LINEARS,
-    ROUTER,
-    PrunableLinear,
-    Units,
-    features_of,
-)
+from grasp_deploy.pruning.layout import PRUNABLE_LINEARS, ROUTER, PrunableLinear, Units, features_of
 from grasp_deploy.pruning.units import UnitTable
 
 _ROWS = 64  # so few that they stay in the processor's cache: six times as fast as all at once
