@@ -6,25 +6,30 @@ Nothing is loaded but config.json.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.limits import check_positions
-from grasp_deploy.checkpoint.read.loading import resolve_device
+from grasp_deploy.checkpoint.read.loading import building, model_of, resolve_device
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, shape_within
-from grasp_deploy.compression.pass_time import seconds_of
 from grasp_deploy.compression.stage_memory import Way
 from grasp_deploy.compression.stages import OWN_TEXT, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
+from grasp_deploy.pruning.objective import language_loss
+from grasp_deploy.pruning.training import freeze
 
 PROCESSES = (2, 4, 8, 16)
 USABLE_SHARE = 0.9  # of a memory; the rest is for kernels, the driver, and lost between tensors
+TIMED_BYTES = 2**30  # of layers: those of a larger model stand for the others
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,6 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
         if device.type == "cuda"
         else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     )
-    is_here = one.on_gpu == (device.type == "cuda")
     ways = [one]
     # A method of the user's reads whole weights, and so do experts.
     if config.cuts_in_rounds and not shape.experts_per_token:
@@ -106,11 +110,40 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     for member in members[1:]:  # which read what the first had the model write
         for stage, count in passes_of(member).items():
             passes[stage] = passes.get(stage, 0) + count * (stage != OWN_TEXT)
-    return DryRun(
-        memory,
-        tuple(ways),
-        passes,
-        seconds_of(config, sum(passes.values()), shape, stated, one.dtype, device)
-        if is_here
-        else None,
-    )
+    is_here = one.on_gpu == (device.type == "cuda")
+    seconds = seconds_of(one, sum(passes.values()), stated, device) if is_here else None
+    return DryRun(memory, tuple(ways), passes, seconds)
+
+
+def seconds_of(way: Way, passes: int, stated: dict[str, Any], device: torch.device) -> float:
+    """Seconds of all passes of one process, from the fastest of some by random weights.
+
+    Of a large model some layers are measured, and the others go by their weights.
+    """
+    config, shape = way.config, way.shape
+    layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * way.dtype.itemsize))
+    kinds = stated.get("layer_types") or []
+    if shape.family.is_hybrid:  # up to the first layer with plain attention at least
+        layers = max(layers, 1 + kinds.index("full_attention"))
+    layers = min(layers, len(shape.layers))
+    part = {**stated, "num_hidden_layers": layers, "layer_types": kinds[:layers] or None}
+    with device, building(Path(config.model), config.attention):
+        model = model_of(part, way.dtype, config.attention)
+        ids = torch.zeros(config.batch_size, config.sequence_length, dtype=torch.int64)
+    freeze(model, config.gradient_checkpointing)
+    model.get_input_embeddings().register_forward_hook(lambda *made: made[-1].requires_grad_())
+    steps = []
+    for _ in range(4):  # the first one also starts the libraries, and others may be held up
+        began = time.perf_counter()
+        language_loss(model, ids).backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        steps.append(time.perf_counter() - began)
+    step = min(steps) * _multiplied(shape) / _multiplied(model_shape(part))
+    each = step / config.batch_size / (2 + config.gradient_checkpointing)
+    return passes * each
+
+
+def _multiplied(shape: ModelShape) -> int:
+    """Weights that each token is multiplied by: all but untied embeddings."""
+    return shape.parameters - (not shape.tied_embeddings) * shape.vocab_size * shape.hidden_size
