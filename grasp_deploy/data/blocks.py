@@ -134,11 +134,6 @@ def token_blocks(
     which names the text by `what`, if there are fewer than `sequences`; with `or_fewer` only if
     there is none.
     """
-    if sequence_length < 2 or (sequences is not None and sequences < 1):
-        raise InputError(
-            f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
-            "use 1 sequence or more, and --sequence-length of 2 or more"
-        )
     start = start_of(tokenizer)
     width = sequence_length - len(start)
     ids = first_tokens(tokenizer, documents, sequences and sequences * width + len(start))

@@ -34,21 +34,17 @@ class Gates:
     def __init__(self, units: UnitTable, widths: Mapping[int, int]) -> None:
         self._units = units
         self._widths = widths  # features that share a gate, by segment; of experts none
-        self._of_segment: list[Tensor] = []
+        self.of_segment: list[Tensor] = []
 
     def assign(self, values: Tensor) -> None:
         """Set `(N,)` gate values; their gradient reaches the tensor given."""
         parts = enumerate(values.split(self._units.segment_sizes))
         # (K,) -> (K·G·D,): one value for each input column of o_proj
-        self._of_segment = [part.repeat_interleave(self._widths.get(s, 1)) for s, part in parts]
+        self.of_segment = [part.repeat_interleave(self._widths.get(s, 1)) for s, part in parts]
 
     def multiply(self, segment: int, x: Tensor) -> Tensor:
         """`(B, T, width)` inputs of a linear layer, gated."""
-        return _Multiply.apply(x, self._of_segment[segment])
-
-    def route(self, segment: int, router: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What a router returns for its `(T, E)` logits, gated."""
-        return routed(router, logits, self._of_segment[segment])
+        return _Multiply.apply(x, self.of_segment[segment])
 
 
 @contextmanager
@@ -60,7 +56,7 @@ def gated(model: nn.Module, units: UnitTable) -> Iterator[Gates]:
     gates.assign(torch.ones(units.size, device=device_of(model)))
 
     def route(segment: int, output: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        return gates.route(segment, choosing[segment], output[0])
+        return routed(choosing[segment], output[0], gates.of_segment[segment])
 
     with on_inputs(projections, gates.multiply), on_outputs(choosing, route):
         yield gates
