@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import count
-from math import ceil
-from operator import gt
 
 import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.plan import WITNESS_TOKENS
 from grasp_deploy.data import Blocks, places_of
-from grasp_deploy.data.mixture import shares
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.schedule import CalibrationBlocks
 from grasp_deploy.stats.wording import counted
@@ -52,25 +48,24 @@ def split_text(text: Blocks, *, apart: bool) -> SplitText:
     refits read the first sequences alone, and should see some of every source.
     """
     token_ids, parts = text.token_ids, text.parts
-    if not parts:
-        blocks = CalibrationBlocks.split(token_ids, apart=apart)
-        count = len(blocks.heldout)
-        return SplitText(blocks, [0] * count, torch.zeros(count, dtype=torch.bool))
     source = torch.full((len(token_ids),), -1)
-    for index, places in enumerate(places_of([part.sequences for part in parts])):
-        ordered = places if apart else places.flip(0)
+    for index, places in enumerate(_places_of_sources(text)):
+        ordered = places.flip(0) if parts and not apart else places
         source[CalibrationBlocks.split(ordered, apart=apart).heldout] = index
     is_heldout = source >= 0
     sources = source[is_heldout].tolist()
     return SplitText(
         CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout]),
         sources,
-        torch.tensor([parts[place].is_own for place in sources], dtype=torch.bool),
+        torch.tensor([bool(parts) and parts[s].is_own for s in sources], dtype=torch.bool),
     )
 
 
 def check_recovery(text: Blocks, tokens: int) -> None:
-    """InputError where calibration text holds out none, or all of so many tokens of its sources."""
+    """InputError where calibration text holds out none, or all of so many tokens of its sources.
+
+    Recovery reads each source from its start, where no two sequences in a row are held out.
+    """
     places, length = torch.arange(len(text.token_ids)), text.token_ids.shape[1]
     heldout = split_text(replace(text, token_ids=places), apart=False).blocks.heldout
     if not len(heldout):
@@ -78,14 +73,14 @@ def check_recovery(text: Blocks, tokens: int) -> None:
             "recovery is judged on held-out text: give more --calibration-sequences, so that one "
             "of the texts has two"
         )
-    weights = [part.weight for part in text.parts] or [1.0]
-    of_parts = places_of([part.sequences for part in text.parts]) if text.parts else [places]
-    # How many of each source are held out before one is learnt from.
-    before = [int(torch.isin(each, heldout).cumprod(0).sum()) for each in of_parts]
-    asked = max(len(weights), ceil(tokens / length))
-    fewest = next(n for n in count(asked) if any(map(gt, shares(weights, n), before)))
-    if fewest > asked:
+    firsts = torch.stack([of_source[0] for of_source in _places_of_sources(text)])
+    if tokens <= len(firsts) * length and torch.isin(firsts, heldout).all():
+        reads = counted(len(firsts), "sequence")
         raise InputError(
-            f"--recover {tokens} reads {counted(asked, 'sequence')}, held out to judge recovery: "
-            f"give --recover {fewest * length} or more"
+            f"--recover {tokens} reads {reads}, held out to judge recovery: "
+            f"give --recover {(len(firsts) + 1) * length} or more"
         )
+
+
+def _places_of_sources(text: Blocks) -> list[Tensor]:
+    return places_of([part.sequences for part in text.parts] or [len(text.token_ids)])
