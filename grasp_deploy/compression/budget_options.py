@@ -153,8 +153,7 @@ def _written(config: CompressConfig) -> str:
 def load_of(config: CompressConfig) -> Load:
     """The load that a deployment's budget holds."""
     assert config.concurrency is not None and config.context is not None, "checked with the config"
-    width = KV_BYTES.get(config.kv_dtype)
-    return Load(config.concurrency, config.context, width)
+    return Load(config.concurrency, config.context, KV_BYTES.get(config.kv_dtype))
 
 
 def room_of(config: CompressConfig) -> Room:

@@ -82,10 +82,8 @@ class FrozenModel:
     def heldout_losses(
         self, gates: Tensor | None = None, norm_scales: Tensor | None = None
     ) -> list[float]:
-        """Losses of the sequences that judge, one by one, as `gated`; none without any."""
+        """Losses of the sequences that judge, one by one, as `gated`."""
         heldout = self.run.blocks.heldout[self.run.split.judges]
-        if not len(heldout):
-            return []
         with self.gated(gates, norm_scales):
             batch_size = self.run.config.batch_size
             return sequence_losses(self.model, heldout, batch_size, self.team).tolist()

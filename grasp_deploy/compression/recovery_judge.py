@@ -18,7 +18,7 @@ class Heldout:
     @property
     def divergence(self) -> float:
         """The mean over kinds."""
-        return fmean(self._by_kind(self.divergences).values())
+        return fmean(self._by_kind().values())
 
     def is_better(self, first: Heldout, best: Heldout) -> bool:
         """True if it is nearer to the dense model than the best, and no kind further than first.
@@ -26,14 +26,13 @@ class Heldout:
         The text's own loss does not count: it falls where prompts and templates are learnt by
         heart, which the dense model never predicts, and rises where that is unlearnt.
         """
-        kinds = self._by_kind(self.divergences)
-        nearer = first._by_kind(first.divergences)
+        nearer = first._by_kind()
         return self.divergence < best.divergence and all(
-            mean <= nearer[kind] for kind, mean in kinds.items()
+            mean <= nearer[kind] for kind, mean in self._by_kind().items()
         )
 
-    def _by_kind(self, values: list[float]) -> dict[int, float]:
+    def _by_kind(self) -> dict[int, float]:
         lists: dict[int, list[float]] = {kind: [] for kind in self.kinds}
-        for kind, value in zip(self.kinds, values, strict=True):
+        for kind, value in zip(self.kinds, self.divergences, strict=True):
             lists[kind].append(value)
         return {kind: fmean(of_kind) for kind, of_kind in lists.items()}

@@ -49,19 +49,15 @@ def calibrated_share(token_ids: Tensor, calibrated: Tensor) -> float:
     calibration text. Windows across the ends of its sequences, or left out, are not known: the true
     share may be larger.
     """
-    covered = _covered(_scrambled(token_ids.flatten()), calibrated.numpy())
-    return float(covered.sum()) / max(1, len(covered))
-
-
-def _covered(tokens: Array, known: Array) -> Array:
-    """`(T,)` bool: which of the scrambled tokens lie in a window whose hash is known."""
-    depth = numpy.zeros(len(tokens) + 1, numpy.int32)
+    tokens = _scrambled(token_ids.flatten())
+    depth = numpy.zeros(len(tokens) + 1, numpy.int32)  # of windows that each token lies in
     if len(tokens) >= WINDOW_TOKENS:
         windows = numpy.lib.stride_tricks.sliding_window_view(tokens, WINDOW_TOKENS)
-        starts = numpy.flatnonzero(numpy.isin(_hashes(windows), known))
+        starts = numpy.flatnonzero(numpy.isin(_hashes(windows), calibrated.numpy()))
         depth[starts] += 1
         depth[starts + WINDOW_TOKENS] -= 1
-    return numpy.cumsum(depth)[:-1] > 0
+    covered = numpy.cumsum(depth)[:-1] > 0
+    return float(covered.sum()) / max(1, len(covered))
 
 
 def _hashes(windows: Array) -> Array:

@@ -118,8 +118,8 @@ def calibration_sources(
         raise InputError(
             f"the split {split!r:.60} has no effect on these texts, which name their own: drop it"
         )
-    given = sum(source.weight for source in sources if not source.is_own)
-    half = given or 1.0  # as much as the given texts together
+    # As much as the given texts together.
+    half = sum(source.weight for source in sources if not source.is_own) or 1.0
     return [
         replace(source, weight=half) if source in unweighted else source
         for source in sources
