@@ -37,9 +37,9 @@ from grasp_deploy.compression.ranks import (
     rows_at_lead,
     team,
 )
-from grasp_deploy.compression.recovery_judge import Heldout
 from grasp_deploy.compression.recovery_text import saved_text
 from grasp_deploy.compression.resume import COLUMNS, Workspace
+from grasp_deploy.compression.split_text import Heldout
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks
 from grasp_deploy.data.overlap import fingerprint

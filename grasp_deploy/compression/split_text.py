@@ -1,8 +1,9 @@
-"""Calibration text, split into what is learnt from and what is held out."""
+"""Calibration text: what is learnt from, what is held out, and what the latter shows of weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -80,6 +81,38 @@ def check_recovery(text: Blocks, tokens: int) -> None:
             f"--recover {tokens} reads {reads}, held out to judge recovery: "
             f"give --recover {(len(firsts) + 1) * length} or more"
         )
+
+
+@dataclass(frozen=True)
+class Heldout:
+    """A student on held-out sequences, in nats per token; `kinds` numbers the source of each."""
+
+    kinds: list[int]
+    divergences: list[float]  # from the dense model
+    loss: float  # on those that losses are stated on
+    dense_loss: float
+
+    @property
+    def divergence(self) -> float:
+        """The mean over kinds."""
+        return fmean(self._by_kind().values())
+
+    def is_better(self, first: Heldout, best: Heldout) -> bool:
+        """True if it is nearer to the dense model than the best, and no kind further than first.
+
+        The text's own loss does not count: it falls where prompts and templates are learnt by
+        heart, which the dense model never predicts, and rises where that is unlearnt.
+        """
+        nearer = first._by_kind()
+        return self.divergence < best.divergence and all(
+            mean <= nearer[kind] for kind, mean in self._by_kind().items()
+        )
+
+    def _by_kind(self) -> dict[int, float]:
+        lists: dict[int, list[float]] = {kind: [] for kind in self.kinds}
+        for kind, value in zip(self.kinds, self.divergences, strict=True):
+            lists[kind].append(value)
+        return {kind: fmean(of_kind) for kind, of_kind in lists.items()}
 
 
 def _places_of_sources(text: Blocks) -> list[Tensor]:

@@ -21,8 +21,8 @@ from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
-from grasp_deploy.compression.recovery_judge import Heldout
 from grasp_deploy.compression.run_options import RunOptions, Start
+from grasp_deploy.compression.split_text import Heldout
 from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
