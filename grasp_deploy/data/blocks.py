@@ -78,16 +78,32 @@ def read_blocks(
     tokenizer: PreTrainedTokenizerBase,
     source: TextSource,
     sequence_length: int,
-    sequences: int | None,
+    sequences: int,
     *,
     or_fewer: bool = False,
 ) -> Blocks:
-    """Read a source and cut it into sequences: `read_documents`, then `token_blocks`."""
-    documents = read_documents(source, tokenizer)
-    token_ids = token_blocks(
-        tokenizer, documents, sequence_length, sequences, source.what, or_fewer=or_fewer
-    )
-    return Blocks(token_ids, source, len(documents))
+    """The first `sequences` of a source's text, (n, sequence_length) int64.
+
+    Documents are joined by a blank line, tokenised without special tokens and cut without
+    overlap; the rest is dropped. What `start_of` asks for begins each sequence. Raises InputError
+    as `read_documents` does, and if there are fewer than `sequences`; with `or_fewer` only if there
+    is none.
+    """
+    documents, start = read_documents(source, tokenizer), start_of(tokenizer)
+    width = sequence_length - len(start)
+    ids = first_tokens(tokenizer, documents, sequences * width + len(start))
+    ids = ids[len(start) :] if ids[: len(start)] == start else ids  # as a template writes chats
+    available = len(ids) // width
+    needed = 1 if or_fewer else sequences
+    if available < needed:
+        raise InputError(
+            f"{source.what} is too short: its {len(ids)} tokens give fewer sequences of "
+            f"{sequence_length} ({available}) than are needed ({needed}); use more text, fewer "
+            "sequences or a shorter --sequence-length"
+        )
+    count = min(sequences, available)
+    token_ids = [start + ids[n * width : (n + 1) * width] for n in range(count)]
+    return Blocks(torch.tensor(token_ids), source, len(documents))
 
 
 def read_documents(
@@ -116,35 +132,3 @@ def read_documents(
         told += f", {empty} of {len(rows)} rows empty and skipped"
     logger.info(printable(" ".join(f"{told}: {' '.join(words)[:60]} …".split())))
     return documents
-
-
-def token_blocks(
-    tokenizer: PreTrainedTokenizerBase,
-    documents: Sequence[str],
-    sequence_length: int,
-    sequences: int | None,
-    what: str,
-    *,
-    or_fewer: bool = False,
-) -> Tensor:
-    """The first `sequences` (None: all) of the joined text, (n, sequence_length) int64.
-
-    Documents are joined by a blank line, tokenised without special tokens and cut without
-    overlap; the rest is dropped. What `start_of` asks for begins each sequence. Raises InputError,
-    which names the text by `what`, if there are fewer than `sequences`; with `or_fewer` only if
-    there is none.
-    """
-    start = start_of(tokenizer)
-    width = sequence_length - len(start)
-    ids = first_tokens(tokenizer, documents, sequences and sequences * width + len(start))
-    ids = ids[len(start) :] if ids[: len(start)] == start else ids  # as a template writes chats
-    available = len(ids) // width
-    needed = 1 if or_fewer else sequences or 1
-    if available < needed:
-        raise InputError(
-            f"{what} is too short: its {len(ids)} tokens give fewer sequences of {sequence_length} "
-            f"({available}) than are needed ({needed}); use more text, fewer sequences or a "
-            "shorter --sequence-length"
-        )
-    count = min(sequences or available, available)
-    return torch.tensor([start + ids[n * width : (n + 1) * width] for n in range(count)])

@@ -27,16 +27,14 @@ SAMPLE = 2 * (
 
 
 def first_tokens(
-    tokenizer: PreTrainedTokenizerBase, documents: Sequence[str], needed: int | None
+    tokenizer: PreTrainedTokenizerBase, documents: Sequence[str], needed: int
 ) -> list[int]:
-    """Token ids of the joined text: all of them, or at least its first `needed`.
+    """Token ids of the joined text: at least its first `needed`, or all of fewer.
 
     A tokenizer takes some 600 bytes for a token, so no more is read than is needed: the text up to
     the end of a line, and twice as much while that gives too few.
     """
     text = JOIN.join(documents)
-    if needed is None:
-        return tokens(tokenizer, text)
     length = CHARACTERS * needed
     while (line := LINE.search(text, length)) is not None:
         ids = tokens(tokenizer, text[: line.end()])

@@ -1,46 +1,54 @@
 """Sequences: joined by a blank line, no special tokens, no overlap, the rest dropped."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
-from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.data.blocks import token_blocks
+from grasp_deploy.data import Blocks, TextSource, read_blocks
 from grasp_deploy.data.tokenizing import tokens
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_tokenizer
 
 TEXTS = ["the cat sat on the mat, the other cat did not", "Then  they  sat.  It's the end!"]
+MOST = len("\n\n".join(TEXTS)) // 8  # sequences of 8 tokens, of a byte each
 
 
-def test_sequences_of_the_joined_text() -> None:
+def token_blocks(tokenizer: Any, folder: Path, texts: list[str], length: int, count: int) -> Tensor:
+    source = folder / "texts.json"
+    source.write_text(json.dumps(texts))
+    return read_blocks(tokenizer, TextSource(str(source)), length, count).token_ids
+
+
+def test_sequences_of_the_joined_text(tmp_path: Path) -> None:
     tokenizer, joined = tiny_tokenizer(), "\n\n".join(TEXTS).encode()
-    first = token_blocks(tokenizer, TEXTS, 8, 6, "x")
+    first = token_blocks(tokenizer, tmp_path, TEXTS, 8, 6)
     assert first.shape == (6, 8) and first.dtype == torch.int64
-    every = token_blocks(tokenizer, TEXTS, 8, None, "x")
-    assert every.shape == (len(joined) // 8, 8) and torch.equal(every[:6], first)
+    every = token_blocks(tokenizer, tmp_path, TEXTS, 8, MOST)
+    assert every.shape == (MOST, 8) and torch.equal(every[:6], first)
     assert bytes(every.flatten().tolist()) == joined[: every.numel()]
 
 
-def test_gemmas_sequences_begin_with_its_first_token() -> None:
+def test_gemmas_sequences_begin_with_its_first_token(tmp_path: Path) -> None:
     gemma, plain = tiny_tokenizer(), tiny_tokenizer()
     gemma.bos_token, gemma.needs_first_token = "!", True
     assert tokens(gemma, "a", add_special_tokens=True) == [ord("!"), ord("a")]
     assert tokens(gemma, "!a", add_special_tokens=True) == [ord("!"), ord("a")]
     assert tokens(gemma, "a") == [ord("a")]
-    blocks = token_blocks(gemma, TEXTS, 8, 6, "x")
+    blocks = token_blocks(gemma, tmp_path, TEXTS, 8, 6)
     assert blocks.shape == (6, 8) and set(blocks[:, 0].tolist()) == {ord("!")}
-    assert torch.equal(blocks[:, 1:].flatten(), token_blocks(plain, TEXTS, 7, 6, "x").flatten())
+    assert torch.equal(blocks[:, 1:], token_blocks(plain, tmp_path, TEXTS, 7, 6))
     begun = [f"!{TEXTS[0]}", TEXTS[1]]  # as a template writes a chat
-    assert torch.equal(token_blocks(gemma, begun, 8, 6, "x"), blocks)
+    assert torch.equal(token_blocks(gemma, tmp_path, begun, 8, 6), blocks)
 
 
-def test_too_little_text() -> None:
-    tokenizer = tiny_tokenizer()  # a token for each byte
-    most = len("\n\n".join(TEXTS)) // 8
-    assert len(token_blocks(tokenizer, TEXTS, 8, most, "a.txt")) == most
-    for length, sequences in ((8, most + 1), (512, None)):
+def test_too_little_text(tmp_path: Path) -> None:
+    for length, sequences in ((8, MOST + 1), (512, 1)):
         with pytest.raises(InputError, match="--sequence-length"):
-            token_blocks(tokenizer, TEXTS, length, sequences, "a.txt")
+            token_blocks(tiny_tokenizer(), tmp_path, TEXTS, length, sequences)
 
 
 def test_provenance_tells_texts_apart() -> None:
