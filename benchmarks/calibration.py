@@ -58,7 +58,7 @@ def rows_of(
     model = load_checked(job.source.directory, job.device, "float32", job.config.attention)
     with new_workspace(job, work) as workspace:
         choosing = Stages(workspace, job.budget.units, on_progress)
-        job = with_own_text(job, model, choosing)
+        job = with_own_text(job, lambda: model, choosing)
         chosen = FrozenModel(job, model)
         initial, reached = initial_scores(chosen, choosing)
         learning = chosen, choosing, Objective(chosen, choosing)
@@ -68,7 +68,7 @@ def rows_of(
     for calibrator, other in jobs.items():
         with new_workspace(job, work) as workspace:
             stages = Stages(workspace, job.budget.units, on_progress)
-            calibration = with_own_text(replace(job, text=other.text), model, stages)
+            calibration = with_own_text(replace(job, text=other.text), lambda: model, stages)
             calibrated = FrozenModel(calibration, model)
             calibrated.outputs = chosen.outputs  # which have the dense model's own weights
             objective = Objective(calibrated, stages)
