@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
-from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.compression import frozen_model as room
 from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.compress import compress
@@ -22,6 +22,7 @@ from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
+from tests.compression.conftest import MakeConfig
 
 LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
 SHAPE = model_shape(read_config(LLAMA_2_7B))
@@ -132,23 +133,32 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "may_offload", lambda run: True)
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def config(make_config: MakeConfig) -> CompressConfig:
+    return make_config(keep=0.6, rounds=2, batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def expected(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The plan of a run that has the memory."""
+    return compress(config, tmp_path_factory.mktemp("expected") / "out").plan
+
+
 @pytest.mark.parametrize("stage", ["loading", "rounds", "predictions", "scales"])
 def test_where_memory_runs_out_weights_wait_on_the_cpu(
     stage: str,
-    short_config: CompressConfig,
-    demo_checkpoint: Path,
+    config: CompressConfig,
+    expected: Plan,
     as_on_gpu: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Once, from what the stages have saved; the result is the same."""
-    expected = load_plan(demo_checkpoint / PLAN_FILE)
     if stage == "loading":
         first = lambda *_: runs_out(stage)({"stage": stage, "step": 2})  # noqa: E731
         monkeypatch.setattr(room, "load_checked", first)
-    plan = compress(short_config, RunOptions(tmp_path / "out", on_progress=runs_out(stage))).plan
+    plan = compress(config, RunOptions(tmp_path / "out", on_progress=runs_out(stage))).plan
     assert torch.equal(plan.mask, expected.mask) and torch.equal(plan.scales, expected.scales)
     (said,) = [record for record in caplog.records if "weights in the CPU's memory" in record.msg]
     assert "Tried to allocate 2.00 GiB" in said.getMessage()
@@ -156,15 +166,15 @@ def test_where_memory_runs_out_weights_wait_on_the_cpu(
 
 
 def test_a_second_time_it_ends_and_whole_weights_do_not_wait(
-    short_config: CompressConfig, as_on_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: CompressConfig, as_on_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = RunOptions(tmp_path / "out", on_progress=runs_out("rounds", times=2))
     with pytest.raises(InputError, match=r"out of memory .*Tried to allocate"):
-        compress(short_config, options)
+        compress(config, options)
     assert not is_joined()
     monkeypatch.undo()
-    run = prepare(short_config)
+    run = prepare(config)
     on_gpu = replace(run, device=torch.device("cuda"))
     assert room.may_offload(on_gpu) and not room.may_offload(run)
-    whole = replace(short_config, method="mine:scores", rounds=CompressConfig.rounds)
+    whole = replace(config, method="mine:scores", rounds=CompressConfig.rounds)
     assert not room.may_offload(replace(on_gpu, config=whole))

@@ -16,8 +16,7 @@ from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
-
-pytestmark = pytest.mark.slow  # each compresses the embedded model
+from tests.compression.conftest import MakeConfig
 
 
 def scaled(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[str, Any]]]:
@@ -28,16 +27,10 @@ def scaled(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[str, A
 
 
 def test_scales_begin_at_what_the_refitted_model_is_without_them(
-    short_config: CompressConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """By the divergence from the dense model, whose columns were refitted; or by the loss."""
-    rounds: dict[str, Any] = {
-        "method": "progressive",
-        "rounds": 1,
-        "sequences": 48,
-        "sequence_length": 128,
-    }
-    config = replace(short_config, compensation=True, scale_epochs=1, **rounds)
+    config = make_config(keep=0.6, method="progressive", rounds=1)
     without, none = scaled(replace(config, scale_epochs=0), tmp_path / "none")
     assert none == [] and without.provenance["compensation"], "columns were refitted"
     heldout = prepare(config).blocks.heldout
@@ -54,12 +47,12 @@ def test_scales_begin_at_what_the_refitted_model_is_without_them(
 
 
 def test_the_dense_model_reads_the_text_once(
-    short_config: CompressConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that gates and scales learn from, where gates learn from less."""
     for module in ("prepare", "stages"):
         monkeypatch.setattr(f"grasp_deploy.compression.{module}.GATE_SEQUENCES", 8)
-    config = replace(short_config, batch_size=1)
+    config = make_config(keep=0.6, rounds=2, batch_size=1)
     rows: list[dict[str, Any]] = []
     compress(config, RunOptions(tmp_path / "out", on_progress=rows.append))
     read = [row["step"] for row in rows if row["stage"] == "predictions"]
@@ -71,9 +64,9 @@ def test_the_dense_model_reads_the_text_once(
     assert told == [*passes_of(config)]
 
 
-def test_gates_learn_the_text_if_asked(short_config: CompressConfig, tmp_path: Path) -> None:
+def test_gates_learn_the_text_if_asked(make_config: MakeConfig, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
-    config = replace(short_config, objective="text")
+    config = make_config(keep=0.6, rounds=2, objective="text")
     compress(config, RunOptions(tmp_path / "out", on_progress=rows.append))
     assert "predictions" not in {row["stage"] for row in rows}
     gates = [row for row in rows if row["stage"] == "gates"]
@@ -81,8 +74,9 @@ def test_gates_learn_the_text_if_asked(short_config: CompressConfig, tmp_path: P
 
 
 def test_scales_are_learnt_where_nothing_is_held_out(
-    short_config: CompressConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    plan, rows = scaled(replace(short_config, sequences=1, scale_epochs=2), tmp_path / "out")
+    config = make_config(keep=0.6, rounds=2, sequences=1, scale_epochs=2)
+    plan, rows = scaled(config, tmp_path / "out")
     assert [row["heldout_divergence"] for row in rows] == [None, None]
     assert bool((plan.scales != 1).any())
