@@ -129,21 +129,13 @@ def test_an_unfinished_run_keeps_its_text(tiny_folder: Path, work: Path, unfinis
 
 
 def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinished: Path) -> None:
-    hashes = json.loads((unfinished / "inputs.json").read_text())["weights"]
-    # Another torch, or a CPU instead of a GPU, would not continue to the same bits.
-    changes = {"weights": dict.fromkeys(hashes, "0" * 64), "torch": "1.0", "device": "cuda"}
-    edit_json(unfinished / "inputs.json", **changes)
-    refused = compress(tiny_folder, "--resume")
-    assert_refused(refused, "weights", "device", "torch")
-
-
-def test_an_unfinished_run_with_another_tokenizer(
-    tiny_folder: Path, work: Path, unfinished: Path
-) -> None:
     stated = json.loads((unfinished / "inputs.json").read_text())
-    edit_json(unfinished / "inputs.json", **{"tokenizer.json": "0" * 64})
+    # Another torch, or a CPU instead of a GPU, would not continue to the same bits.
+    changes = {"weights": dict.fromkeys(stated["weights"], "0" * 64), "torch": "1.0"}
     assert "tokenizer.json" in stated
-    assert_refused(compress(tiny_folder, "--resume"), "tokenizer.json", "the same ones")
+    edit_json(unfinished / "inputs.json", **changes, **{"device": "cuda", "tokenizer.json": "0"})
+    refused = compress(tiny_folder, "--resume")
+    assert_refused(refused, "weights", "device", "torch", "tokenizer.json", "the same ones")
 
 
 def test_a_damaged_unfinished_run(tiny_folder: Path, work: Path, unfinished: Path) -> None:
