@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.source import WEIGHTS_FILE
-from tests.cli.command import environment
+from tests.cli.command import environment, grasp_deploy
 from tests.compression.rank_checks import LEARNT, RESULTS, disturbed, results_of
 from tests.tiny import VARIANTS, save_tiny, tiny_model
 
@@ -119,8 +119,7 @@ def test_a_killed_process_ends_all_and_any_number_goes_on(tmp_path: Path) -> Non
     """
     save_tiny("llama", tmp_path / "model")
     alone, output = tmp_path / "alone", tmp_path / "shared"
-    words = compressed(tmp_path / "model", alone)
-    subprocess.run([sys.executable, "-m", *words], env=environment(), check=True, timeout=300)
+    assert grasp_deploy(*compressed(tmp_path / "model", alone)[1:]).code == 0
     words = compressed(tmp_path / "model", output)[1:]
     run = torchrun(2, sys.executable, "-c", SLOW_TO_SAY_SO, *words, started_by="--no-python")
     saved = tmp_path / "shared.partial" / "gates.safetensors"
@@ -183,12 +182,8 @@ def test_two_processes_recover_and_save_together(tmp_path: Path) -> None:
     text = ("--calibration-sequences", "24", "--sequence-length", "24", "--device", "cpu")
     quick = (*text, "--set", "rounds=1", "--set", "scale-epochs=0", "--keep", "0.6")
     heal = ("heal", pruned, *text, "--recover", "24k", "--output")
-    for words in (
-        ("compress", model, *quick, "--output", pruned),
-        (*heal, str(tmp_path / "alone")),
-    ):
-        command = [sys.executable, "-m", "grasp_deploy", *words]
-        subprocess.run(command, env=environment(), check=True, timeout=300)
+    assert grasp_deploy("compress", model, *quick, "--output", pruned).code == 0
+    assert grasp_deploy(*heal, tmp_path / "alone").code == 0
     script = (sys.executable, "-c", SAVES_OF_ONE, *heal, str(tmp_path / "shared"))
     code, printed = ended(torchrun(2, *script, started_by="--no-python"))
     assert code == 0, printed
