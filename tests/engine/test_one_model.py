@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from grasp_deploy.data.tokenizing import JOIN, tokens
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.engine.offline import greedy_tokens
 from grasp_deploy.engine.serve import running_server
+from tests.answering import posted
 from tests.cli.command import edit_json
 from tests.tiny import save_tiny
 
@@ -55,7 +55,6 @@ def test_a_full_snapshot_is_served_as_it_is_evaluated(tmp_path: Path) -> None:
     model = load(tmp_path / "model", device="cpu")
     expected = greedy_with_transformers(model, PROMPTS, NEW_TOKENS)
     flags = ["--max-model-len", "64", "--enforce-eager", "--kv-cache-memory-bytes", "67108864"]
-    opener = build_opener(ProxyHandler({}))
     with running_server(tmp_path / "model", flags, tmp_path / "log") as url:
         request = {
             "prompt": PROMPTS.tolist(),
@@ -64,9 +63,7 @@ def test_a_full_snapshot_is_served_as_it_is_evaluated(tmp_path: Path) -> None:
             "ignore_eos": True,
             "return_token_ids": True,
         }
-        data, headers = json.dumps(request).encode(), {"Content-Type": "application/json"}
-        with opener.open(Request(f"{url}/v1/completions", data, headers)) as reply:
-            choices = json.load(reply)["choices"]
+        choices = posted(f"{url}/v1/completions", request)["choices"]
     assert [choice["token_ids"] for choice in choices] == expected
     assert "dtype=torch.float32" in (tmp_path / "log").read_text()
 

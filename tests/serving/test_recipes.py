@@ -16,6 +16,7 @@ import torch
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.write.adapter import cut_adapter
 from grasp_deploy.engine.serve import running_server
+from tests.answering import posted
 from tests.cli.command import needs_vllm
 
 pytestmark = [pytest.mark.vllm, needs_vllm]
@@ -26,11 +27,7 @@ PROMPTS = ("Return a list of", "def main(", "import", "The first line")
 def complete(url: str, prompt: str, model: str) -> str:
     """The greedy continuation by 48 tokens."""
     body = {"model": model, "prompt": prompt, "max_tokens": 48, "temperature": 0}
-    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=300) as response:
-        text: str = json.load(response)["choices"][0]["text"]
-        return text
+    return str(posted(f"{url}/v1/completions", body)["choices"][0]["text"])
 
 
 def served(directory: Path, flags: Sequence[str], log: Path) -> tuple[list[str], str]:

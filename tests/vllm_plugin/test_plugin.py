@@ -113,8 +113,6 @@ def served(
     request = {
         "folders": {name: str(path) for name, path in checkpoints.items()},
         "compiled": COMPILED,
-        "prompts": PROMPTS,
-        "new_tokens": NEW_TOKENS,
         "engine": {
             "trust_remote_code": remote_code,
             "dtype": "float32",
@@ -124,26 +122,32 @@ def served(
             "disable_log_stats": True,
         },
     }
-    environment = {
-        **os.environ,
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: no second import
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # for the function given to apply_model
-        "HF_MODULES_CACHE": str(folder / "modules"),
-    }
+    environment = {"HF_MODULES_CACHE": str(folder / "modules")}
     if remote_code:
         environment["VLLM_PLUGINS"] = ""
-    program = (NO_PACKAGE if remote_code else REGISTRATION) + ENGINES
     before = compiled_graphs()
+    answer = answered(NO_PACKAGE if remote_code else REGISTRATION, request, environment, folder)
+    saved = len(compiled_graphs() - before)
+    assert saved == 1, "vLLM compiled nothing, or could not save what it compiled"
+    return answer
+
+
+def answered(
+    first: str, request: dict[str, Any], environment: dict[str, str], folder: Path
+) -> dict[str, dict[str, Any]]:
+    """What the engines of a request answer, in a process that runs a program before them."""
+    in_process = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in that process: no second import
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # for the function given to apply_model
+    }
     done = subprocess.run(
-        [sys.executable, "-c", program, str(folder / "answer.json")],
-        input=json.dumps(request),
-        env=environment,
+        [sys.executable, "-c", first + ENGINES, str(folder / "answer.json")],
+        input=json.dumps({**request, "prompts": PROMPTS, "new_tokens": NEW_TOKENS}),
+        env={**os.environ, **in_process, **environment},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    saved = len(compiled_graphs() - before)
-    assert saved == 1, "vLLM compiled nothing, or could not save what it compiled"
     answer: dict[str, dict[str, Any]] = json.loads((folder / "answer.json").read_text())
     return answer
 
@@ -244,25 +248,11 @@ def test_linear_attention_is_served_by_the_plugin(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_PICTURES)
     engine = {"dtype": "bfloat16", "max_model_len": 128, "max_num_seqs": len(PROMPTS)}
     request = {
-        "folders": {"hybrid": str(tmp_path / "model")},
-        **{"compiled": None, "prompts": PROMPTS, "new_tokens": NEW_TOKENS},
+        **{"folders": {"hybrid": str(tmp_path / "model")}, "compiled": None},
         "engine": {**engine, "kv_cache_memory_bytes": KV_CACHE_BYTES, "disable_log_stats": True},
     }
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", REGISTRATION + ENGINES, str(tmp_path / "answer.json")],
-        input=json.dumps(request),
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    answer = json.loads((tmp_path / "answer.json").read_text())["hybrid"]
+    environment = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    answer = answered(REGISTRATION, request, environment, tmp_path)["hybrid"]
     assert answer["model"] == "grasp_deploy.vllm_plugin.hybrid.GraspQwen3_5ForCausalLM"
     exact = model.float()
     for prompt, tokens in zip(PROMPTS, answer["tokens"], strict=True):

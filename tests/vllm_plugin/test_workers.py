@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.verify_answers import greedy_tokens
 from grasp_deploy.engine.serve import running_server
+from tests.answering import posted
 from tests.cli.command import needs_vllm
 from tests.tiny import save_tiny, slice_by_hand
 
@@ -50,11 +51,8 @@ def complete(url: str, prompt: list[int]) -> list[int]:
         name = json.load(response)["data"][0]["id"]
     body = {"model": name, "prompt": prompt, "max_tokens": NEW_TOKENS, "temperature": 0}
     body |= {"ignore_eos": True, "return_token_ids": True}
-    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=300) as response:
-        tokens: list[int] = json.load(response)["choices"][0]["token_ids"]
-        return tokens
+    tokens: list[int] = posted(f"{url}/v1/completions", body)["choices"][0]["token_ids"]
+    return tokens
 
 
 def served(folder: Path, flags: Sequence[str]) -> tuple[list[list[int]], str, str]:

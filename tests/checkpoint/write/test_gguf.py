@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import resource
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 import torch
@@ -22,6 +19,7 @@ from grasp_deploy.checkpoint.write.gguf_tokenizer import RULES
 from grasp_deploy.data.tokenizing import SAMPLE
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import lock_of, locked
+from tests.answering import posted
 from tests.cli.command import REPOSITORY, assert_refused, edit_json, grasp_deploy
 from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand
 
@@ -33,11 +31,9 @@ HELD = [
     for name in VARIANTS
     if name.startswith(("llama", "mistral", "qwen2", "qwen3-tied")) and "sliding" not in name
 ]
-Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
-@contextmanager
-def llama_cpp(path: Path) -> Iterator[Ask]:
+def llama_cpp(path: Path) -> Any:
     """A server of a file, in float32 wherever llama.cpp lets one choose."""
     wanted = xllamacpp.CommonParams()
     wanted.model.path, wanted.n_ctx, wanted.n_parallel, wanted.warmup = str(path), 256, 1, False
@@ -45,15 +41,7 @@ def llama_cpp(path: Path) -> Iterator[Ask]:
     wanted.cache_type_k = wanted.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     wanted.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     wanted.verbosity = -1
-    server = xllamacpp.Server(wanted)
-
-    def ask(route: str, body: dict[str, Any]) -> dict[str, Any]:
-        request = Request(f"{server.listening_address}/{route}", json.dumps(body).encode())
-        with urlopen(request) as response:
-            answer: dict[str, Any] = json.load(response)
-        return answer
-
-    yield ask
+    return xllamacpp.Server(wanted)
 
 
 def worst_difference(folder: Path, path: Path) -> float:
@@ -64,9 +52,8 @@ def worst_difference(folder: Path, path: Path) -> float:
         # Tokens that are no whole character: the server says nothing of them until it is whole.
         "logit_bias": [[token, False] for token in of_parts],
     }
-    with llama_cpp(path) as ask:
-        answer = ask("completion", asked)
-    said = answer["completion_probabilities"]
+    server = llama_cpp(path)  # while this is held, it answers
+    said = posted(f"{server.listening_address}/completion", asked)["completion_probabilities"]
     ids = torch.tensor([PROMPT + [each["id"] for each in said]])
     with torch.no_grad():
         logits = load(folder, device="cpu", dtype="float32")(input_ids=ids).logits[0]
@@ -191,11 +178,13 @@ def test_text_gives_the_same_tokens(rule: str, tmp_path: Path) -> None:
     tokenizer.chat_template = "{{ messages[0]['content'] }} {{ bos_token }}"
     tokenizer.save_pretrained(tmp_path / "model")
     write_gguf(tmp_path / "model", tmp_path / "model.gguf", "f32")
-    with llama_cpp(tmp_path / "model.gguf") as ask:
-        for text in (SAMPLE, "1234567", "a</s>b <s>", "I'm  SURE\n\n\n they'Ll  \t go\u00a0on"):
-            said = ask("tokenize", {"content": text, "add_special": True, "parse_special": True})
-            assert said["tokens"] == tokenizer(text)["input_ids"]
-        chat = ask("apply-template", {"messages": [{"role": "user", "content": "Hello"}]})
+    server = llama_cpp(tmp_path / "model.gguf")  # while this is held, it answers
+    for text in (SAMPLE, "1234567", "a</s>b <s>", "I'm  SURE\n\n\n they'Ll  \t go\u00a0on"):
+        asked = {"content": text, "add_special": True, "parse_special": True}
+        said = posted(f"{server.listening_address}/tokenize", asked)
+        assert said["tokens"] == tokenizer(text)["input_ids"]
+    asked = {"messages": [{"role": "user", "content": "Hello"}]}
+    chat = posted(f"{server.listening_address}/apply-template", asked)
     assert chat["prompt"] == "Hello <s>"
 
 
