@@ -100,7 +100,7 @@ def compressed(model: Path, output: Path, *more: str) -> tuple[str, ...]:
     learning = ["--set", "rounds=2"]
     text = ["--calibration-sequences", "48", "--sequence-length", "24", "--device", "cpu"]
     command = ["grasp_deploy", "compress", str(model), "--output", str(output)]
-    return (*command, "--keep", "0.6", "--recover", "2k", *text, *learning, *more)
+    return (*command, "--keep", "0.6", *text, *learning, *more)
 
 
 SLOW_TO_SAY_SO = """
@@ -119,8 +119,9 @@ def test_a_killed_process_ends_all_and_any_number_goes_on(tmp_path: Path) -> Non
     """
     save_tiny("llama", tmp_path / "model")
     alone, output = tmp_path / "alone", tmp_path / "shared"
-    assert grasp_deploy(*compressed(tmp_path / "model", alone)[1:]).code == 0
-    words = compressed(tmp_path / "model", output)[1:]
+    recover = ("--recover", "2k")
+    assert grasp_deploy(*compressed(tmp_path / "model", alone, *recover)[1:]).code == 0
+    words = compressed(tmp_path / "model", output, *recover)[1:]
     run = torchrun(2, sys.executable, "-c", SLOW_TO_SAY_SO, *words, started_by="--no-python")
     saved = tmp_path / "shared.partial" / "gates.safetensors"
     while not saved.exists():
@@ -133,7 +134,7 @@ def test_a_killed_process_ends_all_and_any_number_goes_on(tmp_path: Path) -> Non
     said = [line for line in printed.splitlines() if line.startswith("stopped: ")]
     assert len(said) == 1, printed
     assert "give the same command again with --resume" in said[0]
-    code, printed = ended(torchrun(3, *compressed(tmp_path / "model", output, "--resume")))
+    code, printed = ended(torchrun(3, "grasp_deploy", *words, "--resume"))
     assert code == 0, printed
     assert printed.count(f"wrote {output}") == 1
     first, second = (load_plan(folder / PLAN_FILE) for folder in (alone, output))
@@ -156,7 +157,8 @@ main()
 def test_a_lead_that_is_lost_while_it_writes_is_told_of(tmp_path: Path) -> None:
     """The others have nothing left to do by then; one of them says so, and nothing stays behind."""
     save_tiny("llama", tmp_path / "model")
-    words = compressed(tmp_path / "model", tmp_path / "out")[1:]
+    quick = ("--method", "progressive", "--set", "scale-epochs=0")
+    words = compressed(tmp_path / "model", tmp_path / "out", *quick)[1:]
     code, printed = ended(
         torchrun(2, sys.executable, "-c", LOST_LEAD, *words, started_by="--no-python")
     )
@@ -181,7 +183,7 @@ def test_two_processes_recover_and_save_together(tmp_path: Path) -> None:
     model, pruned = str(tmp_path / "model"), str(tmp_path / "pruned")
     text = ("--calibration-sequences", "24", "--sequence-length", "24", "--device", "cpu")
     quick = (*text, "--set", "rounds=1", "--set", "scale-epochs=0", "--keep", "0.6")
-    heal = ("heal", pruned, *text, "--recover", "24k", "--output")
+    heal = ("heal", pruned, *text, "--recover", "8k", "--output")
     assert grasp_deploy("compress", model, *quick, "--output", pruned).code == 0
     assert grasp_deploy(*heal, tmp_path / "alone").code == 0
     script = (sys.executable, "-c", SAVES_OF_ONE, *heal, str(tmp_path / "shared"))
