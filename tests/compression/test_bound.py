@@ -72,7 +72,7 @@ def test_a_killed_run_goes_on_to_the_same_checkpoint(
 
 
 def test_a_bound_that_the_first_step_breaks(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(max_loss=1e-6, scale_epochs=0, rounds=1)
+    config = make_config(max_loss=1e-6, scale_epochs=0, rounds=1, method="progressive")
     with pytest.raises(InputError, match=r"even the largest .* to keep 0.95, costs \+0\.\d+ ± "):
         compress_within(config, RunOptions(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
