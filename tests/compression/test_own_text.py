@@ -17,11 +17,11 @@ from grasp_deploy.compression.own_text import with_own_text, write_rows
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.stages import OWN_TEXT, Stages
-from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, beginnings, calibration_sources
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.objective import LossError
-from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
+from tests.compression.conftest import MakeConfig
+from tests.tiny import tiny_model, tiny_tokenizer
 
 ENDS, LENGTH = 0, 64
 
@@ -83,19 +83,10 @@ def test_what_ends_a_text() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> PreparedRun:
-    save_tiny("llama", tmp_path / "model")
+def run(make_config: MakeConfig, tmp_path: Path) -> PreparedRun:
     (tmp_path / "text.txt").write_text("Once upon a time. " * 200)
-    return prepare(
-        CompressConfig(
-            model=str(tmp_path / "model"),
-            keep=0.6,
-            calibration=(f"{tmp_path / 'text.txt'}=2", "self=3"),
-            sequences=10,
-            sequence_length=24,
-            device="cpu",
-        )
-    )
+    texts = (f"{tmp_path / 'text.txt'}=2", "self=3")
+    return prepare(make_config(keep=0.6, calibration=texts, sequences=10, sequence_length=24))
 
 
 def test_a_killed_run_goes_on_with_the_same_text(

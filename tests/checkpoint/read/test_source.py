@@ -158,9 +158,6 @@ def test_an_unreachable_hub_is_told(hub: Hub) -> None:
     assert "the hub cannot be reached (" in message and "Connection refused" in message
 
 
-REVISION = "/api/models/team/model/revision"
-
-
 @pytest.mark.parametrize(
     ("name", "refused", "words"),
     [

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.data.tokenizing import SAMPLE
 from grasp_deploy.errors import InputError
 from tests.checkpoint.test_equivalence import random_plan
-from tests.cli.command import needs_vllm
+from tests.cli.command import edit_json, needs_vllm
 from tests.tiny import STEMS, tiny_model
 
 # Each program that loads the folders below its first argument, and prints what they make of a text.
@@ -78,21 +77,12 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def edit(folder: Path, **changes: object) -> None:
+    """Put keys into tokenizer_config.json, or (None) take them out."""
     path = folder / "tokenizer_config.json"
-    record = json.loads(path.read_text()) if path.exists() else {}
-    change(record)
-    path.write_text(json.dumps(record))
-
-
-def naming(name: str | None) -> Callable[[dict[str, Any]], object]:
-    """Put a class into tokenizer_config.json, or take it out."""
-
-    def change(record: dict[str, Any]) -> None:
-        record.pop("tokenizer_class", None)
-        record.update({} if name is None else {"tokenizer_class": name})
-
-    return change
+    record = {**json.loads(path.read_text()), **changes}
+    gone = {name for name, value in changes.items() if value is None}
+    path.write_text(json.dumps({name: record[name] for name in record if name not in gone}))
 
 
 def prune(base: Path, output: Path) -> Path:
@@ -110,7 +100,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             base = root / "dense" / f"{family}-{name}"
             model.save_pretrained(base)
             tokenizer.save_pretrained(base)
-            edit(base, naming(name))
+            edit(base, tokenizer_class=name)
             prune(base, root / "pruned" / base.name)
     return root
 
@@ -155,7 +145,7 @@ def test_named_templates_and_no_code_travel(tmp_path: Path) -> None:
     base = tmp_path / "base"
     tiny_model("llama", vocab_size=600).save_pretrained(base)
     byte_level_tokenizer().save_pretrained(base)
-    edit(base, lambda record: record.update(auto_map={"AutoTokenizer": ["theirs.Own", None]}))
+    edit(base, auto_map={"AutoTokenizer": ["theirs.Own", None]})
     (base / "additional_chat_templates").mkdir()
     (base / "additional_chat_templates/tool_use.jinja").write_text("{{ tools }}")
     pruned = prune(base, tmp_path / "out")
@@ -181,9 +171,8 @@ def test_the_pattern_of_an_older_mistral_is_mended_in_both_or_in_neither(tmp_pat
     known |= {f"unused {number}": number for number in range(len(known), vocabulary)}
     backend = Tokenizer.from_str(json.dumps(content))
     PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(base)
-    edit(base, lambda record: record.update(fix_mistral_regex=True))
-    config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps(config | {"transformers_version": "4.57.1"}))
+    edit(base, fix_mistral_regex=True)
+    edit_json(base / "config.json", transformers_version="4.57.1")
     pruned = prune(base, tmp_path / "out")
     texts = [
         AutoTokenizer.from_pretrained(folder).backend_tokenizer.pre_tokenizer.pre_tokenize_str(
