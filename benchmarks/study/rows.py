@@ -89,8 +89,9 @@ def _difference(earlier: Study, study: Study) -> str:
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The first setting that is another now, in words; empty if there is none."""
     for name in [*now, *(name for name in before if name not in now)]:
-        if before.get(name) != now.get(name):
-            return f"{name} {before.get(name)}, not {now.get(name)}"
+        if before.get(name, ()) != now.get(name, ()):
+            had, has = (repr(of[name]) if name in of else "none" for of in (before, now))
+            return f"{name} {had:.60}, not {has:.60}"
     return ""
 
 

@@ -50,6 +50,8 @@ def heal_command(
     from grasp_deploy.compression.run_options import Start
     from grasp_deploy.data import calibration_sources
 
+    if not directory.is_dir():
+        raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
     if output.resolve() == directory.resolve():
         raise InputError(f"{output} is what is recovered: name another folder to write")
     plan = intact_plan(directory)

@@ -190,21 +190,12 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
 
 def refuse_foreign(directory: Path) -> None:
     """Raise InputError if there is something else than an unfinished run in its place."""
-    begun = (directory / CONFIG_FILE).exists()
-    ours = [LOCK_FILE, INPUTS_FILE, TEXT + SAVED, "*.incomplete"]
-    if begun:
-        ours += [CONFIG_FILE, f"*{SAVED}"]
-    foreign = [
-        path
-        for path in sorted(directory.glob("*"))
-        if (kind_of(path) != "file" or not any(path.match(name) for name in ours))
-        and not (begun and _is_step(path))
-    ]
-    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-        foreign = [directory]
-    if foreign:
+    if not directory.is_symlink() and not directory.exists():
+        return
+    is_folder = directory.is_dir() and not directory.is_symlink()
+    if foreign := _foreign_in(directory) if is_folder else directory:
         raise InputError(
-            f"{foreign[0]} was not created by grasp-deploy: move it, or choose another --output"
+            f"{foreign} was not created by grasp-deploy: move it, or choose another --output"
         )
 
 
@@ -219,6 +210,20 @@ def _clear(directory: Path) -> None:
 def _remove(directory: Path) -> None:
     _clear(directory)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _foreign_in(directory: Path) -> Path | None:
+    begun = (directory / CONFIG_FILE).exists()
+    ours = [LOCK_FILE, INPUTS_FILE, TEXT + SAVED, "*.incomplete"]
+    if begun:
+        ours += [CONFIG_FILE, f"*{SAVED}"]
+    others = (
+        path
+        for path in sorted(directory.iterdir())
+        if (kind_of(path) != "file" or not any(path.match(name) for name in ours))
+        and not (begun and _is_step(path))
+    )
+    return next(others, None)
 
 
 def _is_step(path: Path) -> bool:

@@ -89,6 +89,11 @@ def read_blocks(
     as `read_documents` does, and if there are fewer than `sequences`; with `or_fewer` only if there
     is none.
     """
+    if sequence_length < 2 or sequences < 1:
+        raise InputError(
+            f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
+            "use 1 sequence or more, and --sequence-length of 2 or more"
+        )
     documents, start = read_documents(source, tokenizer), start_of(tokenizer)
     width = sequence_length - len(start)
     ids = first_tokens(tokenizer, documents, sequences * width + len(start))

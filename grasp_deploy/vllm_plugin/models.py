@@ -98,7 +98,7 @@ class GraspQwen3DecoderLayer(OwnConfigMixin, Qwen3DecoderLayer):
                 own.num_attention_heads * own.head_dim,
                 own.hidden_size,
                 bias=True,
-                quant_config=kwargs["quant_config"],
+                quant_config=kwargs.get("quant_config"),
                 prefix=f"{prefix}.self_attn.o_proj",
             )
 
