@@ -79,6 +79,7 @@ def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.Mo
     assert command in " ".join(ended.stdout.split())
 
 
+@pytest.mark.vllm
 @needs_vllm
 def test_a_model_is_pruned_until_it_fits_and_vllm_agrees(work: Path) -> None:
     """The running server's own words beside the prediction; a second time nothing is made anew."""
