@@ -167,7 +167,7 @@ def test_another_setting_is_named_where_a_curve_does_not_go_on() -> None:
     path = RESULTS / "recovery_curve-smollm2-135m-at-0.8-h100.json"
     had = json.loads(path.read_text())["settings"]
     assert recovery_curve.rows_of(path, had)
-    with pytest.raises(InputError, match="with evaluate none, not .x"):
+    with pytest.raises(InputError, match="with evaluate none, not 'x'"):
         recovery_curve.rows_of(path, {**had, "evaluate": "x"})
 
 
