@@ -141,5 +141,8 @@ def demo_server(demo_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     with pytest.raises(KeyboardInterrupt), running_server(demo_checkpoint, flags, log) as url:
         yield url
         raise KeyboardInterrupt
-    check_port("127.0.0.1", int(url.rpartition(":")[2]))
-    assert subprocess.run(["pgrep", "-f", str(demo_checkpoint)], check=False).returncode == 1
+    port = url.rpartition(":")[2]
+    check_port("127.0.0.1", int(port))
+    # With the port: another worker's tests may name the same checkpoint meanwhile.
+    left = ["pgrep", "-f", f"{demo_checkpoint}.*--port {port}"]
+    assert subprocess.run(left, check=False).returncode == 1

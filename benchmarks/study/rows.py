@@ -91,7 +91,7 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     for name in [*now, *(name for name in before if name not in now)]:
         if before.get(name, ()) != now.get(name, ()):
             had, has = (repr(of[name]) if name in of else "none" for of in (before, now))
-            return f"{name} {had:.60}, not {has:.60}"
+            return f"{name} {had:.100}, not {has:.100}"
     return ""
 
 

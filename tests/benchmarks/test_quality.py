@@ -70,7 +70,7 @@ def test_rows_measured_otherwise_are_not_continued(
 ) -> None:
     path = tmp_path / "record.json"
     for key, value, words in (
-        ("settings", {"sequences": 9}, "was measured with model None, not "),
+        ("settings", {"sequences": 9}, "was measured with model none, not "),
         ("dense_perplexity", {"held-out": 9.0}, "has the dense perplexities held-out 9, not "),
         ("rows", [], "has 'both' measured with rounds 9, not 5"),
     ):
@@ -79,7 +79,7 @@ def test_rows_measured_otherwise_are_not_continued(
         write_record(path, record | ({key: value} if value else {}))
         with pytest.raises(InputError, match=words):
             run("targets", path, inputs)
-    with pytest.raises(InputError, match=r"was measured with calibration .*\.txt, not .*, self:"):
+    with pytest.raises(InputError, match=r"was measured with calibration .*\.txt, not .*, self':"):
         run("targets", targets, inputs, "--calibration", "self")
 
 

@@ -190,7 +190,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--gpu-memory 1GiB --dry-run": "--concurrency & --context",
     },
     "inspect model": {name: name for name in ("--gpu-memory 'lots'", "--gpu-memory ''")},
-    "verify pruned": {"--engine onnx": "", "--without-base --model model": "--model"},
+    "verify pruned": {"--engine onnx": "'onnx'", "--without-base --model model": "--model"},
     EXPORT: {
         "--base-model-id 'a b'": "--base-model-id 'a b'",
         "-o web --overwrite": "manifest.json",
