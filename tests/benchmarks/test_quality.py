@@ -79,7 +79,7 @@ def test_rows_measured_otherwise_are_not_continued(
         write_record(path, record | ({key: value} if value else {}))
         with pytest.raises(InputError, match=words):
             run("targets", path, inputs)
-    with pytest.raises(InputError, match=r"was measured with calibration .*\.txt, not .*, self':"):
+    with pytest.raises(InputError, match=r"was measured with calibration .*\.txt', not .*, self':"):
         run("targets", targets, inputs, "--calibration", "self")
 
 
