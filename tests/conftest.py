@@ -139,10 +139,11 @@ def demo_server(demo_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     flags = ["--max-model-len", "512", "--enforce-eager"]
     log = tmp_path_factory.mktemp("server") / "server.log"
     with pytest.raises(KeyboardInterrupt), running_server(demo_checkpoint, flags, log) as url:
+        port = url.rpartition(":")[2]
+        # With the port: another worker's tests may name the same checkpoint meanwhile.
+        find = ["pgrep", "-f", f"{demo_checkpoint}.*--port {port}"]
+        assert subprocess.run(find, check=False).returncode == 0
         yield url
         raise KeyboardInterrupt
-    port = url.rpartition(":")[2]
     check_port("127.0.0.1", int(port))
-    # With the port: another worker's tests may name the same checkpoint meanwhile.
-    left = ["pgrep", "-f", f"{demo_checkpoint}.*--port {port}"]
-    assert subprocess.run(left, check=False).returncode == 1
+    assert subprocess.run(find, check=False).returncode == 1

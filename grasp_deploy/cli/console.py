@@ -110,7 +110,7 @@ def _reason(error: Exception) -> str | None:
     # Typer prints a box about a wrong option, and shows the help where no word is given.
     if isinstance(error, UsageError) and type(error).__name__ != "NoArgsIsHelpError":
         command = error.ctx.command_path if error.ctx else "grasp-deploy"
-        said = error.format_message().rstrip(".").replace("Value error, ", "")  # of a Literal
+        said = error.format_message().rstrip(".").replace("Value error, ", "")  # typer on a Literal
         return f"{said}: see {command} --help"
     # Once the reader of our output has gone, Typer ends the process.
     if isinstance(error, OSError) and error.errno != errno.EPIPE:
