@@ -22,7 +22,7 @@ from grasp_deploy.report.section import REMEDY, Section, read_records
 
 
 class Kind(NamedTuple):
-    """Reading and drawing of one benchmark's records."""
+    """How the records of one benchmark are titled, typed and drawn."""
 
     title: str
     record: type[Any]

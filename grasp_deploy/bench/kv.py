@@ -54,7 +54,7 @@ class Cell(BenchCell):
     context_tokens: PositiveCount
     kv_bytes_per_token: PositiveCount
     predicted: KvCapacity
-    measured: KvCapacity | None = None  # None: no vLLM was asked
+    measured: KvCapacity | None = None  # None: vLLM was not run
 
     @property
     def held(self) -> KvCapacity:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
 
 HEADS = ("model", "bytes per\ntoken", "cache", "tokens,\npredicted", "tokens,\nvLLM", "sequences")
-LARGEST_BLOCK_TOKENS = 128  # of vLLM's cache, which has whole blocks only: this many on a CPU
+LARGEST_BLOCK_TOKENS = 128  # on a CPU; vLLM's cache holds whole blocks only
 
 
 def tables(record: KvRecord) -> list[Table]:

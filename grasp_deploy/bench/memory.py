@@ -54,7 +54,7 @@ class Cell(BenchCell):
     prompt_tokens: PositiveCount
     batch: PositiveCount
     predicted: Sizes
-    measured: Sizes | None  # None: there was no GPU
+    measured: Sizes | None  # None without a GPU
 
     @property
     def point(self) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PARTS = ("weight_bytes", "kv_bytes", "other_bytes", "peak_bytes")
 HEADS = ("model", "weights", "KV cache", "other", "peak")
-PEAK_TOLERANCE = 0.1  # activations depend on kernels, of which config.json says nothing
+PEAK_TOLERANCE = 0.1  # activations depend on the kernels, which config.json does not name
 
 
 def tables(record: MemoryRecord) -> list[Table]:

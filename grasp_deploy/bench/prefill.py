@@ -43,7 +43,7 @@ def live_bytes(model: PreTrainedModel, batch: int, prompt_tokens: int) -> tuple[
 
 
 def prefill(model: PreTrainedModel, batch: int, prompt_tokens: int) -> int:
-    """Bytes of the KV cache after one prefill as for serving.
+    """Run one prefill as a server does, and return the bytes of its KV cache.
 
     Without a mask (all prompts are full), gradients, or the logits of any position but the last.
     """
@@ -63,7 +63,7 @@ def measure_prefills(model: BenchModel, settings: MemorySettings) -> dict[int, S
 
 
 def _measured(model: PreTrainedModel, batch: int, prompt_tokens: int) -> Sizes:
-    prefill(model, batch, prompt_tokens)  # starts whatever the first one of this size starts
+    prefill(model, batch, prompt_tokens)  # a warm-up: the first one of a size also sets things up
     weights = sum(parameter.nbytes for parameter in model.parameters())
     torch.cuda.synchronize(model.device)
     torch.cuda.empty_cache()

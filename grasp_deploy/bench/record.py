@@ -28,12 +28,12 @@ class BenchCell(Struct):
 
     @property
     def point(self) -> Hashable:
-        """Cells of one point are compared with each other."""
+        """What was measured, such as a batch size: cells of equal points are compared."""
         return None
 
     @property
     def rates(self) -> list[float]:
-        """A rate of each repetition, which pair up with those of another model; none: not timed."""
+        """The rate of each repetition, paired with another model's; empty if nothing is timed."""
         return []
 
 
@@ -58,7 +58,7 @@ class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
     cells: Annotated[list[Cell], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """ValueError for two models of one name, and cells that fit no model or do not pair up."""
+        """Refuse two models of one name, and cells that fit no model or do not pair up."""
         names = [model.name for model in self.models]
         check_models(names, [cell.model for cell in self.cells])
         for index, cell in enumerate(self.cells):
@@ -94,13 +94,13 @@ class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
         return {model.name: model.footprint for model in self.models}
 
     def dense_cell(self, cell: Cell) -> Cell | None:
-        """The first model's cell at the same point, if it is another one."""
+        """The first model's cell at the same point; None if that is `cell` itself or missing."""
         point = (self.baseline, cell.point)
         dense = next((other for other in self.cells if (other.model, other.point) == point), None)
         return None if dense is cell else dense
 
     def line(self, model: str, outcome: str, sentence: str) -> dict[str, str]:
-        """A headline on a model, as JSON has it."""
+        """A headline about a model, ready for JSON."""
         figures = {"model": model, "outcome": outcome, "sentence": sentence}
         return {"benchmark": self.benchmark, "baseline": self.baseline, **figures}
 

@@ -90,7 +90,7 @@ class Sample(Struct, frozen=True, omit_defaults=True):
     tpot_seconds: Percentiles
     e2e_seconds: Percentiles
     goodput_requests_per_second: Amount | None
-    errors: list[str] = []  # the first few of different texts
+    errors: list[str] = []  # the first few distinct messages
 
 
 class LoadPoint(Struct, frozen=True):
@@ -129,7 +129,7 @@ class Cell(BenchCell):
 
     @property
     def failed(self) -> int:
-        """Those of them that failed."""
+        """Failed requests of all samples."""
         return sum(sample.failed for sample in self.samples)
 
     @property
@@ -164,7 +164,7 @@ def bench_serve(
     tokens = settings.prompt_tokens + settings.new_tokens
     check_positions(models, tokens, "--prompt-tokens + --new-tokens")
     settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
-    for model in models:  # all of them before the first, which may be hours
+    for model in models:  # all are checked before the first is served, which may take hours
         check_before_serving(model.path, settings.server_flags)
     loads = [LoadPoint(concurrency, None) for concurrency in settings.concurrencies]
     loads += [LoadPoint(None, rate) for rate in settings.request_rates]
@@ -200,7 +200,7 @@ def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> tuple[str,
 
 
 def bench_serve_environment() -> dict[str, str]:
-    """The environment of the child: no proxy stands between it and a server on this machine."""
+    """The child's environment, in which no proxy is used for servers on this machine."""
     local = [*filter(None, [os.environ.get("no_proxy")]), "127.0.0.1", "localhost"]
     return {**os.environ, "no_proxy": ",".join(local), "NO_PROXY": ",".join(local)}
 
@@ -208,7 +208,7 @@ def bench_serve_environment() -> dict[str, str]:
 def load_arguments(
     load: LoadPoint, settings: ServeSettings, seed: int, url: str, directory: Path
 ) -> list[str]:
-    """The arguments that send a load to the server of a model's folder.
+    """Arguments for vLLM's load generator: one load, for the server at `url` of a model's folder.
 
     Random tokens arrive as fast as the concurrency allows, or at a mean rate (a Poisson process).
     """

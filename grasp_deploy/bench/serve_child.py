@@ -16,7 +16,7 @@ SHOWN_ERRORS = 3
 
 
 def sample_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A sample in seconds, from what vLLM's load generator returns; numpy's numbers as Python's."""
+    """A sample of a record, in seconds and plain Python numbers, from vLLM's result of a load."""
     goodput = result["request_goodput"]
     sample: dict[str, Any] = {
         "failed": int(result["failed"]),

@@ -62,7 +62,7 @@ def tables(record: ServeRecord) -> list[Table]:
 def headlines(record: ServeRecord) -> Iterator[dict[str, Any]]:
     """One sentence for each model over all loads.
 
-    A server that drops requests has less to do, so it is not compared where some failed.
+    A load is not compared where requests failed: a server that drops some has less to do.
     """
     compared = gains(record, lambda cell: not cell.failed and all(cell.rates))
     for cells in grouped(record.cells, lambda cell: cell.model):

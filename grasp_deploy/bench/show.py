@@ -17,12 +17,12 @@ from grasp_deploy.stats.wording import grouped, points_by_outcome, span
 if TYPE_CHECKING:
     from grasp_deploy.report.figure_style import Drawing
 
-TOLERANCE = 0.005  # of weights and KV cache, which config.json determines
+TOLERANCE = 0.005  # relative error of weights and KV cache, which config.json determines
 Cell = TypeVar("Cell", bound=BenchCell)
 
 
 def number(value: float) -> str:
-    """Three digits or more."""
+    """Format a value: no decimals from 100, one from 10, else two."""
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
 
 
@@ -56,7 +56,7 @@ def cell_table(
     point: Callable[[Cell], str],
     figures: Callable[[Cell, Cell | None], list[str | Text]],
 ) -> Table:
-    """A row for each cell under a line for its point; `figures` also takes the first model's."""
+    """Table with a row per cell, grouped by point; `figures(cell, first model's cell)` fills it."""
     table = figure_table(title, heads, notes, fold=False)
     for cells in grouped(record.cells, point):
         rows = [[cell.model, *figures(cell, record.dense_cell(cell))] for cell in cells]
@@ -67,7 +67,7 @@ def cell_table(
 def gains(
     record: BenchRecord[Any, Cell], is_whole: Callable[[Cell], bool]
 ) -> list[tuple[Cell, Cell, Difference]]:
-    """The first model's cell, another one's, and the difference of rates, where both are whole."""
+    """Each pair of cells that are whole, the first model's leading, and how their rates differ."""
     pairs = [
         (dense, cell)
         for cell in record.cells
@@ -78,7 +78,7 @@ def gains(
 
 
 def gain_in_words(found: Mapping[Any, Difference], what: str, repetitions: int) -> str:
-    """Differences by point: `1.10x to 1.42x WHAT: faster at 4 and 8, slower at 1`."""
+    """Put differences by point in words: `1.10x to 1.42x WHAT: faster at 4 and 8, slower at 1`."""
     outcomes = points_by_outcome([(one.outcome, point) for point, one in found.items()])
     if any(one.outcome == UNDECIDED for one in found.values()):
         outcomes = TOO_FEW.format(repetitions)
@@ -86,7 +86,7 @@ def gain_in_words(found: Mapping[Any, Difference], what: str, repetitions: int) 
 
 
 def relative_error(measured: float, predicted: float) -> float:
-    """Measured over predicted, less 1; a prediction of nothing counts as one."""
+    """`measured / predicted - 1`; a prediction of 0 counts as 1."""
     return measured / max(predicted, 1) - 1
 
 
@@ -103,7 +103,7 @@ def line_drawing(
     at: Callable[[Any], float],
     curves: Mapping[str, Callable[[Any], float]],
 ) -> Drawing:
-    """A line for each model and curve over the cells, which stand side by side in order of `at`.
+    """A line for each model and curve; `at(cell)` orders the cells along x, evenly spaced.
 
     `heading` is the figure's name, title and note, `labels` are those of both axes. The first curve
     is solid, the second dashed.

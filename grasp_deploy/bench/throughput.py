@@ -95,7 +95,7 @@ class Sample(Struct, frozen=True):
 
 
 class Cell(BenchCell, kw_only=True, omit_defaults=True):
-    """One model at one batch size; `refused` is the reason for a lack of samples."""
+    """One model at one batch size; `refused` says why there are no samples."""
 
     batch: PositiveCount
     prompt_tokens: PositiveCount
@@ -171,7 +171,7 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
                     f"{ceil(least / 2**20)}MiB"
                 )
         settings = replace(settings, device=platform, kv_memory_bytes=memory)
-        cache_bytes = len(models) * memory  # the pools stay; those of transformers take turns
+        cache_bytes = len(models) * memory  # all at once; transformers' caches take turns
     elif settings.kv_memory_bytes is not None or settings.enforce_eager:
         raise InputError(
             "--kv-memory and --enforce-eager are options of vLLM: leave them out, or give "
@@ -195,8 +195,8 @@ def _start(
     settings: ThroughputSettings,
     on_progress: OnProgress,
 ) -> list[Ask]:
-    # Threads shall not spin while a child is idle, at the next one's expense. GNU's OpenMP stops
-    # after a few milliseconds by default, Intel's after 200; vLLM gives its own workers 5.
+    # An idle child's threads must not spin and slow the next child. By default GNU's OpenMP stops
+    # spinning after a few milliseconds, Intel's after 200; vLLM gives its own workers 5.
     environment = vllm_child_environment() if settings.engine == "vllm" else os.environ
     environment = {"KMP_BLOCKTIME": "5", **environment}
     asks, patience = [], PATIENCE_SECONDS

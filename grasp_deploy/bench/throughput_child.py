@@ -44,7 +44,7 @@ loaded: list[Loaded] = []
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """The first request has the arguments of a loader, every further one those of `measure`."""
+    """Answer a request: the first one loads the engine, every further one is one `measure`."""
     if loaded:
         return measure(loaded[0], **request)
     loaders = {"vllm": load_vllm, "transformers": load_transformers}
@@ -55,7 +55,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def measure(
     engine: Loaded, batch: int, prompt_tokens: int, new_tokens: int, seed: int
 ) -> dict[str, float | None]:
-    """Run one batch; gives one sample of a throughput record.
+    """Run one batch and return one sample of a throughput record.
 
     `seconds` until the last token, `ttft_seconds` (to a request's first token) and `tpot_seconds`
     (per token after the first; None if there is but one) as means over the requests.
@@ -103,8 +103,8 @@ def vllm_arguments(
         "model": model,
         "dtype": dtype,
         "kv_cache_memory_bytes": settings["kv_memory_bytes"],
-        # Of no use beside the line above, but unless so much is free, vLLM does not start: and
-        # the other models' engines are there already.
+        # The line above overrides it, but vLLM refuses to start unless this share is free, and
+        # the other models' engines take memory already.
         "gpu_memory_utilization": 0.01,
         "max_model_len": settings["prompt_tokens"] + settings["new_tokens"],
         "max_num_seqs": max(settings["batches"]),
@@ -134,7 +134,7 @@ def vllm_batch(llm: Any, prompts: Prompts, new_tokens: int) -> Timing:
 def load_transformers(
     model: str, dtype: str, random_weights: bool, settings: dict[str, Any]
 ) -> Loaded:
-    """Load the model; InputError for what stands in the way."""
+    """Load the model; InputError if its folder is broken or memory does not suffice."""
     device = settings["device"]
     with memory_errors(f"{device} has no room for {model}: compare fewer models at a time"):
         made = load_model(model, dtype, device, random_weights, settings["seed"])
@@ -152,20 +152,20 @@ def load_model(
 
 @contextmanager
 def memory_errors(told: str) -> Iterator[None]:
-    """Turn a lack of memory into an InputError that says what is `told`."""
+    """Turn a lack of memory into an InputError with the message `told`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        traceback.clear_frames(error.__traceback__)  # they hold what filled the memory
+        traceback.clear_frames(error.__traceback__)  # they hold the tensors that filled it
         raise InputError(told) from None
 
 
 def transformers_batch(model: PreTrainedModel, prompts: Prompts, new_tokens: int) -> Timing:
     """Continue prompts by exactly `new_tokens` tokens; InputError if memory runs out.
 
-    Then the other models' children get what this one holds and does not use.
+    Afterwards a large unused reserve of this child goes back to the GPU, for the other models.
     """
     told = (
         f"{counted(len(prompts), 'prompt')} of {len(prompts[0])} tokens do not fit in the memory "

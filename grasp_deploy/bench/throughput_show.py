@@ -46,7 +46,7 @@ Gain = tuple[Cell, Difference, float]  # a model at a batch, its rate over the f
 
 
 def gains_by_model(record: ThroughputRecord) -> list[list[Gain]]:
-    """The gains of all models but the first, where both were measured."""
+    """Gains over the first model, grouped by model, at the batches where both were measured."""
     sizes = record.footprints
     found = [
         (cell, result, ideal_gain(sizes[dense.model], sizes[cell.model], dense))

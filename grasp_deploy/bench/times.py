@@ -1,4 +1,4 @@
-"""The times that a budget in time goes by: measured once, then kept in the user's cache.
+"""The decode times that price a budget in time: measured once, then kept in the user's cache.
 
 Three models with random weights take turns: the dense one, one with about half of the FFN channels
 in every layer, and one with about half of the KV groups.
@@ -47,10 +47,10 @@ def with_times(
     *,
     measures: bool = True,
 ) -> tuple[CompressConfig, str]:
-    """A config that counts time, with its times, and a line that says where they come from.
+    """Fill in the times of a config that budgets time; also return a line that states them.
 
-    They are those of the run that was `begun` in this folder with the same options, or those in the
-    cache, or are measured now. InputError if that fails, or without `measures`.
+    They come from a run with the same options that was `begun` in this folder, else from the cache,
+    else from measuring now. InputError if that fails, or is needed and `measures` is false.
     """
     if (known := _of_run(begun, config)) is not None:
         return _told(config, known, "those of this run")
@@ -75,7 +75,7 @@ def with_times(
 
 
 def _told(config: CompressConfig, times: Times, source: str) -> tuple[CompressConfig, str]:
-    """The config with these times, and what they say; InputError if they make no price."""
+    """The config with these times, and a line that states them; InputError if no price follows."""
     config = replace(config, times=times)
     time_budget(config)
     seconds = times.dense_seconds, times.fewer_channels_seconds, times.fewer_groups_seconds
@@ -98,7 +98,7 @@ def engine_for(shape: ModelShape) -> Engine:
 
 
 def cache_file(shape: ModelShape, engine: Engine, config: CompressConfig) -> Path:
-    """The file of what was measured on this machine, for one shape, engine, batch and context."""
+    """The cache file for times of one shape, engine, batch and context on this machine."""
     release = [versions().get(name) for name in (engine, f"{engine}-cpu", "torch")]
     key = repr((shape, engine, release, machine(), config.batch, config.context))
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -107,7 +107,7 @@ def cache_file(shape: ModelShape, engine: Engine, config: CompressConfig) -> Pat
 
 
 def _of_run(begun: Path | None, config: CompressConfig) -> Times | None:
-    """The times of an unfinished run of these options, or of the checkpoint that came of it."""
+    """The times of a run with these options, unfinished or finished; None if there is none."""
     if begun is None:
         return None
     for folder in (begun.with_name(f"{begun.name}.partial"), begun):
@@ -150,7 +150,7 @@ def _measured(
 def throughput_settings(
     dense: BenchModel, engine: Engine, config: CompressConfig
 ) -> ThroughputSettings:
-    """The settings of a bench at the config's batch and context; InputError if there are none."""
+    """Bench settings for the config's batch and context; InputError if the context does not fit."""
     assert config.batch is not None and config.context is not None, "checked with the config"
     check_positions([dense], config.context, "--context")
     new_tokens = min(NEW_TOKENS, config.context // 2)
@@ -171,7 +171,7 @@ def timed(
     settings: ThroughputSettings,
     on_progress: OnProgress = ignore_progress,
 ) -> list[Cell]:
-    """Cells of the dense model and of others with random weights; InputError where one fails.
+    """Time the dense model, and `shapes` with random weights; InputError where one fails.
 
     They take turns, so that a machine that is busy for a while slows all of them; one after the
     other where they do not fit in memory together.
@@ -191,7 +191,7 @@ def timed(
 
 
 def paired_medians(cells: Sequence[Cell]) -> list[float]:
-    """TPOT of the first cell's model, then of others by the ratio to it in the same round."""
+    """Median TPOT of the first model; for others, that times their median ratio to it by round."""
     first, *others = (cell.seconds("tpot") for cell in cells)
     dense = statistics.median(first)
     ratios = ([b / a for a, b in zip(first, other, strict=True)] for other in others)
